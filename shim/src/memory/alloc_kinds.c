@@ -16,7 +16,11 @@ static uint64_t page_after(uint64_t pointer, uint64_t bytes) {
     return (pointer + (bytes ? bytes - 1 : 0)) / PAGE_BYTES + 1;
 }
 
-/* Charges the page unless it is; `spare` is a page that is reserved already. */
+/*
+ * Counts one more allocation in the page, and charges the page unless it is charged already.
+ * *spare: whether a page is reserved that can be used for that. Returns false if the limit does not
+ * allow it.
+ */
 static bool enter_page(struct regions *regions, int card, uint64_t page, bool *spare) {
     if (pages_join(regions->process, page)) return true;
     if (!*spare && !charge_within_limit(regions, card, PAGE_BYTES)) return false;
@@ -50,7 +54,8 @@ void alloc_kind_release(struct regions *regions, uint64_t pointer, const struct 
         imports_leave(regions, alloc->import);
     else if (alloc_kind_is_small_array(alloc))
         small_arrays_remove(regions, alloc->card);
-    else if (alloc_kind_is_array(alloc) && small_arrays_inherit_page(regions, alloc->card)) /* if it was small */
+    /* An array that was small before its size was corrected may share its page with others. */
+    else if (alloc_kind_is_array(alloc) && small_arrays_inherit_page(regions, alloc->card))
         charge_release(regions, alloc->card, alloc->bytes - PAGE_BYTES);
     else
         leave_whole(regions, alloc);

@@ -2,7 +2,7 @@
 
 #include "base/sys.h"
 
-#define BUCKET 4 /* a cache line */
+#define BUCKET 4 /* entries of a bucket, which is a cache line */
 #define BUSY UINT64_MAX /* an entry that is being filled or emptied */
 #define FIRST_BITS 10   /* buckets in the first segment: 64 KiB */
 #define GROWTH_BITS 2   /* each segment has four times the buckets of the one before */
@@ -19,7 +19,7 @@ struct entry {
     uint64_t value;
 };
 
-/* One bucket; a segment is as many of them in a row as its number says. */
+/* One bucket. A segment is an array of them, whose length follows from the segment's number. */
 struct segment {
     struct entry bucket[BUCKET];
 };
@@ -58,9 +58,9 @@ static struct alloc unpack(uint64_t value) {
 }
 
 /*
- * 32 KiB of addresses share 32 buckets in a row, so that who allocates side by side finds them in
- * the cache: two neighbours of 4 KiB are in one bucket, the next two in the next one. The lowest
- * bits tell handles apart; in addresses they are 0.
+ * 32 KiB of addresses share 32 adjacent buckets, so that the entries of adjacent allocations are in
+ * the cache: two neighbours of 4 KiB are in one bucket, and the next two in the next one. The
+ * lowest bits distinguish handles; in addresses they are 0.
  */
 static struct entry *bucket(struct segment *segment, unsigned number, uint64_t key) {
     uint64_t hash = (key >> 15 | key << 55) * UINT64_C(0x9e3779b97f4a7c15);
@@ -72,7 +72,10 @@ static struct segment *get(struct process *process, unsigned number) {
     return __atomic_load_n(&process->segments[number], __ATOMIC_ACQUIRE);
 }
 
-/* The newest segment has the most room, and what was allocated last: everybody begins there. */
+/*
+ * The number of segments. Searches begin at the newest one, which has the most room and the newest
+ * allocations.
+ */
 static unsigned segments_used(struct process *process) {
     return __atomic_load_n(&process->segments_used, __ATOMIC_ACQUIRE);
 }
@@ -85,7 +88,7 @@ static void raise_used(struct process *process, unsigned used) {
         continue;
 }
 
-/* Of several threads that add the same segment, one wins. */
+/* Adds a segment. If several threads add the same one, the first succeeds and all use it. */
 static bool grow(struct process *process, unsigned number) {
     struct segment *none = NULL, *made;
     if (number == SEGMENTS_MAX) return false;

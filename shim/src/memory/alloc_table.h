@@ -1,6 +1,6 @@
 /*
- * What each live object of this process costs: key -> (card, bytes). Lock-free; every operation
- * looks at one short bucket per segment, however many objects live.
+ * What each live object of this process is charged: key -> (card, bytes). Lock-free. Every
+ * operation on a key reads one short bucket per segment, however many objects there are.
  */
 #ifndef MIZAR_ALLOC_TABLE_H
 #define MIZAR_ALLOC_TABLE_H
@@ -26,36 +26,42 @@ enum alloc_kind {
 
 struct alloc {
     union {
-        uint64_t bytes;  /* charged; up to MIZAR_BYTES_MAX */
-        uint64_t import; /* ALLOC_EXTERNAL: its number, no larger; what it costs is in imports.c */
+        uint64_t bytes;  /* charged; at most MIZAR_BYTES_MAX */
+        uint64_t import; /* ALLOC_EXTERNAL: the import's number, at most that (imports.c) */
     };
     int card;
     enum alloc_kind kind;
-    unsigned owner; /* number of the context it dies with, or of its pool; 0: of none */
-    bool stand_in;  /* managed memory, where the card had none left: stand_in.h */
+    unsigned owner; /* number of the context with which it ends, or of its pool; 0: none */
+    bool stand_in;  /* managed memory in place of card memory: stand_in.h */
 };
 
 /*
- * Handles of different kinds may have the same value; addresses have the high bits free. Memory
- * goes by its plain address, whatever its kind.
+ * The key of a handle: the kind is added, since handles of different kinds may have the same value.
+ * Addresses leave the high bits free. Memory has its address as key, whatever its kind.
  */
 static inline uint64_t alloc_key(enum alloc_kind kind, const void *handle) {
     return (uint64_t)(uintptr_t)handle ^ (uint64_t)kind << 60;
 }
 
-/* False when there is no memory for the table. `key` is not 0 and not UINT64_MAX. */
+/*
+ * Adds an entry. `key` must not be 0 or UINT64_MAX. Returns false if there is no memory for the
+ * table.
+ */
 bool alloc_table_put(struct process *process, uint64_t key, struct alloc alloc);
 
-/* alloc_table_put or alloc_table_take of this key is about to come. */
+/* Prefetches the bucket of a key that alloc_table_put() or alloc_table_take() will use soon. */
 void alloc_table_prefetch(struct process *process, uint64_t key);
 
-/* Removes the entry: of two threads that take the same key, one gets it. */
+/* Removes the key's entry into *alloc. If several threads take the same key, only one succeeds. */
 bool alloc_table_take(struct process *process, uint64_t key, struct alloc *alloc);
 
-/* Looks without removing. */
+/* Copies the key's entry to *alloc without removing it. Returns false if there is none. */
 bool alloc_table_find(struct process *process, uint64_t key, struct alloc *alloc);
 
-/* Takes every entry that `match` agrees to, and hands it to `match`. Slow: looks at everything. */
+/*
+ * Removes every entry for which `match` returns true, and passes it to `taken`. Slow: reads the
+ * whole table.
+ */
 void alloc_table_sweep(struct process *process, bool (*match)(const struct alloc *alloc, void *context),
                        void (*taken)(uint64_t key, const struct alloc *alloc, void *context),
                        void *context);

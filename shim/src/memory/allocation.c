@@ -84,12 +84,12 @@ CUresult allocation_reserve_on(struct allocation *allocation, uint64_t bytes, CU
     return card == CARD_NONE ? cards_refusal(device) : reserve(allocation, card, bytes);
 }
 
-/* What is reserved now. */
+/* The bytes that are reserved at present. */
 static uint64_t reserved_bytes(const struct allocation *allocation) {
     return allocation->alloc.kind == ALLOC_SMALL ? PAGE_BYTES : allocation->alloc.bytes;
 }
 
-/* A small one that turns out larger is charged by itself from here on. */
+/* A small allocation that turns out larger no longer counts as sharing pages. */
 CUresult allocation_correct(struct allocation *allocation, uint64_t bytes) {
     uint64_t before = reserved_bytes(allocation), now = charge_size(bytes);
     if (!allocation->regions || (allocation->alloc.kind == ALLOC_SMALL && bytes <= SMALL_BYTES))
@@ -106,7 +106,8 @@ CUresult allocation_correct(struct allocation *allocation, uint64_t bytes) {
 void allocation_cancel(struct allocation *allocation) {
     if (allocation->reserved && allocation->alloc.kind == ALLOC_SMALL)
         charge_release(allocation->regions, allocation->alloc.card, PAGE_BYTES);
-    else if (allocation->reserved && alloc_kind_is_estimate(&allocation->alloc)) /* not noted as one yet */
+    /* An estimate that was not added to the estimates yet. */
+    else if (allocation->reserved && alloc_kind_is_estimate(&allocation->alloc))
         charge_release(allocation->regions, allocation->alloc.card, allocation->alloc.bytes);
     else if (allocation->reserved)
         alloc_kind_release(allocation->regions, 0, &allocation->alloc);
@@ -118,7 +119,10 @@ void allocation_free(struct allocation *allocation, uint64_t bytes, uint64_t key
     charge_force(allocation->regions, allocation->alloc.card, larger(charge_size(bytes), PAGE_BYTES));
 }
 
-/* What cannot be remembered is freed again; what the driver does not free stays charged. */
+/*
+ * Records the allocation. If that fails, frees it; if the driver does not free it, it stays
+ * charged.
+ */
 static CUresult remember(struct allocation *allocation, uint64_t key, allocation_undo *undo) {
     struct regions *regions = allocation->regions;
     bool small = allocation->alloc.kind == ALLOC_SMALL;

@@ -1,6 +1,6 @@
 /*
- * One allocation's way through the shim, from the wrapper's point of view. Whether there is room is
- * decided below: charge.h, memory_ledger.h.
+ * The steps of an allocation in a wrapper. charge.h and memory_ledger.h decide whether it fits the
+ * limit.
  *
  *     struct allocation allocation;
  *     CUresult result = allocation_reserve_whole(&allocation, bytes);  // reserve
@@ -20,41 +20,55 @@ struct allocation {
     bool reserved;
 };
 
-/* Frees what a key stands for, when it cannot be remembered. */
+/* Frees the object of a key that could not be recorded. */
 typedef CUresult allocation_undo(uint64_t key);
 
 /*
- * Reserves bytes on the current context's card, or on the device; OUT_OF_MEMORY when the limit does not
- * allow it. _memory is for what may share a page with other small allocations: a page is reserved, and
- * given back when the address tells that it is charged already; _whole for what has pages of its own. _array is
- * for arrays and mipmapped arrays, the small ones of which share pages unseen.
+ * Reserve bytes on the current context's card, or on the device (_on). Return OUT_OF_MEMORY if the
+ * limit does not allow it. _memory: for memory that may share a page with other small allocations;
+ * a page is reserved, and given back if the address shows that its page is charged already. _whole:
+ * for memory with pages of its own. _array: for arrays and mipmapped arrays, of which small ones
+ * share pages, but have no address that shows it.
  */
 CUresult allocation_reserve_memory(struct allocation *allocation, uint64_t bytes);
 CUresult allocation_reserve_whole(struct allocation *allocation, uint64_t bytes);
 CUresult allocation_reserve_array(struct allocation *allocation, uint64_t bytes, enum alloc_kind kind);
 CUresult allocation_reserve_on(struct allocation *allocation, uint64_t bytes, CUdevice device);
 
-/* Reserves nothing: only finds out where the current context is. */
+/* Only finds the card and number of the current context; reserves nothing. */
 CUresult allocation_locate(struct allocation *allocation);
 
-/* The true size is known now. OUT_OF_MEMORY when the difference is not allowed. */
+/*
+ * Changes the reservation to the true size. Returns OUT_OF_MEMORY if the limit does not allow it.
+ */
 CUresult allocation_correct(struct allocation *allocation, uint64_t bytes);
 
 /*
- * After the driver's `result`: on success remembers what the key costs; on failure gives the
- * reservation back. `undo` frees the object if it cannot be remembered.
+ * To be called after the driver's `result`: on success records what the key is charged, on failure
+ * gives the reservation back. `undo` frees the object if it cannot be recorded. Returns the result
+ * for the program.
  */
 CUresult allocation_settle(struct allocation *allocation, CUresult result, uint64_t key, allocation_undo *undo);
 
-/* Frees what may not be there, so many bytes. What the driver does not free is charged all the same. */
+/*
+ * Frees an object of that many bytes that is not allowed. If the driver does not free it, it is
+ * charged regardless of the limit.
+ */
 void allocation_free(struct allocation *allocation, uint64_t bytes, uint64_t key, allocation_undo *undo);
 
 /* Gives the reservation back. */
 void allocation_cancel(struct allocation *allocation);
 
-/* Around a free: what the key cost, out of the table before the driver may reuse it ... */
+/*
+ * To be called before a free: takes the key's entry out of the table, before the driver may reuse
+ * the key.
+ */
 void allocation_lift(struct allocation *allocation, uint64_t key);
-/* ... and given back when the driver has freed it, or back into the table when it has not. */
+
+/*
+ * To be called after a free: gives the charge back if the driver has freed the object, otherwise
+ * puts the entry back. Returns `result`.
+ */
 CUresult allocation_finish_free(struct allocation *allocation, CUresult result, uint64_t key);
 
 #endif

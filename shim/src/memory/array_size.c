@@ -3,16 +3,16 @@
 #include "base/numbers.h"
 #include "mizar_regions.h"
 
-#define ROW_UNIT 512 /* bytes; no layout is known to pad rows to more */
-#define BLOCK_ROWS 8 /* the unit of a block-linear layout, of which up to 16 are stacked */
-#define BLOCK_ROWS_MAX 128
+#define ROW_UNIT 512 /* bytes; no layout is known to pad rows to a larger multiple */
+#define BLOCK_ROWS 8 /* rows in the smallest block of a block-linear layout */
+#define BLOCK_ROWS_MAX 128 /* rows in the largest block */
 
 /* Saturates instead of wrapping, as times() does. */
 static uint64_t round_up(uint64_t value, uint64_t unit) {
     return value > MIZAR_BYTES_MAX ? MIZAR_BYTES_MAX + 1 : (value + unit - 1) / unit * unit;
 }
 
-/* Bytes of one channel. Compressed and planar formats count as one byte: that is their ceiling. */
+/* Bytes of one channel. Compressed and planar formats count as one byte, which is their maximum. */
 static uint64_t channel_bytes(int format) {
     switch (format) {
         case 0x01: case 0x08: case 0xc0: case 0xc1: case 0xc2: case 0xc6: case 0xc7: case 0xc8:
@@ -27,7 +27,7 @@ static uint64_t channel_bytes(int format) {
     }
 }
 
-/* The blocks of a low image are low too. */
+/* Rows of a block, which is lower for an image of small height. */
 static uint64_t block_rows(uint64_t height) {
     uint64_t rows = BLOCK_ROWS;
     while (rows < BLOCK_ROWS_MAX && rows < height) rows *= 2;

@@ -6,8 +6,8 @@
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 
-#define WAIT_MOST UINT64_C(3000000000) /* ns: as long as a borrower takes to go, and then some */
-#define STEP 1000                      /* us */
+#define WAIT_MOST UINT64_C(3000000000) /* ns; longer than a borrower takes to end */
+#define STEP 1000                      /* us between two checks */
 
 static bool is_borrowed(const struct regions *regions, int card) {
     return card != CARD_NONE && load_acquire(&regions->limits->live[card].borrowed);
@@ -18,7 +18,9 @@ void borrowed_tell(struct regions *regions, int card) {
         store_relaxed(&regions->usage->cards[card].compute.wanted_at, clock_now());
 }
 
-/* Bytes that the driver has left; 0 where it cannot be asked, since no context of the card is current. */
+/*
+ * Free bytes of the card; 0 if the driver cannot be asked, since no context of the card is current.
+ */
 static uint64_t free_bytes(struct regions *regions, int card) {
     CUdevice device;
     size_t left = 0, total = 0;

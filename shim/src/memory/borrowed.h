@@ -1,16 +1,20 @@
 /*
- * A card that is lent while the container sleeps. Whatever the container does with it tells the node agent that
- * it is awake; what does not fit beside the borrower waits until that is gone.
+ * A card of the container that is lent while the container is idle. Every use of it by the
+ * container tells the node agent that the container is active. Allocations that do not fit beside
+ * the borrower's memory wait until the borrower is gone.
  */
 #ifndef MIZAR_BORROWED_H
 #define MIZAR_BORROWED_H
 
 #include "region/regions.h"
 
-/* Tells that the container works on the card, if that is lent. */
+/* Tells the node agent that the container uses the card, if the card is lent. */
 void borrowed_tell(struct regions *regions, int card);
 
-/* Before so many bytes are asked of the driver. It may refuse them all the same: nobody waits for ever. */
+/*
+ * To be called before an allocation of that many bytes: if the card is lent, waits until they are
+ * free, for 3 s at most, after which the driver may refuse them.
+ */
 void borrowed_await(struct regions *regions, int card, uint64_t bytes);
 
 #endif

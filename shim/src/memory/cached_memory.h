@@ -1,6 +1,7 @@
 /*
- * Memory that nobody can use any more, but is charged until somebody looks: what pools keep, what closed
- * descriptors held, what streams have come to free. The parts that know of some are in the table.
+ * Memory that is not used any more, but stays charged until it is looked for: memory that pools
+ * keep, that closed descriptors held, or that streams have freed. The table has the functions that
+ * release it.
  */
 #ifndef MIZAR_CACHED_MEMORY_H
 #define MIZAR_CACHED_MEMORY_H
@@ -9,13 +10,13 @@
 
 #include "region/regions.h"
 
-/* Makes the driver give some back; whether anything was. */
+/* Releases such memory of the card. Returns whether there was any. */
 typedef bool cached_memory_releaser(struct regions *regions, int card);
 
-/* In their order, up to NULL: cuda/listeners.c. */
+/* The functions in the order of their calls, ending with NULL: cuda/listeners.c. */
 extern cached_memory_releaser *const cached_memory_releasers[];
 
-/* Asks all of them; whether anything was given back. */
+/* Calls all of them. Returns whether any memory was released. */
 bool cached_memory_release(struct regions *regions, int card);
 
 #endif

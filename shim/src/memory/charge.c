@@ -11,7 +11,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t unit) {
 }
 
 uint64_t charge_size(uint64_t bytes) {
-    if (bytes > MIZAR_BYTES_MAX) return MIZAR_BYTES_MAX + 1; /* what no ledger grants */
+    if (bytes > MIZAR_BYTES_MAX) return MIZAR_BYTES_MAX + 1; /* more than a ledger can grant */
     return round_up(bytes, bytes > SMALL_BYTES ? PAGE_BYTES : UNIT);
 }
 
@@ -20,8 +20,8 @@ static uint64_t *own_bytes(struct regions *regions, int card) {
 }
 
 /*
- * The ledger decides. The process's own count is a second bound, for a shared region that somebody
- * scribbled on: then at least no process passes the limit alone.
+ * Takes bytes if the ledger allows it. The process's own count is a second bound: even if a program
+ * has overwritten the shared region, no single process exceeds the limit.
  */
 static bool take(struct regions *regions, int card, uint64_t bytes, uint64_t limit) {
     uint64_t own = __atomic_add_fetch(own_bytes(regions, card), bytes, __ATOMIC_RELAXED);
@@ -47,7 +47,10 @@ static __attribute__((noinline)) bool reserve_after_settling(struct regions *reg
     return false;
 }
 
-/* Whether code was used since; then what was taken may be beyond the limit that there is now. */
+/*
+ * Whether the total exceeds the limit because code was used since `uses` was read, which lowers the
+ * limit.
+ */
 static bool is_overtaken(struct regions *regions, int card, uint64_t uses) {
     if (__builtin_expect(regions_code_uses(regions, card) == uses, 1)) return false;
     return charge_total(regions, card) > regions_memory_limit(regions, card);

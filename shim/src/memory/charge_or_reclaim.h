@@ -1,4 +1,4 @@
-/* Charging bytes where the limit has no room for them at first: unused memory is given back, or waited for. */
+/* Charges bytes that may not fit the limit at first: releases unused memory, or waits for room. */
 #ifndef MIZAR_CHARGE_OR_RECLAIM_H
 #define MIZAR_CHARGE_OR_RECLAIM_H
 
@@ -6,12 +6,16 @@
 
 #include "region/regions.h"
 
-/* After what nobody can use any more was given back (cached_memory.h). False: that was not enough. */
+/*
+ * Charges the bytes, after releasing unused memory (cached_memory.h) if necessary. Returns false if
+ * they do not fit.
+ */
 bool charge_or_reclaim(struct regions *regions, int card, uint64_t bytes);
 
 /*
- * And after the agent has looked, if that may help, and who has borrowed the card is gone. Nobody waits who has a
- * use begun (first_use.h): no look would count.
+ * The same, but if the bytes do not fit, waits until the node agent has asked NVML again, where
+ * that may help. After charging, waits until a borrower of the card is gone. Must not be called
+ * between first_use_begin() and first_use_end(): the agent's figures do not count then.
  */
 bool charge_or_wait(struct regions *regions, int card, uint64_t bytes);
 

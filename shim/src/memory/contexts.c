@@ -15,14 +15,14 @@
 #include "memory/lazy_code.h"
 #include "memory/nvml_memory.h"
 
-#define OF_A_VIEW (-1) /* in place of a device */
+#define OF_A_VIEW (-1) /* the device of a context that is only a view */
 
-/* Calls all listeners of that. */
+/* Calls that function of all listeners. */
 #define EACH_LISTENER(what, ...)                                       \
     for (unsigned i_ = 0; i_ < context_listener_count; i_++)           \
         if (context_listeners[i_].what) context_listeners[i_].what(__VA_ARGS__)
 
-/* ---- the table ---------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static unsigned used(struct process *process) {
     return load_acquire(&process->contexts_used);
@@ -49,7 +49,7 @@ static unsigned free_place(struct process *process) {
     return place;
 }
 
-/* The handle is written last, since some threads read the place without the lock. */
+/* The handle is written last, since some threads read the entry without the lock. */
 static void fill(struct process_context *place, const struct process_context *entry) {
     place->bytes = entry->bytes;
     memset(place->limits, 0, sizeof place->limits);
@@ -60,7 +60,10 @@ static void fill(struct process_context *place, const struct process_context *en
     __atomic_store_n(&place->handle, entry->handle, __ATOMIC_RELEASE);
 }
 
-/* The caller holds the lock. 0 when the table is full: then nothing will be given back with it. */
+/*
+ * Adds a context and returns its number. Returns 0 if the table is full; its charge is never given
+ * back then. The caller holds the lock.
+ */
 static unsigned add(struct process *process, struct process_context entry) {
     unsigned place = free_place(process);
     if (place == CONTEXTS_MAX) return 0;
@@ -86,13 +89,13 @@ static unsigned find_primary(struct process *process, CUdevice device) {
     return 0;
 }
 
-/* ---- what a context costs ------------------------------------------------------------------------ */
+/* ---- the cost of a context ------------------------------------------------------------------- */
 
 #define SAMPLES 3
 
 /*
- * The middle of what processes of this container measured: neighbours that take or free memory at
- * the same moment make a measurement wrong, up or down.
+ * The median of the measurements by this container's processes. A single measurement is too high or
+ * too low if neighbours take or free memory meanwhile. Returns false if there is none.
  */
 static bool learned_cost(struct regions *regions, int card, uint64_t *bytes) {
     uint64_t sample[SAMPLES];
@@ -101,19 +104,22 @@ static bool learned_cost(struct regions *regions, int card, uint64_t *bytes) {
             load_relaxed(&regions->usage->cards[card].learned_contexts[i]);
     uint64_t low = smaller(sample[0], sample[1]), high = larger(sample[0], sample[1]);
     uint64_t middle = larger(low, smaller(high, sample[2]));
-    if (!middle) middle = larger(high, sample[2]); /* only one so far */
+    if (!middle) middle = larger(high, sample[2]); /* there is only one */
     *bytes = middle ? smaller(middle - 1, MIZAR_BYTES_MAX) : 0;
     return middle != 0;
 }
 
-/* False: nobody knows. */
+/*
+ * The cost of a context in bytes, from the limits or as measured. Returns false, and 0 bytes, if it
+ * is not known.
+ */
 static bool known_cost(struct regions *regions, int card, uint64_t *bytes) {
     uint64_t told = load_relaxed(&regions->process->cards[card].context_bytes);
     *bytes = smaller(told, MIZAR_BYTES_MAX);
     return told || learned_cost(regions, card, bytes);
 }
 
-/* The place for one more measurement, or NULL when there are enough, or the limits tell. */
+/* Where to store another measurement; NULL if there are enough, or the limits have the cost. */
 static uint64_t *sample_wanted(struct regions *regions, int card) {
     uint64_t *sample = regions->usage->cards[card].learned_contexts;
     if (load_relaxed(&regions->process->cards[card].context_bytes)) return NULL;
@@ -122,7 +128,7 @@ static uint64_t *sample_wanted(struct regions *regions, int card) {
     return NULL;
 }
 
-/* What the card has in use beyond what this container knows of. */
+/* The bytes in use on the card beyond this container's account. */
 static bool measure(struct regions *regions, int card, int64_t *bytes) {
     uint64_t used;
     if (!nvml_memory_used(regions, card, &used)) return false;
@@ -130,13 +136,16 @@ static bool measure(struct regions *regions, int card, int64_t *bytes) {
     return true;
 }
 
-/* ---- made on purpose ----------------------------------------------------------------------------- */
+/* ---- contexts that the program makes --------------------------------------------------------- */
 
 static bool is_counted(const struct context_charge *charge) {
     return charge->primary && find_primary(charge->regions->process, charge->device);
 }
 
-/* The lock is let go while the thread waits for room, so that it holds no other thread up. */
+/*
+ * Charges the context and takes the lock; returns false, without the lock, if it does not fit. The
+ * lock is released while the thread waits for room, so that it delays no other thread.
+ */
 static bool lock_with_room(struct context_charge *charge) {
     struct regions *regions = charge->regions;
     uint32_t *lock = &regions->process->context_lock;
@@ -174,7 +183,10 @@ CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool pri
     return CUDA_SUCCESS;
 }
 
-/* What was measured takes the place of what was reserved. False: it is more than is allowed. */
+/*
+ * Replaces the reservation by the measured cost. Returns false if that exceeds the limit; it is
+ * charged in any case.
+ */
 static bool correct(struct context_charge *charge) {
     struct regions *regions = charge->regions;
     uint64_t *sample = sample_wanted(regions, charge->card), bytes;
@@ -208,7 +220,7 @@ static void record(struct context_charge *charge, CUcontext context) {
     lazy_code_count(regions, charge->card);
 }
 
-/* One that is not ended again is there, though it may not be: it counts. */
+/* A context that is not allowed is ended again. If that fails, it exists and stays charged. */
 static CUresult settle(struct context_charge *charge, CUresult result, CUcontext context) {
     bool made = result == CUDA_SUCCESS, allowed = made && correct(charge);
     if (allowed || (made && undo(charge, context) != CUDA_SUCCESS))
@@ -227,9 +239,9 @@ CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext 
     return result;
 }
 
-/* ---- noticed ------------------------------------------------------------------------------------- */
+/* ---- contexts that are found ----------------------------------------------------------------- */
 
-/* Made behind our back: it is counted, whatever the limit says. */
+/* Adds a context that was made without a hooked function. It is charged regardless of the limit. */
 static unsigned notice(struct regions *regions, CUcontext context, CUdevice device) {
     struct process *process = regions->process;
     struct process_context entry = {.handle = (uint64_t)(uintptr_t)context, .device = device};
@@ -250,7 +262,10 @@ static unsigned notice(struct regions *regions, CUcontext context, CUdevice devi
     return number;
 }
 
-/* Memory that is taken in a view outlives it. */
+/*
+ * The context that owns memory allocated in this one: the primary one for a view, whose memory
+ * outlives it.
+ */
 static unsigned owner_for(struct process *process, unsigned number, CUdevice device) {
     if (__builtin_expect(device_in(process, number - 1) != OF_A_VIEW, 1)) return number;
     unsigned primary = find_primary(process, device);
@@ -276,7 +291,7 @@ void contexts_add_view(struct regions *regions, CUcontext context) {
     lock_release(&process->context_lock);
 }
 
-/* ---- gone ---------------------------------------------------------------------------------------- */
+/* ---- contexts that end ----------------------------------------------------------------------- */
 
 struct sweep {
     struct regions *regions;
@@ -345,7 +360,7 @@ void contexts_check_primaries(struct regions *regions) {
         contexts_check_primary(regions, device);
 }
 
-/* ---- cuCtxSetLimit ------------------------------------------------------------------------------- */
+/* ---- cuCtxSetLimit --------------------------------------------------------------------------- */
 
 /* The calling thread's context; NULL when there is no room for it in the table. */
 static struct process_context *current_entry(struct regions *regions, CUdevice device) {
@@ -358,7 +373,10 @@ uint64_t contexts_limit(struct regions *regions, CUdevice device, int limit) {
     return entry ? load_relaxed(&entry->limits[limit]) : 0;
 }
 
-/* First reserved, then said: nobody relies on what may be refused. Others may raise it meanwhile. */
+/*
+ * Raises a limit to `bytes`. The memory is reserved before the new value is stored, so that no
+ * thread relies on a value that may be refused. If another thread raises it meanwhile, tries again.
+ */
 static bool raise_limit(struct regions *regions, struct process_context *entry, int limit, uint64_t bytes,
                         bool (*reserve)(struct regions *, int, uint64_t)) {
     uint64_t *word = &entry->limits[limit], before = load_relaxed(word), seen = before;
@@ -372,7 +390,10 @@ static bool raise_limit(struct regions *regions, struct process_context *entry, 
     return load_relaxed(word) != before && raise_limit(regions, entry, limit, bytes, reserve);
 }
 
-/* Of another thread's context nothing is changed meanwhile: a context has one current limit. */
+/*
+ * A context has a single limit of each kind; if another thread changes it meanwhile, that value
+ * stays.
+ */
 bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes) {
     struct process_context *entry = current_entry(regions, device);
     if (!entry) return true;
@@ -380,7 +401,7 @@ bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uin
     uint64_t before = load_relaxed(&entry->limits[limit]), seen = before;
     if (bytes > before) return raise_limit(regions, entry, limit, bytes, charge_or_wait);
     if (swap_relaxed(&entry->limits[limit], &seen, bytes)) estimates_release(regions, entry->card, before - bytes);
-    return true; /* or others have raised it meanwhile */
+    return true; /* also if another thread has changed it meanwhile */
 }
 
 bool contexts_need_stacks(struct regions *regions, CUdevice device, uint64_t bytes) {

@@ -1,6 +1,6 @@
 /*
- * Contexts: what each costs on its card, and what dies with it. CUDA makes some without being asked
- * through a hooked function; those are noticed when they are first used.
+ * Contexts: what each costs on its card, and what is freed when it ends. CUDA makes some contexts
+ * without a call of a hooked function; these are found when they are first used.
  */
 #ifndef MIZAR_CONTEXTS_H
 #define MIZAR_CONTEXTS_H
@@ -9,18 +9,19 @@
 #include "region/regions.h"
 
 /*
- * The number of the calling thread's context, which is on that device, or of the primary one where
- * that is a view of it; 0 when there is no room.
+ * The number of the calling thread's context, which is on that device; for a view of the primary
+ * context, the number of the primary one. 0 if there is no current context or the table is full.
  */
 unsigned contexts_current(struct regions *regions, CUdevice device);
 
-/* The context of that number; NULL when there is none. */
+/* The context with that number; NULL if there is none. */
 CUcontext contexts_numbered(struct regions *regions, unsigned number);
 
 /*
- * A part of the shim that keeps something of each context. `made`: one is there, what is known of others may
- * not hold in it. `rest`: it (NULL: any) may be ending, or (false) has not; `gone`: it has, with all that was
- * allocated in it; `returned`: what it cost was given back. The caller holds the lock.
+ * A part of the shim that keeps state for contexts. `made`: a context was made, in which costs
+ * learned in others may not hold. `rest`: the context (NULL: any) may be ending, or with false, is
+ * not ending any more. `gone`: it has ended, with all that was allocated in it. `returned`: its
+ * charge was given back. The caller holds the lock.
  */
 struct context_listener {
     void (*made)(void);
@@ -29,60 +30,77 @@ struct context_listener {
     void (*returned)(struct regions *regions, CUdevice device, bool primary);
 };
 
-extern const struct context_listener context_listeners[]; /* in their order: cuda/listeners.c */
+/* In the order of their calls: cuda/listeners.c. */
+extern const struct context_listener context_listeners[];
 extern const unsigned context_listener_count;
 
-/* A context that is about to be made, and was made. */
+/* The charge of a context that is being made. */
 struct context_charge {
     struct regions *regions; /* NULL: inert */
     CUdevice device;
     int card;
     uint64_t bytes;
-    int64_t before; /* in use on the card beyond what the container knew of */
+    int64_t before; /* bytes in use on the card beyond the container's account */
     bool measuring;
-    bool primary, counted; /* counted: it is the primary one, and was there before */
+    bool primary, counted; /* counted: it is the primary one, which existed already */
 };
 
-/* Reserves what a context costs, as far as that is known. Holds the lock on success. */
+/*
+ * Reserves the cost of a context, as far as it is known. On success the caller holds the lock.
+ * Returns OUT_OF_MEMORY if the limit does not allow it.
+ */
 CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool primary);
 
 /*
- * After the driver's `result`: measures, records, lets the lock go. OUT_OF_MEMORY: it cost more than
- * is allowed, and was destroyed again.
+ * To be called after the driver's `result`: measures and records the context, and releases the
+ * lock. Returns OUT_OF_MEMORY if it cost more than is allowed; it was destroyed then, if possible.
  */
 CUresult contexts_end(struct context_charge *charge, CUresult result, CUcontext context);
 
 /*
- * Held over a call that may end the context (NULL: any), although the driver may wait for its work
- * there: else a new one, which another thread makes, could have its handle before all that goes by it
- * is forgotten (number, charges, meter); or a primary one, which all threads share, be made again
- * before it is asked whether it is gone. Only who makes a context waits for that, or first uses one of
- * those that were made behind our back. What others look after there rests meanwhile.
+ * The lock to hold during a call that may end the context (NULL: any), although the driver may wait
+ * for the context's work in that call. Without it, another thread could make a new context that
+ * gets the same handle before all state of the old one (number, charges, meter) is forgotten, or
+ * make a primary context again before it is checked whether it has ended. Other threads wait for
+ * the lock only if they make a context, or first use one that was made without a hooked function.
+ * Listeners are told by `rest` not to use the context meanwhile.
  */
 void contexts_lock(struct regions *regions, CUcontext context);
 void contexts_unlock(struct regions *regions, CUcontext context);
 
-/* The device's primary context; NULL where none is known. */
+/* The device's primary context; NULL if none is known. */
 CUcontext contexts_primary(struct regions *regions, CUdevice device);
 
-/* The context is gone, and with it all that was allocated in it. The caller holds the lock. */
+/*
+ * Gives back the charges of a context that has ended, and of all that was allocated in it. The
+ * caller holds the lock.
+ */
 void contexts_gone(struct regions *regions, CUcontext context);
 
-/* After a release or reset: the primary context may be gone. The caller holds the lock. */
+/*
+ * To be called after a release or reset: checks whether primary contexts have ended. The caller
+ * holds the lock.
+ */
 void contexts_check_primary(struct regions *regions, CUdevice device);
 void contexts_check_primaries(struct regions *regions);
 
-/* A context that costs nothing of its own: what is taken in it is the primary one's. */
+/*
+ * Adds a context that is only a view of the primary one. It costs nothing, and memory allocated in
+ * it belongs to the primary one.
+ */
 void contexts_add_view(struct regions *regions, CUcontext context);
 
 /*
- * cuCtxSetLimit: what the current context's stack, printf buffer or heap take; and `bytes` in place
- * of what that limit took before. False: not allowed.
+ * For cuCtxSetLimit: the bytes that the current context is charged for its stack, printf buffer or
+ * heap (`limit`: 0 to 2), and a change of that to `bytes`. Returns false if the memory limit does
+ * not allow it.
  */
 uint64_t contexts_limit(struct regions *regions, CUdevice device, int limit);
 bool contexts_set_limit(struct regions *regions, CUdevice device, int limit, uint64_t bytes);
 
-/* The same for stacks, of which a kernel needs so much: less it is never again. */
+/*
+ * The same for the `bytes` that the stacks of a kernel need: stacks never take less from then on.
+ */
 bool contexts_need_stacks(struct regions *regions, CUdevice device, uint64_t bytes);
 
 #endif

@@ -9,16 +9,16 @@
 #include "memory/contexts.h"
 
 struct deferred_free {
-    CUevent event;   /* behind the free; NULL: none could be made, or it is passed, or gone */
-    CUcontext there; /* the context of the event */
-    CUcontext home;  /* that of the memory, where it is freed */
+    CUevent event;   /* after the free; NULL: could not be made, has passed, or is gone */
+    CUcontext there; /* the event's context */
+    CUcontext home;  /* the memory's context, in which it is freed */
     CUdeviceptr pointer;
     struct alloc alloc;
-    bool ours;       /* to free: the driver has not been told */
-    bool busy;       /* being freed */
+    bool ours;       /* the shim has to free it: the driver was not told to */
+    bool busy;       /* a thread is freeing it */
     bool rests;      /* one of its contexts may be ending */
-    bool gone;       /* its home ended although it was being freed: the program was at it meanwhile */
-    uint32_t tried;  /* in which round it was last */
+    bool gone;       /* its home ended while a thread was freeing it */
+    uint32_t tried;  /* the round in which it was last tried */
     struct deferred_free *next;
 };
 
@@ -58,9 +58,9 @@ bool deferred_free_add(struct regions *regions, CUstream stream, CUdeviceptr poi
     return known;
 }
 
-/* ---- in the list, whose lock the caller holds ---------------------------------------------------- */
+/* ---- the list, whose lock the caller holds --------------------------------------------------- */
 
-/* Takes it out of the list. */
+/* Removes it from the list and gives its charge back. */
 static void end(struct regions *regions, struct deferred_free **link) {
     struct deferred_free *deferred = *link;
     __atomic_store_n(link, deferred->next, __ATOMIC_RELAXED);
@@ -74,7 +74,7 @@ static struct deferred_free **find(struct process *process, const struct deferre
     return link;
 }
 
-/* Nothing is left to wait for: what could not be freed then, say. */
+/* Whether the shim can free it now, such as after a failed attempt. */
 static bool is_ready(const struct deferred_free *deferred) {
     return deferred->ours && !deferred->event;
 }
@@ -86,7 +86,7 @@ static bool has_passed(struct deferred_free *deferred) {
     return true;
 }
 
-/* Ends what streams have passed, unless it is ours to free. */
+/* Ends the frees that streams have passed, except those that the shim has to do. */
 static bool sweep_passed(struct regions *regions) {
     bool any = false;
     for (struct deferred_free **link = &regions->process->deferred; *link;) {
@@ -98,7 +98,7 @@ static bool sweep_passed(struct regions *regions) {
     return any;
 }
 
-/* One that is to be freed and was not tried in this round, or NULL. */
+/* Marks as busy one that is ready and was not tried in this round; NULL if there is none. */
 static struct deferred_free *take_one(struct process *process, uint32_t round) {
     struct deferred_free *deferred = process->deferred;
     while (deferred && !(is_ready(deferred) && !deferred->busy && !deferred->rests && deferred->tried != round))
@@ -107,14 +107,17 @@ static struct deferred_free *take_one(struct process *process, uint32_t round) {
     return deferred;
 }
 
-/* What could not be freed stays charged, for another try. */
+/* Memory that could not be freed stays charged, and is tried again later. */
 static bool finish(struct regions *regions, struct deferred_free *deferred, bool freed) {
     deferred->busy = false;
     if (freed || deferred->gone) end(regions, find(regions->process, deferred));
     return freed;
 }
 
-/* The thread may have no context, or that of another card. Where the home is not known, any may do. */
+/*
+ * Enters the memory's context for the free, since the thread may have none, or one of another card.
+ * If that is not known, the current one is used.
+ */
 static bool free_there(const struct deferred_free *deferred) {
     if (deferred->home && !cards_enter(deferred->home)) return false;
     CUresult result = RELAXED(cuMemFree_v2, deferred->pointer);
@@ -122,7 +125,7 @@ static bool free_there(const struct deferred_free *deferred) {
     return result == CUDA_SUCCESS;
 }
 
-/* The driver may let this wait for work: so without the lock. */
+/* Releases the lock for each free, since the driver may wait for work in it. */
 static bool free_ready(struct regions *regions) {
     struct process *process = regions->process;
     uint32_t round = ++process->deferred_rounds;
@@ -144,9 +147,9 @@ bool deferred_free_settle(struct regions *regions) {
     return passed || freed;
 }
 
-/* ---- contexts that end --------------------------------------------------------------------------- */
+/* ---- contexts that end ----------------------------------------------------------------------- */
 
-/* Whether some of it is just being freed. */
+/* Returns whether a thread is freeing any of the context's memory. */
 static bool set_rests(struct process *process, CUcontext context, bool rests) {
     bool any_busy = false;
     lock_take(&process->deferred_lock);
@@ -164,14 +167,14 @@ void deferred_free_rest(struct regions *regions, CUcontext context, bool rests) 
     while (set_rests(regions->process, context, rests) && rests) sys_sleep(50);
 }
 
-/* What the stream had still to come to, nobody will tell. */
+/* Forgets the event of a stream that is gone. */
 static void forget_stream(struct deferred_free *deferred) {
     deferred->event = NULL;
     deferred->there = NULL;
     deferred->rests = false;
 }
 
-/* Its memory is gone with it. */
+/* The memory of the context is gone with it, so its charge is given back. */
 void deferred_free_context_gone(struct regions *regions, CUcontext context) {
     if (!deferred_free_any(regions)) return;
     lock_take(&regions->process->deferred_lock);

@@ -1,6 +1,6 @@
 /*
- * Plain memory that was freed in the order of a stream. It is there until the stream has come so
- * far, so it stays charged until then.
+ * Memory that did not come from a pool and was freed in stream order. It exists until the stream
+ * reaches the free, so it stays charged until then.
  */
 #ifndef MIZAR_DEFERRED_FREE_H
 #define MIZAR_DEFERRED_FREE_H
@@ -10,27 +10,29 @@
 #include "region/regions.h"
 
 /*
- * The driver has just put the free of what lies at `pointer` into the stream. Or it does not do so
- * (`ours`): then it is freed when the stream has come so far, as soon as somebody looks. False: nobody
- * could tell when that is; what is ours to free was left as it is, all else stays charged.
+ * Adds a free that the driver has put into the stream. Or, if the driver has not (`ours`), a free
+ * that the shim does at the first deferred_free_settle() after the stream has reached this point.
+ * Returns false if it cannot be told when that is: memory that is `ours` is not freed then, and
+ * other memory stays charged.
  */
 bool deferred_free_add(struct regions *regions, CUstream stream, CUdeviceptr pointer,
                const struct alloc *alloc, bool ours);
 
+/* Whether any frees are deferred. */
 static inline bool deferred_free_any(struct regions *regions) {
     return __atomic_load_n(&regions->process->deferred, __ATOMIC_RELAXED) != NULL;
 }
 
-/* Gives back what streams have passed. True: there was some. */
+/* Gives back the memory of frees that streams have passed. Returns whether there was any. */
 bool deferred_free_settle(struct regions *regions);
 
 /*
- * While the context (NULL: any) may be ending, what was freed there, or in one of its streams, is left
- * alone. Returns when no thread is freeing any of it.
+ * Sets whether the context (NULL: any) may be ending. While it may, frees of its memory or in its
+ * streams are not touched. Returns when no thread is freeing any of that memory.
  */
 void deferred_free_rest(struct regions *regions, CUcontext context, bool rests);
 
-/* The context is gone, with its streams and its memory. */
+/* Gives back the charges of a context that is gone, with its streams and its memory. */
 void deferred_free_context_gone(struct regions *regions, CUcontext context);
 
 #endif

@@ -3,7 +3,7 @@
 #include "base/numbers.h"
 #include "memory/lazy_code.h"
 
-/* Changes when the agent has told something new, and is not 0. */
+/* A value that changes when the agent has written new figures. It is never 0. */
 static uint64_t news(struct regions *regions, int card) {
     const struct mizar_limits_live *live = &regions->limits->live[card];
     uint64_t seen = __atomic_load_n(&live->code_seen, __ATOMIC_ACQUIRE);
@@ -19,7 +19,10 @@ void estimates_add(struct regions *regions, int card, uint64_t bytes) {
     lock_release(&regions->process->estimates_lock);
 }
 
-/* So many of them may have hidden something: what is there now, once for each time that there are news. */
+/*
+ * How many of the released bytes may have hidden code: at most the estimates that existed at the
+ * agent's last figures, each counted once.
+ */
 static uint64_t doubtful(struct regions *regions, int card, uint64_t bytes) {
     struct process_card *own = &regions->process->cards[card];
     lock_take(&regions->process->estimates_lock);

@@ -1,17 +1,18 @@
 /*
- * Charges that were measured among what others do, or are made in a whole: of modules, contexts and their
- * limits, small arrays. They may be for more than is on the card. As far as they are, code that came does not
- * show as more than the account; so when one is given back, its room is kept until NVML was asked again.
+ * Charges that are estimates: for modules, contexts and their limits, and small arrays. They may
+ * exceed what is on the card, and code that was loaded by first use is hidden by that excess: it
+ * does not show as memory beyond the account. So when an estimate is given back, as much room stays
+ * reserved for code until the agent has asked NVML again.
  */
 #ifndef MIZAR_ESTIMATES_H
 #define MIZAR_ESTIMATES_H
 
 #include "region/regions.h"
 
-/* So many bytes that are charged are of that kind. */
+/* Notes that `bytes` of what is charged are an estimate. */
 void estimates_add(struct regions *regions, int card, uint64_t bytes);
 
-/* Gives so many of them back. */
+/* Gives `bytes` of estimates back. */
 void estimates_release(struct regions *regions, int card, uint64_t bytes);
 
 #endif

@@ -9,9 +9,9 @@
 #include "memory/stacks.h"
 #include "region/enter.h"
 
-/* ---- what was used -------------------------------------------------------------------------------- */
+/* ---- code that was used ---------------------------------------------------------------------- */
 
-/* A library's kernel is another function in each context. */
+/* The key of a function in the current context: a library's kernel is another function in each. */
 static uint64_t key_of(const void *work) {
     CUcontext context = NULL;
     REAL(cuCtxGetCurrent)(&context);
@@ -40,7 +40,7 @@ void first_use_forget(const void *owner) {
     handle_set_forget(&regions->process->kinds, owner);
 }
 
-/* ---- one at a time --------------------------------------------------------------------------------- */
+/* ---- one at a time --------------------------------------------------------------------------- */
 
 static CUresult begin(struct first_use *use, struct regions *regions, unsigned uses) {
     int card;
@@ -61,7 +61,7 @@ static CUresult begin_one(struct first_use *use, struct regions *regions, uint64
     return is_known(regions, key) ? CUDA_SUCCESS : begin(use, regions, 1);
 }
 
-/* With room for its code, whether that comes late or not, and then for its stacks. */
+/* Reserves room for the code, if it is loaded at first use, and then for the stacks. */
 static CUresult begin_launch(struct first_use *use, struct regions *regions, const void *work) {
     CUresult result = begin_one(use, regions, key_of(work), stacks_owner(regions, work));
     if (result != CUDA_SUCCESS || !use->regions) return result;
@@ -99,7 +99,7 @@ CUresult first_use_end(const struct first_use *use, CUresult result) {
     return result;
 }
 
-/* ---- many at once ----------------------------------------------------------------------------------- */
+/* ---- many at once ---------------------------------------------------------------------------- */
 
 bool first_use_is_known(struct regions *regions, const void *work) {
     return is_known(regions, key_of(work));

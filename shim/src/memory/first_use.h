@@ -1,4 +1,7 @@
-/* First uses of code by this process: what it has met, and what a use that is new needs. */
+/*
+ * First uses of code by this process: which code it has used, and room for code and stacks of new
+ * uses.
+ */
 #ifndef MIZAR_FIRST_USE_H
 #define MIZAR_FIRST_USE_H
 
@@ -11,28 +14,35 @@ struct first_use {
     const void *owner;
     int card;
     unsigned count;
-    uint64_t waited; /* ns for the agent: lazy_code.h */
-    uint64_t stacks; /* that it needs, larger than usual, bytes of each */
+    uint64_t waited; /* ns spent waiting for the agent: lazy_code.h */
+    uint64_t stacks; /* bytes of each stack that it needs; 0: no more than usual */
 };
 
 /*
- * Before `work`, a function or a graph, is launched into the stream, in its context; or what the owner, a module or
- * library, calls by that name is used. OUT_OF_MEMORY where it is new to this process and there is no room
- * for its code, also not after the agent has looked again, or for its stacks. `regions` may be NULL.
+ * To be called before a function or graph (`work`) is launched into the stream, or before an object
+ * is used that its owner, a module or library, has under that name. If this process has not used it
+ * before, reserves room for its code and stacks, waiting for the agent's figures if necessary.
+ * Returns OUT_OF_MEMORY if there is no room. `regions` may be NULL.
  */
 CUresult first_use_begin(struct first_use *use, struct regions *regions, const void *work, uintptr_t stream);
 CUresult first_use_begin_named(struct first_use *use, struct regions *regions, const void *owner,
                                const char *name);
 
-/* After it, whether it worked or not: what was loaded shows in NVML's figures from here on. */
+/*
+ * To be called after the use, with its result, which is returned. What was loaded shows in NVML's
+ * figures from here on.
+ */
 CUresult first_use_end(const struct first_use *use, CUresult result);
 
-/* The same for many at once: how many of them are not known; and remembered one by one after first_use_end(). */
+/*
+ * The same for several uses at once, of which `many` are not known. They are remembered one by one
+ * after first_use_end(). first_use_begin_many() keeps use->waited.
+ */
 bool first_use_is_known(struct regions *regions, const void *work);
-CUresult first_use_begin_many(struct first_use *use, struct regions *regions, unsigned many); /* keeps use->waited */
+CUresult first_use_begin_many(struct first_use *use, struct regions *regions, unsigned many);
 void first_use_remember(struct regions *regions, const void *work);
 
-/* The owner ends: its names may be others' now. Or any handle may. */
+/* Forgets the uses of an owner that ends, or all uses, since the handles may be reused. */
 void first_use_forget(const void *owner);
 void first_use_forget_all(void);
 

@@ -9,10 +9,13 @@
 struct import {
     uint64_t bytes;
     int card;
-    unsigned holders; /* its handle, and what is mapped from it */
+    unsigned holders; /* number of: its handle, and objects mapped from it */
 };
 
-/* Numbers are never used again, unlike handles. */
+/*
+ * Adds the import under a new number, which unlike a handle is never reused. Returns 0 without
+ * memory.
+ */
 static uint64_t put(struct process *process, struct import *import) {
     lock_take(&process->import_lock);
     uint64_t number = ++process->imports_made;
@@ -26,7 +29,8 @@ uint64_t imports_add(struct regions *regions, int card, uint64_t bytes) {
     if (!import) return 0;
     *import = (struct import){bytes, card, 1};
     uint64_t number = put(regions->process, import);
-    if (number) charge_absent(regions, card, (int64_t)bytes); /* it may count for another process */
+    /* NVML may count it for another process. */
+    if (number) charge_absent(regions, card, (int64_t)bytes);
     else free(import);
     return number;
 }
@@ -42,7 +46,7 @@ uint64_t imports_join(struct regions *regions, CUexternalMemory memory) {
     return import ? handle.import : 0;
 }
 
-/* NULL: others hold it still. */
+/* Removes one holder. Returns the import if that was the last one, else NULL. */
 static struct import *take_last(struct process *process, uint64_t number) {
     lock_take(&process->import_lock);
     struct import *import = map_get(&process->imports, number);

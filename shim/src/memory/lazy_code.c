@@ -10,14 +10,14 @@
 #include "region/agent_heartbeat.h"
 #include "region/dead_processes.h"
 
-#define MANY (MIZAR_BYTES_MAX / PAGE_BYTES) /* uses: a count as high as this was scribbled */
+#define MANY (MIZAR_BYTES_MAX / PAGE_BYTES) /* uses; a higher count was overwritten by a program */
 
-#define PATIENCE UINT64_C(1000000000) /* ns that one call of a program waits for the agent, in all */
-#define STEP 5000 /* us */
+#define PATIENCE UINT64_C(1000000000) /* ns that one call of a program waits for the agent */
+#define STEP 5000 /* us between two checks */
 
-/* ---- whether code comes when it is used ------------------------------------------------------------- */
+/* ---- whether code is loaded at first use ----------------------------------------------------- */
 
-/* Drivers before CUDA 11.7 do not know the question: with them all code comes at once. */
+/* Drivers before CUDA 11.7 lack the function, and load all code with its module. */
 bool lazy_code_comes_late(void) {
     enum { EAGER = 1, LAZY };
     static int known;
@@ -25,7 +25,7 @@ bool lazy_code_comes_late(void) {
     if (mode) return mode == LAZY;
     CUresult result = REAL(cuModuleGetLoadingMode)(&mode);
     if (result == CUDA_ERROR_NOT_FOUND) mode = EAGER;
-    else if (result != CUDA_SUCCESS) return false; /* not yet: before cuInit, say */
+    else if (result != CUDA_SUCCESS) return false; /* not known yet, such as before cuInit */
     __atomic_store_n(&known, mode, __ATOMIC_RELAXED);
     return mode == LAZY;
 }
@@ -34,15 +34,15 @@ bool lazy_code_is_watched(struct regions *regions, int card) {
     return lazy_code_comes_late() && agent_lives(regions, card, clock_now());
 }
 
-/* ---- room for it ------------------------------------------------------------------------------------ */
+/* ---- room for code --------------------------------------------------------------------------- */
 
-/* The agent cannot know whether NVML tells of it. */
+/* While this count is not 0, the agent cannot know whether NVML's figure includes the uses. */
 void lazy_code_change_begun(struct regions *regions, int card, int by) {
     struct mizar_usage_slot *slot = &regions->usage->slots[regions->process->slot];
     __atomic_fetch_add(&slot->code_begun[card], (uint32_t)by, __ATOMIC_RELEASE);
 }
 
-/* Returns how many there are so far. */
+/* Counts uses, and returns how many there have been. */
 static uint64_t count(struct regions *regions, int card, unsigned times) {
     uint64_t *uses = &regions->usage->cards[card].code_uses;
     return __atomic_add_fetch(uses, times, __ATOMIC_SEQ_CST);
@@ -61,14 +61,21 @@ void lazy_code_release(struct regions *regions, int card, uint64_t bytes, uint64
     lazy_code_change_begun(regions, card, -(int)room);
 }
 
-/* Whether what is there, what may have come since NVML was asked, and so many more fit the limit. */
+/*
+ * Whether the account, the code that may have been loaded since NVML was asked, and `more` uses fit
+ * the limit.
+ */
 static bool fits(struct regions *regions, int card, unsigned more) {
     uint64_t room = regions_code_bytes(regions, regions_code_unseen(regions, card) + more);
-    uint64_t told = regions_memory_told(regions, card); /* written before what was seen, so read after */
+    /* Read after code_seen, since the agent writes it first. */
+    uint64_t told = regions_memory_told(regions, card);
     return charge_total(regions, card) + told + room <= regions_memory_total(regions, card);
 }
 
-/* Others may be faster; then it stays counted, until the next look. */
+/*
+ * Counts the uses if they fit. If other processes take the room meanwhile, fails, and the uses stay
+ * counted until the agent's next figures.
+ */
 static bool claim(struct regions *regions, int card, unsigned uses) {
     if (!fits(regions, card, uses)) return false;
     lazy_code_change_begun(regions, card, (int)uses);
@@ -89,7 +96,9 @@ static bool is_seen(struct regions *regions, int card, uint64_t number) {
     return seen >= number;
 }
 
-/* Has waited a moment more for it, unless that is no use, or was too long. */
+/*
+ * Waits for STEP. Returns false without waiting if the agent is dead or PATIENCE has been used up.
+ */
 static bool waits_on(struct regions *regions, int card, uint64_t *waited) {
     uint64_t began = clock_now();
     if (*waited >= PATIENCE || !agent_lives(regions, card, began)) return false;
@@ -98,7 +107,10 @@ static bool waits_on(struct regions *regions, int card, uint64_t *waited) {
     return true;
 }
 
-/* It may find that there is less than room is kept for, or that something has gone. */
+/*
+ * Waits for the agent's next figures, which may show that code took less than is reserved for it,
+ * or that memory was freed.
+ */
 static bool claim_after_a_look(struct regions *regions, int card, unsigned uses, uint64_t *waited) {
     uint64_t asked = count(regions, card, 1);
     bool seen = false;
@@ -126,9 +138,9 @@ bool lazy_code_admit(struct regions *regions, int card, uint64_t bytes, uint64_t
     return fit || fits(regions, card, 0);
 }
 
-/* ---- allocations ------------------------------------------------------------------------------------ */
+/* ---- allocations ----------------------------------------------------------------------------- */
 
-/* Whether so many bytes might be had if NVML had been asked. */
+/* Whether that many bytes might fit once the agent has asked NVML. */
 static bool look_may_help(struct regions *regions, int card, uint64_t bytes) {
     uint64_t unseen = regions_code_unseen(regions, card);
     if (regions_code_bytes(regions, unseen) <= PAGE_BYTES || unseen >= MANY) return false;

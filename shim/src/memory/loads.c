@@ -13,9 +13,9 @@
 #include "region/enter.h"
 #include "region/memory_ledger.h"
 
-#define UNKNOWN (32 * PAGE_BYTES)
+#define UNKNOWN (32 * PAGE_BYTES) /* the most bytes that an image of unknown size is charged */
 
-/* ---- how large an image is ----------------------------------------------------------------------- */
+/* ---- the size of an image -------------------------------------------------------------------- */
 
 struct fat_wrapper {
     uint32_t magic, version;
@@ -54,7 +54,7 @@ uint64_t loads_image_bytes(const void *image) {
     struct fat_wrapper wrapper;
     uint32_t magic = 0;
     if (!image) return 0;
-    memccpy(&magic, image, 0, sizeof magic); /* a text may be shorter */
+    memccpy(&magic, image, 0, sizeof magic); /* PTX may be shorter */
     if (magic == FAT_HEADER) return fat_bytes(image);
     if (!strncmp(image, "\177ELF", 4)) return elf_bytes(image);
     if (magic != FAT_WRAPPER) return strlen(image);
@@ -69,22 +69,25 @@ uint64_t loads_file_bytes(const char *path) {
     return bytes > 0 ? (uint64_t)bytes : 0;
 }
 
-/* ---- what it takes ------------------------------------------------------------------------------- */
+/* ---- the memory that it takes ---------------------------------------------------------------- */
 
-/* Code lies in pages of the driver's own; variables and tables come to it. */
+/*
+ * The most bytes that code of an image of this size may take. Code lies in pages of the driver's
+ * own, and there are variables and tables in addition.
+ */
 static uint64_t most_for(uint64_t image_bytes) {
     return image_bytes && image_bytes < MIZAR_BYTES_MAX / 4 ? 2 * image_bytes + 2 * PAGE_BYTES
                                                             : UNKNOWN;
 }
 
-/* The largest so far on the card: what the next one is likely to take at most. */
+/* The bytes that the next load probably takes at most: those of the largest so far on the card. */
 static uint64_t expected(int card, const struct regions *regions, uint64_t most) {
     uint64_t seen = __atomic_load_n(&regions->process->cards[card].largest_load, __ATOMIC_RELAXED);
     uint64_t bytes = seen > PAGE_BYTES ? seen : PAGE_BYTES;
     return bytes < most ? bytes : most;
 }
 
-/* What the card has in use beyond what this container knows of. */
+/* The bytes in use on the card beyond this container's account. */
 static bool measure(const struct allocation *allocation, int64_t *bytes) {
     size_t free_now, total;
     if (RELAXED(cuMemGetInfo_v2, &free_now, &total) != CUDA_SUCCESS) return false;
@@ -93,12 +96,12 @@ static bool measure(const struct allocation *allocation, int64_t *bytes) {
     return true;
 }
 
-/* Changes whenever the container's account does. */
+/* A number that changes whenever the container's account does. */
 static uint32_t moves(const struct allocation *allocation) {
     return ledger_view(allocation->regions->usage, (unsigned)allocation->alloc.card).seq;
 }
 
-/* One thread at a time measures; another one's load is charged what is expected. */
+/* Only one thread at a time measures; the loads of others are charged what is expected. */
 static bool begin_measuring(struct load *load) {
     uint32_t *lock = &load->allocation.regions->process->load_lock;
     if (!lock_try(lock)) return false;
@@ -150,9 +153,9 @@ static void learn(const struct allocation *allocation, uint64_t bytes) {
 }
 
 /*
- * What the container's other threads and processes free or are about to take at that moment hides
- * what was loaded. Their account tells, at the latest when those who died are settled; then what was
- * reserved is the least.
+ * The bytes that a load took. Memory that other threads and processes of the container free
+ * meanwhile makes it look smaller. The account shows whether they did, once dead processes are
+ * settled; if so, the load counts as at least what was reserved.
  */
 static uint64_t taken(struct load *load, int64_t after) {
     struct allocation *allocation = &load->allocation;
@@ -161,7 +164,10 @@ static uint64_t taken(struct load *load, int64_t after) {
     return dead_processes_settle(allocation->regions) && moves(allocation) == load->moves ? bytes : reserved;
 }
 
-/* What was measured takes the place of what was reserved. What cannot be undone is there, so it counts. */
+/*
+ * Replaces the reservation by what was measured. If the limit does not allow that, the load is
+ * undone; if that is not possible, it is charged regardless of the limit.
+ */
 static CUresult correct(struct load *load, uint64_t key, allocation_undo *undo) {
     struct allocation *allocation = &load->allocation;
     int64_t after;
@@ -185,11 +191,11 @@ static CUresult settle(struct load *load, CUresult result, const void *handle, a
     uint64_t key = alloc_key(allocation->alloc.kind, handle);
     if (result == CUDA_SUCCESS) result = correct(load, key, undo);
     if (load->measuring) lock_release(&allocation->regions->process->load_lock);
-    if (!allocation->alloc.bytes) return result; /* it was there already, or comes when it is used */
+    if (!allocation->alloc.bytes) return result; /* loaded already, or loaded at first use */
     return allocation_settle(allocation, result, key, undo ? undo : keep);
 }
 
-/* Beyond the page that room was kept for; 0 where it was not measured. */
+/* The bytes that were loaded beyond the page that was reserved; 0 if not measured. */
 static uint64_t more_came(struct load *load) {
     int64_t after;
     if (!load->measuring || !measure(&load->allocation, &after)) return 0;
@@ -197,7 +203,7 @@ static uint64_t more_came(struct load *load) {
     return came > PAGE_BYTES ? came - PAGE_BYTES : 0;
 }
 
-/* What cannot be undone is there, and counted. */
+/* A load that is not allowed is undone; if that is not possible, it stays counted. */
 static CUresult end_late(struct load *load, CUresult result, const void *handle, allocation_undo *undo) {
     const struct allocation *allocation = &load->allocation;
     uint64_t more = result == CUDA_SUCCESS ? more_came(load) : 0;

@@ -14,10 +14,10 @@ static uint64_t used_of(struct regions *regions, int card) {
 }
 
 /*
- * A card that the limits don't name is all used: its total stays true, so that nobody divides by
- * zero. Free is never more than the card has left, since neighbours may have been promised more
- * than there is; unless managed memory stands in for what does not fit. Then it is what the calls
- * that have such a stand-in (stand_in.h) can take; for those that have none, the card ends sooner.
+ * A card that the limits do not name counts as fully used; its true total is shown, so that no
+ * program divides by zero. Free memory is never more than the card has left, since neighbours may
+ * have taken it. With oversubscription, managed memory replaces what does not fit (stand_in.h), and
+ * free memory is what calls that support this can take; other calls may fail earlier.
  */
 struct memory_info memory_info(struct regions *regions, int card, uint64_t total, uint64_t free) {
     uint64_t limit = regions_memory_total(regions, card);

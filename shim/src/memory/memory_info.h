@@ -1,4 +1,4 @@
-/* How much memory a container is told that a card has, and how much of it is free. */
+/* The memory of a card as it is shown to a container's programs, in bytes. */
 #ifndef MIZAR_MEMORY_INFO_H
 #define MIZAR_MEMORY_INFO_H
 
@@ -8,7 +8,7 @@ struct memory_info {
     uint64_t total, used, free;
 };
 
-/* `total` and `free` are what the driver says of the whole card. */
+/* `total` and `free`: bytes of the whole card, as the driver reports them. */
 struct memory_info memory_info(struct regions *regions, int card, uint64_t total, uint64_t free);
 
 #endif

@@ -14,7 +14,9 @@ static bool ask(const char *uuid, uint64_t *bytes) {
     return known;
 }
 
-/* A session of its own: the program's, if it has one, is counted by NVML and stays. */
+/*
+ * Uses an NVML session of its own. NVML counts sessions, so one of the program's is not affected.
+ */
 bool nvml_memory_used(struct regions *regions, int card, uint64_t *bytes) {
     char uuid[MIZAR_UUID_SIZE];
     if (!regions_uuid(regions, card, uuid)) return false;

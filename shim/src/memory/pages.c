@@ -3,10 +3,10 @@
 #include "base/sys.h"
 
 /*
- * A word per page: its number and how many allocations lie in it, changed together. It is made when
- * the page is charged, never before: threads that join it rely on that. Two threads that enter the same
- * new page at once may make two words of it; then it is charged twice until they leave, and given
- * back twice.
+ * Each page has a word, with its number and the number of its allocations, which change together.
+ * The word is made after the page was charged, since threads that join the page rely on the charge.
+ * If two threads enter the same new page at once, it may get two words; then it is charged twice,
+ * and given back twice.
  */
 #define COUNT_BITS 24
 #define COUNT_MASK ((UINT64_C(1) << COUNT_BITS) - 1)
@@ -44,7 +44,10 @@ static bool swap(uint64_t *word, uint64_t from, uint64_t to) {
     return __atomic_compare_exchange_n(word, &from, to, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
 }
 
-/* Adds to the count of a page that is there; false when it is not. The new count goes to *count. */
+/*
+ * Adds `by` to the count of a page, and sets *count to the new one. Returns false if the page has
+ * no word.
+ */
 static bool change(struct process *process, uint64_t page, int64_t by, uint64_t *count) {
     for (unsigned number = 0; number < PAGE_SEGMENTS_MAX; number++) {
         uint64_t *words = segment(process, number);
@@ -54,15 +57,15 @@ static bool change(struct process *process, uint64_t page, int64_t by, uint64_t 
             uint64_t word = __atomic_load_n(&words[i], __ATOMIC_RELAXED);
             if (word >> COUNT_BITS != page || !word) continue;
             *count = (word & COUNT_MASK) + (uint64_t)by;
-            if (*count > COUNT_MASK) continue; /* as good as full */
+            if (*count > COUNT_MASK) continue; /* the count is full */
             if (swap(&words[i], word, *count ? page << COUNT_BITS | *count : 0)) return true;
-            i--; /* somebody else was at it: look again */
+            i--; /* another thread changed it: try again */
         }
     }
     return false;
 }
 
-/* A page for which there is no room is charged for each allocation by itself: see leave. */
+/* A page for which the table has no room is charged anew for each allocation: see pages_leave(). */
 void pages_enter(struct process *process, uint64_t page) {
     for (unsigned number = 0; number < PAGE_SEGMENTS_MAX; number++) {
         uint64_t *words = segment_or_new(process, number);

@@ -8,15 +8,15 @@
 #include "memory/lazy_code.h"
 #include "memory/pages.h"
 
-/* Plus the device: no handle has these bits. */
+/* Added to the device in place of a handle; no handle has these bits. */
 #define GRAPH_POOL (UINT64_C(1) << 63)
 #define NAMELESS_POOL (UINT64_C(1) << 62)
 
 #define GRAIN_MOST (UINT64_C(64) << 20) /* bytes; no driver is known to grow pools by more */
 
-#define ENDED UINT32_MAX /* in place of users: there are none, and none may come */
+#define ENDED UINT32_MAX /* in place of users: there are none, and none may enter */
 
-/* ---- the table ----------------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
 static unsigned used(struct process *process) {
     return load_acquire(&process->pools_used);
@@ -47,7 +47,10 @@ static void reset(struct process_pool *pool, int card, int device) {
     __atomic_store_n(&pool->apart, 0, __ATOMIC_RELAXED);
 }
 
-/* The caller holds the lock. What ended has nothing charged, living or under way any more. */
+/*
+ * Adds a pool, in the entry of an ended one if possible, which has no charge or allocations any
+ * more. Returns its number; 0 if the table is full. The caller holds the lock.
+ */
 static unsigned add(struct process *process, uint64_t handle, int card, int device) {
     unsigned place = 0;
     while (place < used(process) && load_seq_cst(&process->pools[place].handle)) place++;
@@ -101,11 +104,12 @@ bool pools_is_gone(struct regions *regions, CUmemoryPool pool) {
     return number && is_destroyed(pool_of(regions, number));
 }
 
-/* ---- whose handle is good ------------------------------------------------------------------------ */
+/* ---- users of a pool ------------------------------------------------------------------------- */
 
 /*
- * Any thread looks after the pools of all, and the program may destroy one meanwhile: then the last
- * thread in it ends it (end_if_empty). False: that has happened.
+ * Enters the pool: until leave(), its handle stays valid. Any thread may use any pool, and the
+ * program may destroy one meanwhile; then its last user ends it (end_if_empty). Returns false if it
+ * has ended.
  */
 static bool enter(struct process_pool *pool) {
     uint32_t users = load_relaxed(&pool->users);
@@ -120,7 +124,9 @@ static void leave(struct process_pool *pool) {
     __atomic_sub_fetch(&pool->users, 1, __ATOMIC_RELEASE);
 }
 
-/* Its place may have become another pool's since it was found. */
+/*
+ * Enters the pool if its entry still has the handle: another pool may have got the entry meanwhile.
+ */
 static bool enter_as(struct process_pool *pool, uint64_t handle) {
     if (!enter(pool)) return false;
     if (load_seq_cst(&pool->handle) == handle) return true;
@@ -158,9 +164,12 @@ void pools_leave(struct regions *regions, unsigned number) {
     leave(pool_of(regions, number));
 }
 
-/* ---- the charge ---------------------------------------------------------------------------------- */
+/* ---- the charge ------------------------------------------------------------------------------ */
 
-/* With a version in its low bits, so that what was concluded from an old charge changes no new one. */
+/*
+ * The charge has a version in its low bits, so that a conclusion from an old charge cannot change a
+ * newer one.
+ */
 #define VERSION_BITS 21
 
 static uint64_t charged_bytes(const struct process_pool *pool) {
@@ -179,7 +188,7 @@ static void add_charged(struct process_pool *pool, uint64_t bytes) {
     while (!swap_charged(pool, seen, (seen >> VERSION_BITS) + bytes));
 }
 
-/* ---- what the driver says ------------------------------------------------------------------------ */
+/* ---- the driver's figures -------------------------------------------------------------------- */
 
 static CUresult ask_for(const struct process_pool *pool, int of_graphs, int of_pools,
                         uint64_t *bytes) {
@@ -195,7 +204,7 @@ static CUresult ask(const struct process_pool *pool, uint64_t *reserved) {
                    CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, reserved);
 }
 
-/* What the driver does not hold any more, no graph has left. */
+/* The bytes that destroyed graphs may have left allocated: no more than the driver still holds. */
 static uint64_t still_left(struct process_pool *pool, uint64_t seen, uint64_t reserved) {
     if (seen <= reserved) return seen;
     __atomic_compare_exchange_n(&pool->left, &seen, reserved, false, __ATOMIC_SEQ_CST,
@@ -204,8 +213,9 @@ static uint64_t still_left(struct process_pool *pool, uint64_t seen, uint64_t re
 }
 
 /*
- * Bytes that the driver holds for the pool; at least what lives in it. Of a graph that lives, what
- * the driver holds may be nothing yet, and all of it what others left.
+ * Bytes to charge for what the driver holds, or may take, for the pool: at least its live
+ * allocations. For graphs, the driver may hold nothing for a live one yet, and only what destroyed
+ * ones left, so both are added.
  */
 static uint64_t reserved_by(struct process_pool *pool) {
     uint64_t live = load_seq_cst(&pool->live), left = load_seq_cst(&pool->left), reserved = 0;
@@ -213,7 +223,7 @@ static uint64_t reserved_by(struct process_pool *pool) {
     return larger(live + still_left(pool, left, reserved), reserved);
 }
 
-/* The driver gives back what the pool holds unused beyond `keep` bytes, as far as it can. */
+/* Makes the driver release unused memory of the pool, down to `keep` bytes. */
 static void trim(const struct process_pool *pool, uint64_t keep) {
     uint64_t handle = load_seq_cst(&pool->handle);
     if (handle & GRAPH_POOL)
@@ -240,7 +250,10 @@ static bool is_of_graphs(const struct process_pool *pool) {
     return load_seq_cst(&pool->handle) & GRAPH_POOL;
 }
 
-/* Graphs are charged when they are instantiated, and have their memory when they are launched. */
+/*
+ * Updates the bytes that are charged for graphs but not on the card: graphs are charged when they
+ * are instantiated, and get memory when they are launched.
+ */
 static void tell_absent(struct regions *regions, struct process_pool *pool) {
     uint64_t reserved = 0;
     if (!is_of_graphs(pool)) return;
@@ -251,10 +264,11 @@ static void tell_absent(struct regions *regions, struct process_pool *pool) {
     charge_absent(regions, card_of(pool), (int64_t)(bytes - pool->absent));
     pool->absent = bytes;
     lock_release(&regions->process->pool_lock);
-    if (came) lazy_code_count(regions, card_of(pool)); /* so that the agent takes it for code no longer */
+    /* So that the agent asks NVML again, and no longer takes this memory for code. */
+    if (came) lazy_code_count(regions, card_of(pool));
 }
 
-/* Lowers the charge to what the driver holds and may yet take for allocations under way. */
+/* Lowers the charge to what the driver holds, and may take for allocations in progress. */
 static void lower(struct regions *regions, struct process_pool *pool) {
     uint64_t seen = load_seq_cst(&pool->charged), pending = load_seq_cst(&pool->pending);
     uint64_t bytes = reserved_by(pool) + pending, charged = seen >> VERSION_BITS;
@@ -263,7 +277,7 @@ static void lower(struct regions *regions, struct process_pool *pool) {
     tell_absent(regions, pool);
 }
 
-/* ---- allocations --------------------------------------------------------------------------------- */
+/* ---- allocations ----------------------------------------------------------------------------- */
 
 static uint64_t *grain(struct regions *regions, const struct process_pool *pool) {
     return &regions->process->cards[card_of(pool)].pool_grain;
@@ -287,8 +301,9 @@ static bool take_absent(struct regions *regions, struct process_pool *pool, uint
 }
 
 /*
- * A pool that has to grow does so by whole pages; perhaps by more, as pools of this card did before.
- * All of that is under way until the driver has said what it took.
+ * Reserves what the pool may grow by for an allocation, and sets *wanted to that: whole pages, and
+ * as much in addition as pools of this card have grown before. All of it is pending until the
+ * driver's figure is known.
  */
 static bool reserve(struct regions *regions, struct process_pool *pool, uint64_t bytes,
                     uint64_t *wanted) {
@@ -306,7 +321,10 @@ static void learn_grain(struct regions *regions, const struct process_pool *pool
     if (beyond > load_seq_cst(known)) __atomic_store_n(known, beyond, __ATOMIC_RELAXED);
 }
 
-/* Asked back from pools is what is missing at most; all that they keep, where that is not enough. */
+/*
+ * If there is no room, first shrinks pools by what is missing at most, and then by all that they
+ * keep.
+ */
 uint64_t pools_allocate(struct regions *regions, unsigned number, uint64_t bytes, uint64_t *waited) {
     struct process_pool *pool = pool_of(regions, number);
     uint64_t wanted;
@@ -326,7 +344,7 @@ static void mark_dirty(struct regions *regions, struct process_pool *pool) {
     __atomic_store_n(&regions->process->pools_dirty, 1, __ATOMIC_RELAXED);
 }
 
-/* From here on it lives; a moment of both is no harm. */
+/* Turns pending bytes into live ones. They may count as both for a moment. */
 static void begin_to_live(struct process_pool *pool, uint64_t bytes, uint64_t reserved) {
     __atomic_add_fetch(&pool->live, bytes, __ATOMIC_SEQ_CST);
     __atomic_sub_fetch(&pool->pending, reserved, __ATOMIC_SEQ_CST);
@@ -339,7 +357,7 @@ bool pools_allocated(struct regions *regions, unsigned number, uint64_t bytes, u
     if (!raise_to(regions, pool, held, false)) return false;
     begin_to_live(pool, bytes, reserved);
     lower(regions, pool);
-    if (is_of_graphs(pool)) mark_dirty(regions, pool); /* launches take it later */
+    if (is_of_graphs(pool)) mark_dirty(regions, pool); /* launches take the memory later */
     return true;
 }
 
@@ -347,11 +365,14 @@ void pools_cancel(struct regions *regions, unsigned number, uint64_t reserved, b
     struct process_pool *pool = pool_of(regions, number);
     if (grown) trim(pool, 0);
     __atomic_sub_fetch(&pool->pending, reserved, __ATOMIC_SEQ_CST);
-    raise_to(regions, pool, reserved_by(pool), true); /* what could not be trimmed is there */
+    raise_to(regions, pool, reserved_by(pool), true); /* memory that was not trimmed is charged */
     lower(regions, pool);
 }
 
-/* Never below 0, also where a program resets a device that it still allocates on. */
+/*
+ * Lowers the live bytes, never below 0, even if a program resets a device that it still allocates
+ * on.
+ */
 static void end_to_live(struct process_pool *pool, uint64_t bytes) {
     uint64_t live = load_seq_cst(&pool->live);
     while (!__atomic_compare_exchange_n(&pool->live, &live, live > bytes ? live - bytes : 0, false,
@@ -365,7 +386,7 @@ void pools_freed(struct regions *regions, unsigned number, uint64_t bytes) {
     mark_dirty(regions, pool);
 }
 
-/* First what is left, so that nobody misses it in between. */
+/* Raises `left` before it lowers `live`, so that the memory is counted at every moment. */
 void pools_graph_gone(struct regions *regions, unsigned number, uint64_t bytes) {
     struct process_pool *pool = pool_of(regions, number);
     __atomic_add_fetch(&pool->left, bytes, __ATOMIC_SEQ_CST);
@@ -373,24 +394,27 @@ void pools_graph_gone(struct regions *regions, unsigned number, uint64_t bytes) 
     mark_dirty(regions, pool);
 }
 
-/* ---- the end of a pool --------------------------------------------------------------------------- */
+/* ---- the end of a pool ----------------------------------------------------------------------- */
 
 static bool is_unused(const struct process_pool *pool) {
     return !load_seq_cst(&pool->live) && !charged_bytes(pool);
 }
 
-/* Whether the caller was alone in it, and so nobody is in it nor will be. */
+/* Ends the pool if the caller is its only user and it is unused. Returns whether it did. */
 static bool close_if_alone(struct process_pool *pool) {
     uint32_t alone = 1;
     if (!__atomic_compare_exchange_n(&pool->users, &alone, ENDED, false, __ATOMIC_ACQ_REL,
                                      __ATOMIC_RELAXED))
         return false;
     if (is_unused(pool)) return true;
-    __atomic_store_n(&pool->users, 1, __ATOMIC_RELEASE); /* earlier users have taken memory of it */
+    __atomic_store_n(&pool->users, 1, __ATOMIC_RELEASE); /* an earlier user has taken memory */
     return false;
 }
 
-/* The caller is in it, and no more if it ends. Its number is free before its handle may be another's. */
+/*
+ * Ends a destroyed pool that has no memory. The caller has entered it, and has left it if it ends.
+ * The number is freed before the driver may reuse the handle.
+ */
 static bool end_if_empty(struct process_pool *pool) {
     uint64_t handle = load_seq_cst(&pool->handle), reserved = 0;
     if (!is_destroyed(pool) || !is_unused(pool)) return false;
@@ -406,7 +430,10 @@ static bool is_default(const struct process_pool *pool, CUmemoryPool *usual) {
            load_seq_cst(&pool->handle) == (uint64_t)(uintptr_t)*usual;
 }
 
-/* As if it were destroyed: it keeps nothing, and its device goes back to the usual pool. */
+/*
+ * Makes the pool keep no memory, and its device use the default pool again, as if it were
+ * destroyed.
+ */
 static void retire(const struct process_pool *pool, CUmemoryPool handle, CUmemoryPool usual) {
     uint64_t nothing = 0;
     CUmemoryPool present;
@@ -415,7 +442,10 @@ static void retire(const struct process_pool *pool, CUmemoryPool handle, CUmemor
         RELAXED(cuDeviceSetMemPool, device_of(pool), usual);
 }
 
-/* The caller is in it. False: it is a device's own, which is no matter of ours. */
+/*
+ * Marks the pool as destroyed. Returns false for a device's default pool, for which the driver is
+ * to be called. The caller has entered it.
+ */
 static bool destroy(struct regions *regions, struct process_pool *pool, CUmemoryPool handle,
                     CUresult *result) {
     CUmemoryPool usual = NULL;
@@ -437,9 +467,12 @@ bool pools_destroy(struct regions *regions, CUmemoryPool handle, CUresult *resul
     return done;
 }
 
-/* ---- giving back --------------------------------------------------------------------------------- */
+/* ---- giving memory back ---------------------------------------------------------------------- */
 
-/* Graphs take memory when they are launched, perhaps more than their nodes told of. */
+/*
+ * Whether the charge may change without a call that is counted. Graphs take memory when they are
+ * launched, perhaps more than their nodes' attributes say.
+ */
 static bool may_change(const struct process_pool *pool) {
     return charged_bytes(pool) > load_seq_cst(&pool->live) || is_destroyed(pool) ||
            (is_of_graphs(pool) && load_seq_cst(&pool->live));
@@ -451,7 +484,9 @@ static void settle(struct regions *regions, struct process_pool *pool) {
     raise_to(regions, pool, reserved_by(pool), true);
     lower(regions, pool);
     if (end_if_empty(pool)) return;
-    /* More may come back, or be taken, until the next wait; and others may be in it until then. */
+    /*
+     * Until the next wait, memory may be released or taken, and other threads may be in the pool.
+     */
     if (may_change(pool)) mark_dirty(regions, pool);
     leave(pool);
 }
@@ -490,7 +525,7 @@ bool pools_shrink(struct regions *regions, int card, uint64_t bytes) {
     return shrunk;
 }
 
-/* ---- the end of a context ---------------------------------------------------------------------- */
+/* ---- the end of a context -------------------------------------------------------------------- */
 
 struct sweep {
     struct regions *regions;
@@ -503,7 +538,7 @@ static void forget(uint64_t key, const struct alloc *alloc, void *context) {
     pools_freed(sweep->regions, sweep->number, alloc->bytes);
 }
 
-/* The driver says that nothing lives in it. */
+/* Whether the driver reports no memory in use in the pool. */
 static bool is_empty(const struct process_pool *pool) {
     uint64_t bytes = 0;
     CUresult result = ask_for(pool, CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT,
@@ -511,14 +546,20 @@ static bool is_empty(const struct process_pool *pool) {
     return result == CUDA_SUCCESS && !bytes;
 }
 
-/* Asked for each, since others may allocate from the pool by now. */
+/*
+ * The driver is asked for each allocation, since other threads may allocate from the pool
+ * meanwhile.
+ */
 static bool is_of_pool(const struct alloc *alloc, void *context) {
     const struct sweep *sweep = context;
     return alloc->kind == ALLOC_POOLED && alloc->owner == sweep->number &&
            is_empty(pool_of(sweep->regions, sweep->number));
 }
 
-/* A graph has nothing there before it is launched: only with the primary context it is surely gone. */
+/*
+ * Whether the pool's allocations may have ended with a context of the device. Graphs have no memory
+ * before they are launched, so only the end of the primary context shows that they are gone.
+ */
 static bool may_be_gone(const struct process_pool *pool, CUdevice device, bool primary) {
     uint64_t handle = load_seq_cst(&pool->handle);
     return handle && (primary || !(handle & GRAPH_POOL)) && load_seq_cst(&pool->live) &&

@@ -6,8 +6,9 @@
 #include "memory/pages.h"
 
 /*
- * Nothing small opens a page while there is room for it in another one, so each page but the last
- * was more than half full at some time. And nobody keeps more than one.
+ * The pages to charge for all small arrays. The driver takes a new page for a small array only if
+ * no other has room, so each page but the last was more than half full at some time. And no array
+ * keeps more than one page.
  */
 static uint64_t due(const struct process_small_arrays *shares) {
     return smaller(pages_whole(2 * shares->born) / PAGE_BYTES + shares->inherited, shares->alive);
@@ -18,7 +19,9 @@ static struct process_small_arrays *lock(struct regions *regions, int card) {
     return &regions->process->small_arrays[card];
 }
 
-/* Returns how many pages less are due now. */
+/*
+ * Updates the charged pages and releases the lock. Returns by how many pages the charge decreases.
+ */
 static int64_t unlock(struct regions *regions, int card, struct process_small_arrays *shares) {
     uint64_t before = shares->charged, now = due(shares);
     shares->charged = now;

@@ -1,8 +1,8 @@
 /*
- * Small CUDA arrays share pages of 2 MiB, with each other and with other small allocations, and
- * nobody tells which lie together: one that lives keeps a page however much died beside it. So they
- * count together: for twice the bytes that were taken since there was none of them, but never for
- * more than a page each.
+ * Small CUDA arrays share pages of 2 MiB with each other and with other small allocations. The
+ * driver does not report which share a page, and a single array keeps a page after all others in it
+ * were freed. So they are charged together: twice the bytes of all arrays made since there last was
+ * none, but at most a page for each existing array.
  */
 #ifndef MIZAR_SMALL_ARRAYS_H
 #define MIZAR_SMALL_ARRAYS_H
@@ -11,15 +11,18 @@
 
 #include "region/regions.h"
 
-/* One more of that many bytes, less than SMALL_BYTES. False: not allowed. */
+/*
+ * Adds an array of that many bytes, fewer than SMALL_BYTES. Returns false if the limit does not
+ * allow it.
+ */
 bool small_arrays_add(struct regions *regions, int card, uint64_t bytes);
 
-/* One less. */
+/* Removes an array. */
 void small_arrays_remove(struct regions *regions, int card);
 
 /*
- * A page has lost the last of its allocations that have addresses, but an array may lie there. True:
- * the page's charge is theirs from now on.
+ * To be called when the last allocation with an address in a page was freed; an array may still lie
+ * in the page. Returns true if the page's charge now belongs to the arrays.
  */
 bool small_arrays_inherit_page(struct regions *regions, int card);
 

@@ -5,9 +5,9 @@
 #include "memory/contexts.h"
 #include "memory/pages.h"
 
-#define USUAL 1024 /* bytes: the limit of a new context */
+#define USUAL 1024 /* bytes of each stack in a new context */
 
-/* Handles are even. */
+/* Handles are even, so the lowest bit can hold the kind. */
 static uint64_t key_of(const void *handle, enum stacks_kind kind) {
     return (uint64_t)(uintptr_t)handle | (kind == STACKS_KERNEL);
 }

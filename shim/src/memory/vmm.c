@@ -10,15 +10,15 @@ struct vmm_handle {
     CUmemGenericAllocationHandle handle;
     uint64_t bytes;
     int card;
-    bool imported; /* from another process, for which it counts as well */
+    bool imported; /* from another process, which is charged for it as well */
     unsigned references, mappings, keepers;
-    unsigned calls; /* of the driver's, for it, that are under way */
+    unsigned calls; /* number of calls of the driver in progress for it */
     struct vmm_export *exports;
-    struct vmm_keeper *kept; /* by it, when its number has become another's */
-    struct vmm_handle *next; /* among those that only exports hold */
+    struct vmm_keeper *kept; /* what it keeps, if its handle was given to another object */
+    struct vmm_handle *next; /* in the list of those that only exports hold */
 };
 
-/* A descriptor that was made for the handle, as long as it is that. */
+/* A descriptor that was exported for the handle, and the file that it referred to. */
 struct vmm_export {
     struct proc_file file;
     struct vmm_export *next;
@@ -26,11 +26,11 @@ struct vmm_export {
 
 struct vmm_mapping {
     uint64_t bytes;
-    struct vmm_handle *memory; /* NULL: nobody knows what is mapped there */
-    struct vmm_mapping *next; /* behind it, among those that are just being unmapped */
+    struct vmm_handle *memory; /* NULL: not known */
+    struct vmm_mapping *next; /* the mapping after it, while they are being unmapped */
 };
 
-/* What it holds, each once: the memory's address is key and value. */
+/* The memory that an object keeps, each once; key and value are the address of the vmm_handle. */
 struct vmm_keeper {
     struct map kept;
 };
@@ -48,8 +48,9 @@ void vmm_unlock(struct regions *regions) {
 }
 
 /*
- * A driver may give a new object the number of one that is only mapped any more, or that is just being
- * released: then the old one is reached through its mappings alone, or by its releasing thread.
+ * Adds a handle. The driver may reuse the handle of memory that only mappings still hold, or that
+ * is being released: the old entry is then reached only through its mappings, or by the thread that
+ * releases it.
  */
 static bool put(struct regions *regions, struct vmm_handle *memory) {
     struct process *process = regions->process;
@@ -79,9 +80,9 @@ void vmm_retain(struct regions *regions, CUmemGenericAllocationHandle handle) {
     if (memory) memory->references++;
 }
 
-/* ---- gone ---------------------------------------------------------------------------------------- */
+/* ---- the end of memory ----------------------------------------------------------------------- */
 
-/* Forgets the descriptors that were closed; true when one is left. */
+/* Forgets descriptors that were closed, up to the first open one. Returns whether there is one. */
 static bool is_exported(struct vmm_handle *memory) {
     struct vmm_export **link = &memory->exports;
     while (*link) {
@@ -140,7 +141,7 @@ bool vmm_settle(struct regions *regions) {
     return any;
 }
 
-/* ---- around calls of the driver's ---------------------------------------------------------------- */
+/* ---- calls of the driver --------------------------------------------------------------------- */
 
 struct vmm_handle *vmm_begin(struct regions *regions, CUmemGenericAllocationHandle handle) {
     vmm_lock(regions);
@@ -164,9 +165,12 @@ void vmm_end_release(struct regions *regions, struct vmm_handle *memory, bool do
     vmm_unlock(regions);
 }
 
-/* ---- mapped -------------------------------------------------------------------------------------- */
+/* ---- mappings -------------------------------------------------------------------------------- */
 
-/* An imported handle shows its size when it is mapped. */
+/*
+ * Charges the size of imported memory, which is known only when it is mapped. Returns false if the
+ * limit does not allow it.
+ */
 static bool make_larger(struct regions *regions, struct vmm_handle *memory, uint64_t bytes) {
     if (!memory || memory->card == CARD_NONE || bytes <= memory->bytes) return true;
     if (!charge_within_limit(regions, memory->card, bytes - memory->bytes)) return false;
@@ -190,7 +194,7 @@ struct vmm_mapping *vmm_begin_map(struct regions *regions, CUmemGenericAllocatio
     return NULL;
 }
 
-/* What finds no room in the table stays charged. */
+/* If the table has no room for the mapping, its memory stays charged. */
 static void put_mapping(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *mapping) {
     mapping->next = NULL;
     if (!map_put(&regions->process->vmm_mappings, pointer, mapping)) free(mapping);
@@ -241,7 +245,7 @@ void vmm_finish_mappings(struct regions *regions, CUdeviceptr pointer, struct vm
     vmm_unlock(regions);
 }
 
-/* ---- kept by other objects ----------------------------------------------------------------------- */
+/* ---- memory that other objects keep ---------------------------------------------------------- */
 
 static struct vmm_keeper *find_or_add_keeper(struct process *process, uint64_t key) {
     struct vmm_keeper *keeper = map_get(&process->vmm_keepers, key);
@@ -293,7 +297,7 @@ void vmm_finish(struct regions *regions, uint64_t key, struct vmm_keeper *keeper
     vmm_unlock(regions);
 }
 
-/* ---- exported ------------------------------------------------------------------------------------ */
+/* ---- exports --------------------------------------------------------------------------------- */
 
 static void add_export(struct vmm_handle *memory, int fd) {
     struct vmm_export *export = malloc(sizeof *export);

@@ -1,13 +1,16 @@
 /*
- * Physical memory by handle (cuMemCreate). It lives while a handle to it, a mapping of it, or
- * something else of the driver's that holds it does; so these are counted, and it is charged once.
+ * Physical memory by handle (cuMemCreate). It exists while there is a handle to it, a mapping of
+ * it, or another driver object that keeps it. These are counted, and the memory is charged once.
  */
 #ifndef MIZAR_VMM_H
 #define MIZAR_VMM_H
 
 #include "memory/allocation.h"
 
-/* The handle was created with the charge; or imported, with one of no bytes yet. */
+/*
+ * Adds a handle that was created, with its charge, or imported, with no bytes charged yet. Returns
+ * false if there is no memory.
+ */
 bool vmm_add(struct allocation *allocation, CUmemGenericAllocationHandle handle);
 
 void vmm_lock(struct regions *regions);
@@ -15,44 +18,66 @@ void vmm_unlock(struct regions *regions);
 
 /* ---- with the lock held ---- */
 
-/* One more reference of a handle that the driver handed out again. */
+/* Adds a reference to a handle that the driver has returned again. */
 void vmm_retain(struct regions *regions, CUmemGenericAllocationHandle handle);
 
 /*
- * The keeper (a multicast object by its handle, a sparse array by its key) holds the memory from
- * now on, until it is gone itself: what it lets go earlier stays charged. False: no memory.
+ * Notes that the keeper (a multicast object by its handle, or a sparse array by its key) keeps the
+ * memory. The memory stays charged until the keeper is gone, even if the keeper releases it
+ * earlier. Returns false if there is no memory.
  */
 bool vmm_keep(struct regions *regions, uint64_t keeper, CUmemGenericAllocationHandle handle);
 
 /* ---- without the lock ---- */
 
 /*
- * Around a call of the driver's for the handle, which may wait: whatever others do to it meanwhile,
- * it stays known and charged. NULL: nobody knows it.
+ * To be called before and after a call of the driver for the handle, which may wait. The memory
+ * stays known and charged meanwhile, whatever other threads do. vmm_begin() returns NULL if it is
+ * not known, which the functions for the end accept. `done`: whether the driver released the
+ * handle.
  */
 struct vmm_handle *vmm_begin(struct regions *regions, CUmemGenericAllocationHandle handle);
 void vmm_end_release(struct regions *regions, struct vmm_handle *memory, bool done);
-/* It was given to others by this descriptor, which holds it as long as it is open; -1: it was not. */
+
+/*
+ * After an export. `fd`: the exported descriptor, which keeps the memory while it is open; -1: the
+ * call failed.
+ */
 void vmm_end_export(struct regions *regions, struct vmm_handle *memory, int fd);
 
-/* The same where it is mapped. NULL: not allowed. */
+/*
+ * The same for a call that maps `bytes` of the memory. vmm_begin_map() returns NULL if the limit
+ * does not allow it or there is no memory. `done`: whether the driver mapped it.
+ */
 struct vmm_mapping *vmm_begin_map(struct regions *regions, CUmemGenericAllocationHandle handle,
                                   uint64_t bytes);
 void vmm_end_map(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *mapping,
                  bool done);
 
-/* Around the end of mappings, for which a driver may wait: every one in the range, out of the table ... */
+/*
+ * To be called before mappings are unmapped, for which the driver may wait: takes all mappings of
+ * the range out of the table. Returns the first, with the others linked to it.
+ */
 struct vmm_mapping *vmm_lift_mappings(struct regions *regions, CUdeviceptr pointer, uint64_t bytes);
-/* ... and what they held let go, or back into the table. */
+
+/*
+ * To be called after that: releases what the mappings held if they are `gone`, or puts them back.
+ */
 void vmm_finish_mappings(struct regions *regions, CUdeviceptr pointer, struct vmm_mapping *first,
                          bool gone);
 
-/* Around the end of a keeper: out of the table before the driver may use its handle again ... */
+/*
+ * To be called before a keeper is destroyed: takes it out of the table, before the driver may reuse
+ * its handle.
+ */
 struct vmm_keeper *vmm_lift(struct regions *regions, uint64_t keeper);
-/* ... and what it held let go, or back into the table. */
+
+/* To be called after that: releases what the keeper kept if it is `gone`, or puts it back. */
 void vmm_finish(struct regions *regions, uint64_t key, struct vmm_keeper *keeper, bool gone);
 
-/* Gives back what only descriptors held that are closed now. True: there was some. */
+/*
+ * Gives back memory that only descriptors held which are closed now. Returns whether there was any.
+ */
 bool vmm_settle(struct regions *regions);
 
 #endif
