@@ -1,11 +1,11 @@
-/* Words that several processes or threads read and write, each valid by itself. */
+/* Atomic access to words that several processes or threads share. */
 #ifndef MIZAR_ATOMICS_H
 #define MIZAR_ATOMICS_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of words of any width. What else happens before or after them, only the stronger two say. */
+/* For words of any width. Only the last two order other accesses. */
 #define load_relaxed(word) __atomic_load_n(word, __ATOMIC_RELAXED)
 #define load_acquire(word) __atomic_load_n(word, __ATOMIC_ACQUIRE)
 #define load_seq_cst(word) __atomic_load_n(word, __ATOMIC_SEQ_CST)
@@ -14,7 +14,9 @@ static inline void store_relaxed(uint64_t *word, uint64_t value) {
     __atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 
-/* False: the word is not *seen, which now says what it is. */
+/*
+ * Sets the word to `value` if it equals *seen. Otherwise sets *seen to the word and returns false.
+ */
 static inline bool swap_relaxed(uint64_t *word, uint64_t *seen, uint64_t value) {
     return __atomic_compare_exchange_n(word, seen, value, false, __ATOMIC_RELAXED,
                                        __ATOMIC_RELAXED);

@@ -5,7 +5,10 @@
 #include "base/atomics.h"
 #include "base/proc.h"
 
-/* Windows are told by the node's clock; in a time namespace the same clock may be shifted. */
+/*
+ * ns by which the clock is shifted in this process's time namespace. Windows refer to the node's
+ * clock.
+ */
 static int64_t clock_shift(void) {
     static int64_t known = INT64_MIN;
     int64_t shift = load_relaxed(&known);

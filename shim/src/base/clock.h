@@ -1,10 +1,10 @@
-/* The clock that all of a node's containers share with the node agent. */
+/* The clock that all containers of a node share with the node agent. */
 #ifndef MIZAR_CLOCK_H
 #define MIZAR_CLOCK_H
 
 #include <stdint.h>
 
-/* The node's CLOCK_MONOTONIC in ns, whatever the process's time namespace; by libc, without a system call. */
+/* The node's CLOCK_MONOTONIC in ns, in any time namespace. Read by libc without a system call. */
 uint64_t clock_now(void);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * The CUDA driver's and NVML's types and functions that the shim names, declared by hand from the
- * public documentation: only what has a place in hooks.def. Handles are opaque.
+ * The types and functions of the CUDA driver and NVML that the shim uses, declared by hand from the
+ * public documentation: only those in hooks.def. Handles are opaque.
  */
 #ifndef MIZAR_CUDA_API_H
 #define MIZAR_CUDA_API_H
@@ -70,7 +70,7 @@ typedef struct {
 enum { CU_MEM_ALLOCATION_TYPE_MANAGED = 2 };
 enum { CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
 
-typedef struct CUmulticastObjectProp_st CUmulticastObjectProp; /* never looked into */
+typedef struct CUmulticastObjectProp_st CUmulticastObjectProp; /* opaque to the shim */
 
 enum { CU_RESOURCE_TYPE_ARRAY = 0 };
 enum { CU_MEM_OPERATION_TYPE_MAP = 1 };
@@ -219,7 +219,7 @@ typedef struct {
     unsigned to_pitch, to_height, width, height, depth;
 } CUDA_MEMCPY3D_v1;
 
-/* Between contexts (CUDA_MEMCPY3D_PEER), it is the same but for those in place of what is reserved. */
+/* A copy between contexts (CUDA_MEMCPY3D_PEER) has the contexts in place of the reserved fields. */
 typedef struct {
     size_t from_x, from_y, from_z, from_level;
     int from_type;
@@ -253,9 +253,9 @@ typedef struct {
     unsigned flags;
 } CUDA_MEMCPY3D_BATCH_OP;
 
-typedef struct CUmemcpyAttributes_st CUmemcpyAttributes; /* never looked into */
-typedef struct CUgraphEdgeData_st CUgraphEdgeData;       /* nor this */
-typedef void CUgraphRecaptureCallback(void);             /* never called */
+typedef struct CUmemcpyAttributes_st CUmemcpyAttributes; /* opaque to the shim */
+typedef struct CUgraphEdgeData_st CUgraphEdgeData;       /* opaque to the shim */
+typedef void CUgraphRecaptureCallback(void);             /* not called by the shim */
 
 enum { CU_GRAPH_NODE_TYPE_KERNEL = 0, CU_GRAPH_NODE_TYPE_GRAPH = 4, CU_GRAPH_NODE_TYPE_MEM_ALLOC = 10 };
 enum {
@@ -358,7 +358,7 @@ enum {
     NVML_ERROR_MEMORY = 20,
 };
 
-/* Hooked. */
+/* Functions that are hooked. */
 CUresult cuInit(unsigned flags);
 CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
@@ -597,7 +597,7 @@ nvmlReturn_t nvmlDeviceGetAccountingStats(nvmlDevice_t device, unsigned pid,
 nvmlReturn_t nvmlDeviceGetAccountingStats_v2(nvmlDevice_t device,
                                              nvmlAccountingStats_v2_t *stats);
 
-/* Called, not hooked. */
+/* Functions that the shim calls and does not hook. */
 CUresult cuDriverGetVersion(int *version);
 CUresult cuCtxGetDevice(CUdevice *device);
 CUresult cuCtxGetCurrent(CUcontext *context);

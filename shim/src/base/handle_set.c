@@ -7,7 +7,10 @@
 #define MOST (1u << BITS)
 #define GONE UINT64_MAX
 
-/* By open addressing: entries come and turn into GONE, until all go at once. Wiped in a forked child. */
+/*
+ * A hash table with open addressing. Removed entries become GONE, until all are cleared at once. A
+ * forked child finds it empty.
+ */
 struct handle_set {
     struct {
         uint64_t key;
@@ -31,7 +34,7 @@ static struct handle_set *known_or_new(struct handle_set **table) {
     return none;
 }
 
-/* The number of its entry, or of a free one. */
+/* The index of the key's entry, or of a free one. */
 static unsigned place_of(struct handle_set *set, uint64_t key) {
     unsigned first = (unsigned)scattered(key, BITS);
     for (unsigned i = 0; i < MOST; i++) {
@@ -39,7 +42,7 @@ static unsigned place_of(struct handle_set *set, uint64_t key) {
         uint64_t found = __atomic_load_n(&set->entries[place].key, __ATOMIC_RELAXED);
         if (!found || found == key) return place;
     }
-    return first; /* threads that all forget at once may miscount */
+    return first; /* only if threads that clear the set at the same time have miscounted */
 }
 
 bool handle_set_has(struct handle_set **table, uint64_t key) {
@@ -60,7 +63,7 @@ static void forget_all(struct handle_set *set) {
     __atomic_store_n(&set->count, 0, __ATOMIC_RELAXED);
 }
 
-/* Of two threads that take the same place one remembers nothing: it meets it again. */
+/* If two threads take the same entry, one key is not added, and counts as new once more. */
 void handle_set_add(struct handle_set **table, uint64_t key, const void *owner) {
     struct handle_set *set = known_or_new(table);
     if (!set) return;

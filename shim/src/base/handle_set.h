@@ -1,24 +1,30 @@
-/* What this process has met before, by a key of 64 bits: first uses of code, kinds of handles. */
+/* A set of 64-bit keys, each with an owner: code that was used, kinds of handles. */
 #ifndef MIZAR_HANDLE_SET_H
 #define MIZAR_HANDLE_SET_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct handle_set; /* a table; NULL: nothing so far */
+struct handle_set; /* NULL: empty */
 
-/* Keys are neither 0 nor UINT64_MAX. */
+/* Whether the key is in the set. Keys must be neither 0 nor UINT64_MAX. */
 bool handle_set_has(struct handle_set **table, uint64_t key);
 
-/* The owner it was added with; NULL: it was not met, or has none. */
+/* The owner with which the key was added; NULL if it is not in the set or has none. */
 const void *handle_set_owner(struct handle_set **table, uint64_t key);
 
-/* Where there are too many, or no memory, what was met is forgotten: it may be met again. */
+/*
+ * Adds a key. If there are too many keys, all others are removed first; without memory, nothing is
+ * added.
+ */
 void handle_set_add(struct handle_set **table, uint64_t key, const void *owner);
 
 void handle_set_remove(struct handle_set **table, uint64_t key);
 
-/* The owner, a module or library, ends: what was its own may be another one's. Or all of it may be. */
+/*
+ * Remove the keys of an owner, a module or library that ends, or all keys: the handles may be
+ * reused.
+ */
 void handle_set_forget(struct handle_set **table, const void *owner);
 void handle_set_forget_all(struct handle_set **table);
 

@@ -3,12 +3,15 @@
 #include "base/lock.h"
 #include "base/numbers.h"
 
-/* In place of the gap that is longest ago. */
+/* Stores a gap in place of the oldest one. */
 static void remember(struct interval_union *set, uint64_t from, uint64_t to) {
     if (from < to) set->gaps[set->next++ % GAPS_MAX] = (struct gap){from, to};
 }
 
-/* Takes [from, to] out of the gap; what is left before and behind stays. */
+/*
+ * Removes [from, to] from the gap, keeping the parts before and after it. Returns the measure of
+ * what was removed.
+ */
 static uint64_t fill(struct interval_union *set, struct gap *gap, uint64_t from, uint64_t to,
                      interval_union_measure *measure, const void *terms) {
     struct gap whole = *gap;

@@ -5,10 +5,12 @@
 
 #include "base/sys.h"
 
-/* Away from the numbers that scripts use, and below 64, up to which no process's table has to grow. */
+/*
+ * Above the descriptors that scripts use, and below 64, so that the descriptor table need not grow.
+ */
 #define KEPT_FROM 50
 
-/* By number: glibc's own fstat is not in every libc that programs bring. */
+/* By system call, since older libcs have no symbol fstat. */
 static bool identify(int fd, struct kept_directory *directory) {
     struct stat stat;
     if (SYS(SYS_fstat, fd, &stat)) return false;
@@ -25,7 +27,10 @@ int kept_directory_open(struct kept_directory *kept, const char *path) {
     return 0;
 }
 
-/* The program may close any descriptor, and use its number for something else. */
+/*
+ * Whether the descriptor still is the directory: the program may have closed it and reused its
+ * number.
+ */
 static bool is_kept(const struct kept_directory *kept) {
     struct kept_directory now;
     return kept->fd >= 0 && identify(kept->fd, &now) && now.device == kept->device &&

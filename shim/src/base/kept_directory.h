@@ -1,6 +1,6 @@
 /*
- * A directory that is opened when the library is loaded, and kept open: nothing that the program does
- * later, chroot say, hides what is in it.
+ * A directory that is opened when the library is loaded and kept open, so that the program cannot
+ * hide its entries later, such as by chroot.
  */
 #ifndef MIZAR_KEPT_DIRECTORY_H
 #define MIZAR_KEPT_DIRECTORY_H
@@ -14,10 +14,13 @@ struct kept_directory {
 
 #define KEPT_NONE {.fd = -1}
 
-/* Opens the directory. 0, or -errno where it cannot be opened. */
+/* Opens the directory. Returns 0, or -errno if it cannot be opened. */
 int kept_directory_open(struct kept_directory *kept, const char *path);
 
-/* Opens an entry of it. -EBADF where the directory is not kept (any more), else -errno. */
+/*
+ * Opens an entry of the directory. Returns a descriptor, -EBADF if the directory is not kept open
+ * (any more), or another -errno.
+ */
 int kept_directory_entry(const struct kept_directory *kept, const char *name, int flags);
 
 #endif

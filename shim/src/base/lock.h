@@ -1,17 +1,23 @@
-/* Locks in words of memory: 0 is free, and so is a lock that a forked child finds wiped. */
+/* Locks in words of memory. 0 means free, so a lock in wiped memory is free in a forked child. */
 #ifndef MIZAR_LOCK_H
 #define MIZAR_LOCK_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A lock that may be waited for; held for microseconds, never over a call that may not return. */
+/*
+ * Takes the lock if it is free, or waits for it. Locks are held for microseconds, and never during
+ * a call that may not return.
+ */
 static inline bool lock_try(uint32_t *lock) {
     return !__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE);
 }
 void lock_take(uint32_t *lock);
 
-/* The same, for about a second at most: a lock that no living process holds would be waited for for ever. */
+/*
+ * Waits for about a second at most, for a lock whose holder may have died. Returns whether it took
+ * it.
+ */
 bool lock_patiently(uint32_t *lock);
 
 static inline void lock_release(uint32_t *lock) {

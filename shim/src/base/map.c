@@ -4,7 +4,7 @@
 
 #define FIRST_BITS 6
 
-/* Cells in pairs: key + 1 (0 is free), value. Linear probing; removal moves followers back. */
+/* Pairs of cells: key + 1 (0: free), value. Linear probing; a removal moves later entries back. */
 
 static uint32_t home(const struct map *map, uint64_t key) {
     return (uint32_t)((key + 1) * UINT64_C(0x9e3779b97f4a7c15) >> (64 - map->bits));

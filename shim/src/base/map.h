@@ -1,26 +1,26 @@
-/* A small hash map for objects that come and go seldom. The caller holds a lock. */
+/* A small hash map for objects that are added and removed seldom. The caller must hold a lock. */
 #ifndef MIZAR_MAP_H
 #define MIZAR_MAP_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of few or many objects; all zero when it is empty. */
+/* All zero when empty. */
 struct map {
     uint64_t *cells;
     uint32_t bits, used;
 };
 
-/* NULL when the key is not there. */
+/* The value of the key, which must not be UINT64_MAX; NULL if it is not there. */
 void *map_get(const struct map *map, uint64_t key);
 
-/* False when there is no memory. Replaces what is there. */
+/* Adds or replaces the value of the key. Returns false if there is no memory. */
 bool map_put(struct map *map, uint64_t key, void *value);
 
-/* Returns what was there, or NULL. */
+/* Removes the key, and returns its value; NULL if it was not there. */
 void *map_remove(struct map *map, uint64_t key);
 
-/* Hands every value to `taken`, and empties the map. */
+/* Empties the map, and passes every value to `taken`. */
 void map_drain(struct map *map, void (*taken)(void *value, void *context), void *context);
 
 #endif

@@ -3,7 +3,10 @@
 
 #include <stdint.h>
 
-/* A hash of the value, of so many bits (1 to 64): its highest ones depend on most of the value's. */
+/*
+ * A hash of the value with that many bits (1 to 64). Its highest bits depend on most bits of the
+ * value.
+ */
 static inline uint64_t scattered(uint64_t value, int bits) {
     return value * UINT64_C(0x9e3779b97f4a7c15) >> (64 - bits);
 }

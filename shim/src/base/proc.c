@@ -24,13 +24,19 @@ static int open_by_path(const char *name, int flags) {
     return sys_open(path, flags);
 }
 
-/* "self" is this process in the /proc that is kept, whatever the program has made of the path since. */
+/*
+ * Opens an entry of this process ("self/..."), preferring the kept /proc, since the program may
+ * have changed the path.
+ */
 static int open_own(const char *name, int flags) {
     int fd = kept_directory_entry(&kept, name, flags);
     return fd >= 0 ? fd : open_by_path(name, flags);
 }
 
-/* A PID means what it means in this process's PID namespace, whose /proc may have been mounted since. */
+/*
+ * Opens an entry of another process, preferring the path: the /proc of this process's PID
+ * namespace, by which PIDs count, may have been mounted after the kept one was opened.
+ */
 static int open_of(unsigned pid, const char *name, int flags) {
     char entry[48];
     snprintf(entry, sizeof entry, "%u/%s", pid, name);
@@ -47,7 +53,7 @@ static bool read_text(int fd, char *text, size_t bytes) {
     return length > 0;
 }
 
-/* `text` stands at field 3; returns where field `number` begins. */
+/* The beginning of field `number`; `text` points to field 3. */
 static const char *field(const char *text, int number) {
     for (int i = 3; text && i < number; i++) {
         text = strchr(text, ' ');
@@ -60,7 +66,7 @@ bool proc_stat(unsigned pid, struct proc_stat *stat) {
     char text[1024];
     int fd = pid ? open_of(pid, "stat", O_RDONLY) : open_own("self/stat", O_RDONLY);
     if (!read_text(fd, text, sizeof text)) return false;
-    const char *name_end = strrchr(text, ')'); /* the name itself may hold anything */
+    const char *name_end = strrchr(text, ')'); /* the name may contain any character */
     if (!name_end || strlen(name_end) < 3) return false;
     const char *rest = name_end + 2;
     stat->state = *rest;
@@ -82,7 +88,7 @@ uint64_t proc_pid_namespace(void) {
     return number ? strtoul(number + 1, NULL, 10) : 0;
 }
 
-/* time_namespaces(7): lines of a clock, seconds and nanoseconds. */
+/* See time_namespaces(7): each line has a clock, seconds and nanoseconds. */
 int64_t proc_clock_shift(void) {
     static const char clock[] = "monotonic";
     char text[256], *end;
@@ -96,12 +102,12 @@ int64_t proc_clock_shift(void) {
 bool proc_exiting(unsigned pid, uint64_t start_time) {
     struct proc_stat stat;
     if (!proc_stat(pid, &stat) || stat.start_time != start_time) return false;
-    /* A zombie whose other threads still run has not let go of its files either. */
+    /* A zombie whose other threads still run has not closed its files. */
     if (stat.state == 'Z' || stat.state == 'X') return stat.threads > 1;
     return stat.flags & PF_EXITING;
 }
 
-/* By number: glibc's own fstat is not in every libc that programs bring. */
+/* By system call, since older libcs have no symbol fstat. */
 static bool identify(int fd, struct proc_file *file) {
     struct stat stat;
     if (SYS(SYS_fstat, fd, &stat)) return false;

@@ -1,4 +1,4 @@
-/* What the kernel says of a process, and of this one's files. */
+/* Facts about processes from /proc, and about this process's files. */
 #ifndef MIZAR_PROC_H
 #define MIZAR_PROC_H
 
@@ -13,38 +13,43 @@ struct proc_stat {
 };
 
 /*
- * Keeps /proc open, so that a program that hides it from itself later, by chroot say, still finds what is
- * said of its own process. /proc and not /proc/self: that would stay the parent's in a forked child.
+ * Keeps /proc open, so that its entries stay readable if the program hides it later, such as by
+ * chroot. /proc/self would not do, since in a forked child it would still be the parent's.
  */
 void proc_keep(void);
 
-/* pid 0: this process. False where /proc does not tell. */
+/* Reads the process's stat; pid 0 means this process. Returns false if /proc does not have it. */
 bool proc_stat(unsigned pid, struct proc_stat *stat);
 
-/* Identifies this process's PID namespace; 0 when /proc does not tell. */
+/* The inode number of this process's PID namespace; 0 if /proc does not have it. */
 uint64_t proc_pid_namespace(void);
 
-/* By how many ns CLOCK_MONOTONIC is ahead in this process's time namespace of what it is on the node;
- * 0 where it is not shifted, or where /proc does not tell. */
+/*
+ * ns by which CLOCK_MONOTONIC in this process's time namespace is ahead of the node's; 0 if it is
+ * not shifted or /proc does not have it.
+ */
 int64_t proc_clock_shift(void);
 
-/* The process with that start time is on its way out, but the kernel has not closed its files. */
+/*
+ * Whether the process with that start time is exiting and the kernel has not closed all its files
+ * yet.
+ */
 bool proc_exiting(unsigned pid, uint64_t start_time);
 
 /*
- * An open file that is known by its descriptor. NVIDIA's are all of one device, so it is marked with
- * the signal that would tell of input on it (nobody asks for one): what is opened later under the
- * same number has no mark.
+ * An open file, identified by its descriptor, device and inode. NVIDIA's files have all the same
+ * device and inode, so the file is marked in addition, by its signal for input (F_SETSIG), which is
+ * not used otherwise. A file that is opened later under the same number has no mark.
  */
 struct proc_file {
     int fd;
     uint64_t device, inode;
 };
 
-/* Marks it. False: there is no such file, or it cannot be marked. */
+/* Identifies and marks the file. Returns false if it does not exist or cannot be marked. */
 bool proc_file(int fd, struct proc_file *file);
 
-/* The descriptor is still that file. */
+/* Whether the descriptor still refers to that file. */
 bool proc_file_is(const struct proc_file *file);
 
 #endif

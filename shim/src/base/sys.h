@@ -1,6 +1,7 @@
 /*
- * The few system calls the shim makes, straight to the kernel: what the program (or another
- * preloaded library) has put in front of libc's functions stays out of it. Returns -errno.
+ * The few system calls that the shim makes. They bypass libc's functions, which the program or
+ * another preloaded library may have replaced. They return -errno on failure, and do not change
+ * errno.
  */
 #ifndef MIZAR_SYS_H
 #define MIZAR_SYS_H
@@ -42,7 +43,7 @@ static inline long sys_size(int fd) {
     return SYS(SYS_lseek, fd, 0, SEEK_END);
 }
 
-/* NULL on failure. */
+/* Maps memory or a file. Returns NULL on failure. */
 static inline void *sys_map(size_t bytes, int protection, int flags, int fd) {
     long address = SYS(SYS_mmap, 0, bytes, protection, flags, fd, 0);
     return address < 0 && address > -4096 ? NULL : (void *)address;
@@ -61,7 +62,7 @@ static inline void *sys_map_wiped(size_t bytes) {
     return NULL;
 }
 
-/* Less than a second. */
+/* Sleeps for `us` microseconds, less than a second. */
 static inline void sys_sleep(long us) {
     const struct timespec span = {0, us * 1000};
     SYS(SYS_nanosleep, &span, NULL);
@@ -69,7 +70,10 @@ static inline void sys_sleep(long us) {
 
 #define SYS_HUGE (UINT64_C(2) << 20)
 
-/* Zeroed memory for a table: in huge pages if it is large, since tables are looked up at random. */
+/*
+ * Zeroed memory for a table, or NULL. Uses huge pages if it is large, since accesses to a table are
+ * random.
+ */
 static inline void *sys_table(size_t bytes) {
     size_t slack = bytes >= SYS_HUGE ? SYS_HUGE : 0;
     char *memory = sys_map(bytes + slack, PROT_READ | PROT_WRITE,

@@ -1,6 +1,6 @@
 /*
- * What lookups need of string.h, by themselves: they are asked before a program's own strcmp (a
- * sanitizer's) can be called.
+ * The string functions that symbol lookups need. Lookups may come before strcmp can be called, if a
+ * sanitizer has replaced it.
  */
 #ifndef MIZAR_TEXT_H
 #define MIZAR_TEXT_H

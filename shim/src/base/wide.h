@@ -1,4 +1,4 @@
-/* A 128-bit compare-and-swap, inline on both architectures (libatomic would be a dependency). */
+/* A 128-bit compare-and-swap, inline on both architectures to avoid a dependency on libatomic. */
 #ifndef MIZAR_WIDE_H
 #define MIZAR_WIDE_H
 
@@ -36,8 +36,8 @@ static inline bool wide_swap(void *word, struct wide expected, struct wide desir
 #endif
 
 /*
- * Both halves of one instant. `lo` must be different after every change (it carries a sequence
- * number): when it is the same before and after, `hi` belongs to it.
+ * Reads both halves as of one instant. Every change must change `lo`, which therefore contains a
+ * sequence number: if `lo` is the same before and after `hi` was read, they belong together.
  */
 static inline struct wide wide_load(const void *word) {
     const uint64_t *half = word;
