@@ -1,7 +1,8 @@
 /*
- * AddressSanitizer's runtime (of gcc, as a library) ends a program at once where any library comes before
- * it, as all of /etc/ld.so.preload does; what it replaces of libc it replaces all the same. A program that
- * has a function of this name itself says so in ASAN_OPTIONS=verify_asan_link_order=0.
+ * The runtime library of gcc's AddressSanitizer ends a program if any library is loaded before it,
+ * as those of /etc/ld.so.preload are, although it replaces libc's functions nevertheless. This
+ * option makes it accept that. A program that defines a function of this name itself needs
+ * ASAN_OPTIONS=verify_asan_link_order=0 in its environment.
  */
 #include "lookup/hooks.h"
 

@@ -16,7 +16,7 @@ static void print_uuid(const char *prefix, const CUuuid *uuid, char *text) {
     *end = 0;
 }
 
-/* The second version tells a MIG instance's UUID, the first one its card's. */
+/* The second version returns a MIG instance's UUID, the first one that of its card. */
 static bool get_uuid(CUdevice device, CUuuid *uuid) {
     return REAL(cuDeviceGetUuid_v2)(uuid, device) == CUDA_SUCCESS ||
            REAL(cuDeviceGetUuid)(uuid, device) == CUDA_SUCCESS;
@@ -34,16 +34,16 @@ static int look_up(struct regions *regions, const CUuuid *uuid) {
 int cards_of_device(struct regions *regions, CUdevice device) {
     if (device < 0 || device >= DEVICES_MAX) return CARD_NONE;
     int8_t *cached = &regions->process->device_card[device];
-    regions_fresh(regions); /* new limits void what is cached */
+    regions_fresh(regions); /* new limits invalidate the cache */
     int8_t known = __atomic_load_n(cached, __ATOMIC_RELAXED);
     if (__builtin_expect(known > 0, 1)) return known - 1;
     if (known < 0) return CARD_NONE;
     const uint32_t *seq = &regions->process->limits_seq;
     uint32_t before = __atomic_load_n(seq, __ATOMIC_RELAXED);
     CUuuid uuid;
-    if (!get_uuid(device, &uuid)) return CARD_NONE; /* before cuInit, say: it may tell later */
+    if (!get_uuid(device, &uuid)) return CARD_NONE; /* not cached: it may succeed after cuInit */
     int card = look_up(regions, &uuid);
-    /* Unless other limits have come meanwhile, by which it may have one. */
+    /* Having no card is cached only if the limits have not changed meanwhile. */
     if (card != CARD_NONE || __atomic_load_n(seq, __ATOMIC_RELAXED) == before)
         __atomic_store_n(cached, (int8_t)(card == CARD_NONE ? -1 : card + 1), __ATOMIC_RELAXED);
     return card;
@@ -73,7 +73,7 @@ static CUresult device_of_context(CUcontext context, CUdevice *device) {
     return result;
 }
 
-/* The second version tells of green contexts also where the first would not. */
+/* The second version is needed for streams of green contexts, for which the first may fail. */
 CUcontext cards_context(CUstream stream) {
     CUcontext context = NULL;
     CUgreenCtx green = NULL;

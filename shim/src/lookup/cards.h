@@ -1,4 +1,4 @@
-/* Which card of the limits a CUDA device or stream is on: by UUID, never by index. */
+/* Finds the card of the limits for a CUDA device or stream, by its UUID and never by index. */
 #ifndef MIZAR_CARDS_H
 #define MIZAR_CARDS_H
 
@@ -7,24 +7,31 @@
 #include "base/cuda_api.h"
 #include "region/regions.h"
 
-/* A card number, or CARD_NONE for a device that the limits do not name. */
+/* The device's card number, or CARD_NONE if the limits do not name it. */
 int cards_of_device(struct regions *regions, CUdevice device);
 
-/* What to answer where there is none: the driver's own error, if it has one for the device. */
+/*
+ * The result for the program if the device has no card: the driver's own error for an invalid
+ * device, else CUDA_ERROR_OUT_OF_MEMORY.
+ */
 CUresult cards_refusal(CUdevice device);
 
-/* The card of the calling thread's context; the driver's own error when there is none. */
+/*
+ * Sets *card to the card of the calling thread's context. Returns the driver's error if there is no
+ * context; *card is CARD_NONE then.
+ */
 CUresult cards_current(struct regions *regions, int *card);
 
-/* The device of the stream's context. */
+/* Sets *device to the device of the stream's context. Returns the driver's result. */
 CUresult cards_stream_device(CUstream stream, CUdevice *device);
 
-/* The stream's context, or NULL where the driver does not tell. */
+/* The stream's context; NULL if the driver does not report it. */
 CUcontext cards_context(CUstream stream);
 
 /*
- * Makes the context current until cards_leave(): an event belongs to the context in which it is
- * made, and must be of that of the streams which record it; memory is freed where it lives.
+ * Makes the context current until cards_leave(). Returns false, without a change, if that fails. An
+ * event must be made in the context of the streams that record it, and memory must be freed in its
+ * own context.
  */
 bool cards_enter(CUcontext context);
 void cards_leave(void);

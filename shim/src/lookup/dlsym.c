@@ -1,8 +1,8 @@
 /*
- * dlsym and dlvsym: names without a hook go to libc untouched (the assembly stubs jump there, so
- * that libc sees the program's own return address and RTLD_NEXT means what it meant). For a name
- * with a hook the answer is what libc would say in a process without the shim; if that is the
- * driver's function, its wrapper.
+ * dlsym and dlvsym. Names without a hook are passed to libc unchanged: the assembly stubs jump
+ * there, so that libc sees the program's return address and resolves RTLD_NEXT for it. For a name
+ * with a hook, the result is what libc would return in a process without the shim, or if that is
+ * the driver's function, the wrapper.
  */
 #include "lookup/dlsym.h"
 
@@ -51,7 +51,7 @@ static void *ask(const struct question *question, void *handle) {
                              : libc->dlsym(handle, question->name);
 }
 
-/* The object that holds this code: glibc's dlopen handles are these. */
+/* The loaded object that contains this code. glibc's dlopen() returns such objects as handles. */
 static struct link_map *object_of(const void *code) {
     Dl_info info;
     void *object = NULL;
@@ -63,7 +63,10 @@ static struct link_map *first_beside(struct link_map *object) {
     return object;
 }
 
-/* The first object: its handle stands for the global scope, in which the shim is. */
+/*
+ * Whether the handle is the program's, the first object. It stands for the global scope, which
+ * contains the shim.
+ */
 static bool is_program(const void *handle) {
     static struct link_map *program;
     struct link_map *first = __atomic_load_n(&program, __ATOMIC_RELAXED);
@@ -72,17 +75,20 @@ static bool is_program(const void *handle) {
     return handle == first;
 }
 
-/* In an object and what it was linked with. Only what was opened by itself can be asked at once. */
+/*
+ * Looks the name up in an object and its dependencies. Works only for an object that dlopen() finds
+ * by its path; otherwise looks after the shim, where nothing is found, so that dlerror() is set.
+ */
 static void *ask_object(const struct question *question, const struct link_map *object) {
     void *handle = resolve_libc()->dlopen(object->l_name, RTLD_LAZY | RTLD_NOLOAD);
     void *found = handle ? ask(question, handle) : NULL;
     if (handle) resolve_libc()->dlclose(handle);
-    return found ? found : ask(question, RTLD_NEXT); /* nothing there; leaves dlerror right */
+    return found ? found : ask(question, RTLD_NEXT); /* finds nothing, and sets dlerror */
 }
 
 /*
- * What a library finds that looks for the next definition after its own: not its own again. Of
- * libc's functions it gets the shim's in any case.
+ * The result for a library that looks for the next definition after its own, which must not be its
+ * own again. For libc's functions it gets the shim's in any case.
  */
 static void *after_caller(const struct question *question, void *found) {
     bool own = found && hooks[question->hook].library != LIBRARY_LIBC &&
@@ -91,8 +97,9 @@ static void *after_caller(const struct question *question, void *found) {
 }
 
 /*
- * Past the shim: in the objects of the global scope after it, then in what the caller itself
- * loaded. That is where RTLD_DEFAULT and RTLD_NEXT of any caller find a driver, if there is one.
+ * Looks the name up in the objects of the global scope after the shim, and then in the caller's
+ * object and its dependencies. There RTLD_DEFAULT and RTLD_NEXT of any caller find a driver, if
+ * there is one.
  */
 static void *ask_past_shim(const struct question *question) {
     void *found = ask(question, RTLD_NEXT);
@@ -109,7 +116,10 @@ static bool from_driver(int hook, void *function) {
            strstr(info.dli_fname, parts[hooks[hook].library]);
 }
 
-/* A second driver is in a namespace of its own, whose first object is a shim of its own: loading.c. */
+/*
+ * The wrapper for a driver in another namespace, whose first object is a shim of its own
+ * (loading.c).
+ */
 static void *second_wrapper(int hook, void *found) {
     struct link_map *first = first_beside(object_of(found));
     void *wrapper = first && !is_program(first) && from_driver(hook, found)
@@ -118,7 +128,10 @@ static void *second_wrapper(int hook, void *found) {
     return wrapper ? wrapper : found;
 }
 
-/* Another file of that name, beside the one that is limited; the node agent is told of the process. */
+/*
+ * Reports a second driver, another file of that name, whose calls are not limited, to the node
+ * agent and on stderr.
+ */
 static void tell_past(void *function) {
     static int told;
     Dl_info info;
@@ -128,8 +141,9 @@ static void tell_past(void *function) {
 }
 
 /*
- * Only the driver's own function is replaced: a program may have one of that name itself. libc's
- * dlsym always is, without a look at any file: programs without CUDA ask for it too.
+ * The wrapper for a function that was found. Only the driver's own function is replaced, since a
+ * program may have one of the same name. libc's functions are always replaced, without reading any
+ * file, since programs without CUDA look them up too.
  */
 static void *wrapper_for(int hook, void *found) {
     void *wrapper = hooks[hook].wrapper;
@@ -143,7 +157,7 @@ static void *wrapper_for(int hook, void *found) {
     return found;
 }
 
-/* What an object ahead of the shim has under that name: another preloaded one, or the program. */
+/* Looks the name up in objects before the shim: the program, or another preloaded library. */
 static void *ask_before_shim(const struct question *question) {
     void *found = ask(question, RTLD_DEFAULT);
     return found == hooks[question->hook].wrapper ? NULL : found;

@@ -1,4 +1,4 @@
-/* The same as dlsym_x86_64.S for 64-bit Arm. */
+/* dlsym_x86_64.S for 64-bit Arm. */
 #if defined(__aarch64__)
     .macro entry function, real, hooked, caller, hook
     .globl \function

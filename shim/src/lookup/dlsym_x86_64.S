@@ -1,7 +1,7 @@
 /*
  * dlsym(handle, name), dlvsym(handle, name, version), dlopen(file, mode) and dlmopen(space, file,
- * mode). libc's own look at their return address to know who asks; so they are reached by a jump,
- * not by a call.
+ * mode). libc's functions determine the caller by their return address, so they are reached by a
+ * jump and not by a call.
  */
 #if defined(__x86_64__)
     .macro entry function, real, hooked, caller, hook

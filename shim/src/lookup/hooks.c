@@ -19,7 +19,10 @@ const struct hook hooks[HOOK_COUNT] = {
 #include "lookup/hooks.def"
 };
 
-/* Made on first use, by any thread: each of them writes the same numbers. Entries are id + 1. */
+/*
+ * Filled at the first use, by any number of threads, which all write the same values. Entries: id +
+ * 1.
+ */
 static uint16_t by_symbol[TABLE_SIZE], by_base[TABLE_SIZE], next_of_base[HOOK_COUNT];
 static bool ready;
 
@@ -39,7 +42,7 @@ static const char *base_of(const struct hook *hook) {
     return hook->base;
 }
 
-/* Where `name` is in the table, or the free place where it belongs. */
+/* The entry of `name` in the table, or the free entry for it. */
 static uint16_t *place(uint16_t *table, const char *name, name_of *get) {
     for (unsigned i = hash(name);; i = (i + 1) & (TABLE_SIZE - 1)) {
         uint16_t entry = __atomic_load_n(&table[i], __ATOMIC_RELAXED);
@@ -51,7 +54,10 @@ static void publish(uint16_t *table, const uint16_t *made) {
     for (int i = 0; i < TABLE_SIZE; i++) __atomic_store_n(&table[i], made[i], __ATOMIC_RELAXED);
 }
 
-/* From the end, so that the first of a name stays, and leads to the next one of its base. */
+/*
+ * Goes backwards, so that the first hook of a name remains in the table, and links to the next one
+ * of its base.
+ */
 static void make_tables(void) {
     uint16_t symbols[TABLE_SIZE] = {0}, bases[TABLE_SIZE] = {0};
     for (int id = HOOK_COUNT - 1; id >= 0; id--) {

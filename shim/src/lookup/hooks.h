@@ -1,4 +1,4 @@
-/* The hook table: hooks.def as data, and the real functions behind it. */
+/* The hook table: hooks.def as data. */
 #ifndef MIZAR_HOOKS_H
 #define MIZAR_HOOKS_H
 
@@ -24,8 +24,8 @@ enum hook_id {
 
 struct hook {
     const char *symbol;
-    const char *base; /* cuGetProcAddress's name of it; "" when it has none */
-    void *wrapper;    /* NULL: only called by the shim */
+    const char *base; /* name for cuGetProcAddress; "" if it has none */
+    void *wrapper;    /* NULL: the shim only calls the function */
     uint16_t version;
     uint8_t library, stream;
 };
@@ -35,7 +35,7 @@ extern const struct hook hooks[HOOK_COUNT];
 /* The hook that wraps this symbol, or HOOK_NONE. */
 int hooks_by_symbol(const char *symbol);
 
-/* The first hook of that base name, and the next one of the same; or HOOK_NONE. */
+/* The first hook with that base name, and the next one with the same; or HOOK_NONE. */
 int hooks_by_base(const char *base);
 int hooks_next_of_base(int hook);
 

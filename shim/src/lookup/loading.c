@@ -17,7 +17,7 @@ static struct link_map *object_of(const void *code, Dl_info *info) {
     return resolve_libc()->dladdr1(code, info, &object, RTLD_DL_LINKMAP) ? object : NULL;
 }
 
-/* libc's dlsym and dlopen, wherever this version of it has them. */
+/* Redirects the objects in which this version of libc has dlsym and dlopen. */
 static bool redirect_libc(void) {
     Dl_info info;
     struct link_map *open = object_of((void *)resolve_libc()->dlopen, &info);
@@ -38,8 +38,8 @@ static bool redirect_driver(enum hook_library library) {
 }
 
 /*
- * A library may be linked with the driver, which then is loaded and bound before anybody regains
- * control; so the driver is loaded first. Where there is none, there is nothing to limit.
+ * Loads the driver first: a library may be linked with it, and would be bound to it before the shim
+ * could act. If there is no driver, there is nothing to limit.
  */
 static bool redirect_all(void) {
     find_all(LIBRARY_LIBC);
@@ -51,14 +51,14 @@ void loading_deep(void) {
     static uint32_t lock, done;
     static int told;
     if (__atomic_load_n(&done, __ATOMIC_ACQUIRE) || regions_inert()) return;
-    lock_patiently(&lock); /* a forked child may find it taken by nobody */
+    lock_patiently(&lock); /* in a forked child, its holder may not exist */
     if (!done && !redirect_all())
         message_once(&told, "a library opened with RTLD_DEEPBIND may use CUDA without limits");
     __atomic_store_n(&done, 1, __ATOMIC_RELEASE);
     lock_release(&lock);
 }
 
-/* The shim in that namespace prepares for RTLD_DEEPBIND when it is asked for it. */
+/* Makes the shim of that namespace prepare for RTLD_DEEPBIND, by such a call of its dlopen. */
 static void prepare_deep(void *shim, const char *path) {
     void *(*open)(const char *, int) = (void *(*)(const char *, int))resolve_libc()->dlsym(
         shim, "dlopen");

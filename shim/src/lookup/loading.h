@@ -1,17 +1,20 @@
 /*
- * Two ways to open a library lead past a preloaded one: RTLD_DEEPBIND, by which it finds what it
- * brings along first, and dlmopen, by which it finds nothing but what it brings along.
+ * Handles the two ways to open a library that bypass a preloaded one: with RTLD_DEEPBIND the
+ * library's own dependencies come first, and by dlmopen it finds nothing else.
  */
 #ifndef MIZAR_LOADING_H
 #define MIZAR_LOADING_H
 
-/* Before a library is opened with RTLD_DEEPBIND: it will find the wrappers in the driver itself. */
+/*
+ * To be called before a library is opened with RTLD_DEEPBIND: makes lookups in the driver itself
+ * find the wrappers.
+ */
 void loading_deep(void);
 
 /*
- * Before dlmopen: the namespace to open the library in. In place of LM_ID_NEWLM that is a new one in
- * which the shim is the first object, as it is in the program's own, so that it is in the global
- * scope of everything that comes after it. Where there is nothing to limit, it is `space`.
+ * To be called before dlmopen. Returns the namespace in which to open the library: in place of
+ * LM_ID_NEWLM a new one whose first object is the shim, so that it is in the global scope of all
+ * that is loaded later; an invalid one if the shim cannot be loaded there; and otherwise `space`.
  */
 long loading_space(long space, int mode);
 

@@ -1,13 +1,13 @@
 /*
- * cuGetProcAddress: the real one is asked first, so that version, stream flag and status are the
- * driver's own answer; then exactly that entry's wrapper takes its place.
+ * cuGetProcAddress. The driver is called first, so that it evaluates version and stream flag and
+ * sets the status; then the entry that it returns is replaced by that entry's wrapper.
  */
 #include <stdbool.h>
 
 #include "lookup/resolve.h"
 #include "region/regions.h"
 
-/* The entry that the driver's rules give: the newest one that the asked CUDA version knows. */
+/* The entry by the driver's rules: the newest one that the given CUDA version has. */
 static int by_rule(int first, int version, uint64_t flags) {
     bool per_thread = flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
     int best = HOOK_NONE;
@@ -21,7 +21,10 @@ static int by_rule(int first, int version, uint64_t flags) {
     return best;
 }
 
-/* Whatever it was asked for by: some drivers know the exported names as well ("cuMemAlloc_v2"). */
+/*
+ * The entry with that address, under any name: some drivers also accept exported names, such as
+ * "cuMemAlloc_v2".
+ */
 static int by_address(void *found) {
     static bool all_asked;
     bool known = __atomic_load_n(&all_asked, __ATOMIC_ACQUIRE);
@@ -30,11 +33,14 @@ static int by_address(void *found) {
         if ((known ? __atomic_load_n(&resolve_known[id], __ATOMIC_ACQUIRE) : resolve_find(id)) == found)
             return id;
     }
-    __atomic_store_n(&all_asked, true, __ATOMIC_RELEASE); /* what is missing is asked for once */
+    __atomic_store_n(&all_asked, true, __ATOMIC_RELEASE); /* missing ones are looked up once */
     return HOOK_NONE;
 }
 
-/* Whether this driver hands out the functions it exports, as every driver so far does. */
+/*
+ * Whether cuGetProcAddress of this driver returns the functions that it exports, as all known ones
+ * do.
+ */
 static bool hands_out_exports(void) {
     void *function = NULL;
     if (!resolve_find(H_cuGetProcAddress)) return true;
@@ -42,7 +48,9 @@ static bool hands_out_exports(void) {
     return function == resolve_find(H_cuInit);
 }
 
-/* A CUDA newer than the hook table may have an entry of that name that the table does not know. */
+/*
+ * Whether the table knows the entry: a CUDA newer than the table may have a newer one of that name.
+ */
 static bool entry_is_known(const char *name, void *found, int version, uint64_t flags) {
     void *function = NULL;
     if (version <= HOOKS_NEWEST_CUDA) return true;
@@ -51,8 +59,9 @@ static bool entry_is_known(const char *name, void *found, int version, uint64_t 
 }
 
 /*
- * The address is proof. Without it the rule decides, but only where addresses prove nothing or the
- * entry is not exported: what is unknown goes through.
+ * The entry that was returned, by its address if that is known. Otherwise the rule decides, but
+ * only if addresses of this driver say nothing or the entry is not exported. An unknown entry is
+ * not replaced.
  */
 static int entry_of(const char *name, void *found, int version, uint64_t flags) {
     int first = hooks_by_base(name);

@@ -1,7 +1,8 @@
 /*
- * The loader finds a table of symbols through its DT_SYMTAB entry, and reads that entry at every
- * lookup. It is led to a copy in which the hooked functions have the wrappers' addresses: one
- * store of one word, so that a lookup in another thread sees the old table or the new one.
+ * The loader finds an object's symbol table by the DT_SYMTAB entry, which it reads at every lookup.
+ * The entry is changed to a copy of the table in which the hooked functions have the wrappers'
+ * addresses. That is a single store of one word, so a lookup in another thread uses either the old
+ * table or the new one.
  */
 #include "lookup/redirect.h"
 
@@ -34,7 +35,10 @@ static bool read_table(const struct link_map *object, struct table *table) {
     return table->symbols && table->strings && (table->gnu_hash || table->hash);
 }
 
-/* The GNU hash section does not say how many symbols there are: the longest chain's end tells. */
+/*
+ * The number of symbols by the GNU hash section, which does not contain it: the end of the last
+ * chain.
+ */
 static size_t count_gnu(const uint32_t *hash) {
     uint32_t buckets = hash[0], first = hash[1], last = 0;
     const uint32_t *bucket = hash + 4 + hash[2] * (sizeof(uintptr_t) / sizeof(uint32_t));
@@ -71,7 +75,7 @@ static int find_relro(struct dl_phdr_info *info, size_t size, void *address) {
     return 0;
 }
 
-/* The loader makes most objects' section read-only in the end: so it stays to everybody else. */
+/* Changes the entry. Most objects' section is read-only after loading, and is made so again. */
 static bool store(ElfW(Dyn) *entry, uintptr_t value) {
     uintptr_t page = (uintptr_t)entry & -(uintptr_t)sysconf(_SC_PAGESIZE);
     size_t bytes = (uintptr_t)(entry + 1) - page;

@@ -1,12 +1,12 @@
 /*
- * Makes an object's own symbol table name the wrappers, so that a lookup in that object finds the wrapper,
- * whatever is searched before or instead of the shim.
+ * Makes an object's own symbol table name the wrappers, so that a lookup in that object finds the
+ * wrapper, whatever is searched before or instead of the shim.
  *
- * It is there for RTLD_DEEPBIND, with which Julia opens every library by default: libcudart, cuBLAS or a
- * plugin that was opened so finds libc's own dlsym, and the driver's own functions, before any that was
- * preloaded. Without this, everything such a program does with CUDA has no limits, and nobody means to get
- * around them: so it cannot be left to the audit. A hundred lines, and only programs that use the flag pay for them;
- * what else was thought of is in docs/adr/0010.
+ * Needed for RTLD_DEEPBIND, with which Julia opens every library by default: a libcudart, cuBLAS or
+ * plugin that is opened so finds libc's own dlsym and the driver's own functions before any
+ * preloaded ones. Without this, such a program's use of CUDA would have no limits although it does
+ * not try to evade them, so it cannot be left to the audit. Only programs that use the flag pay for
+ * it. docs/adr/0010 has the alternatives.
  */
 #ifndef MIZAR_REDIRECT_H
 #define MIZAR_REDIRECT_H
@@ -16,7 +16,10 @@
 
 #include "lookup/hooks.h"
 
-/* The real functions must be known already: nobody finds them afterwards. False: nothing changed. */
+/*
+ * Redirects the object. Its real functions must have been resolved before, since a lookup does not
+ * find them afterwards. Returns false, without a change, if that is not possible.
+ */
 bool redirect(struct link_map *object, enum hook_library library);
 
 #endif

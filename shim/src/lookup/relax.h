@@ -1,8 +1,9 @@
 /*
- * RELAXED(cuMemPoolTrimTo, pool, 0): a call that the shim makes on its own account. While any thread
- * captures a stream, calls that might wait or allocate are refused and spoil the capture, unless the
- * calling thread says that it knows. What the program called itself (REAL) is refused as without the
- * shim. tests/unit/shim/test_relaxed.py lists the few questions that nobody forbids.
+ * RELAXED(cuMemPoolTrimTo, pool, 0): a call of the driver that the program did not make. While any
+ * thread captures a stream, the driver refuses calls that might wait or allocate, and invalidates
+ * the capture, unless the calling thread is in relaxed mode. The program's own calls (REAL) are
+ * refused as without the shim. tests/unit/shim/test_relaxed.py lists the few calls that are always
+ * permitted.
  */
 #ifndef MIZAR_RELAX_H
 #define MIZAR_RELAX_H

@@ -1,33 +1,40 @@
-/* The real functions. A missing one is no error until it is called: then it answers so itself. */
+/*
+ * The real functions. A missing one is replaced by a function that returns an error when it is
+ * called.
+ */
 #ifndef MIZAR_RESOLVE_H
 #define MIZAR_RESOLVE_H
 
 #include "lookup/hooks.h"
 
-extern void *resolve_known[HOOK_COUNT]; /* NULL until asked for */
+extern void *resolve_known[HOOK_COUNT]; /* NULL until looked up */
 
-/* The driver's own function, or NULL when this driver does not have it (or is not loaded). */
+/* The driver's own function; NULL if this driver does not have it or is not loaded. */
 void *resolve_find(int hook);
 
-/* The same, but in place of a missing function one that returns an error. */
+/* The same, but returns a function that returns an error in place of a missing one. */
 void *resolve_or_error(int hook);
 
-/* Takes `function` for the real one if there is no other: drivers loaded under unusual names. */
+/* Sets the real function if it is not known, for drivers that are loaded under unusual names. */
 void resolve_learn(int hook, void *function);
 
+/* The real function, looked up at the first call, or one that returns an error. */
 static inline void *resolve(int hook) {
     void *function = __atomic_load_n(&resolve_known[hook], __ATOMIC_ACQUIRE);
     return __builtin_expect(function != NULL, 1) ? function : resolve_or_error(hook);
 }
 
-/* The same where it is known already, else NULL: no call at all. */
+/* The real function if it was looked up already, else NULL. Calls nothing. */
 #define KNOWN(symbol) \
     ((__typeof__(&symbol))__atomic_load_n(&resolve_known[H_##symbol], __ATOMIC_ACQUIRE))
 
-/* REAL(cuMemAlloc_v2)(pointer, bytes): the call without the shim. */
+/* REAL(cuMemAlloc_v2)(pointer, bytes) calls the driver's function. */
 #define REAL(symbol) ((__typeof__(&symbol))resolve(H_##symbol))
 
-/* libc's own functions, found past the shim: of dynamic linking, and what not every libc has. */
+/*
+ * libc's own functions, bypassing the shim: those of dynamic linking, and those that not every libc
+ * has. A missing one is replaced by a function that returns NULL.
+ */
 struct resolve_libc {
     void *(*dlsym)(void *handle, const char *name);
     void *(*dlvsym)(void *handle, const char *name, const char *version);
@@ -41,7 +48,7 @@ struct resolve_libc {
 
 const struct resolve_libc *resolve_libc(void);
 
-/* The driver's object, if it is loaded: what dlopen returns. */
+/* The handle of the library (enum hook_library) by dlopen; NULL if it is not loaded. */
 void *resolve_library(unsigned library);
 
 #endif

@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 
-#pragma weak _r_debug /* so that only libc is needed */
+#pragma weak _r_debug /* so that the shim depends on libc only */
 
 struct object {
     uintptr_t base;
@@ -18,9 +18,9 @@ struct object {
 
 struct search {
     const char *name;
-    uintptr_t self; /* an address in the object after which it begins */
-    bool passed;    /* that object was seen */
-    bool any;       /* also where it is not libc's own */
+    uintptr_t self; /* an address in the object after which the search begins */
+    bool passed;    /* the search has passed that object */
+    bool any;       /* search all objects, not only libc's */
     void *found;
 };
 
@@ -103,9 +103,10 @@ static void *find(const char *name, const void *after, bool any) {
 }
 
 /*
- * Along ld.so's own list: a sanitizer that the program was built with asks for libc's functions
- * before dl_iterate_phdr, which it has replaced, can be called. libc is among the first of the list,
- * which stay. NULL as well where the shim is in another namespace, whose list this is not.
+ * Searches ld.so's own list of objects: a sanitizer in the program may look libc's functions up
+ * before dl_iterate_phdr, which it has replaced, can be called. libc is among the first objects,
+ * which are never removed. Returns NULL also if the shim is in another namespace, which has a list
+ * of its own.
  */
 static void *find_early(const char *name) {
     const struct link_map *next = &_r_debug ? _r_debug.r_map : NULL;
