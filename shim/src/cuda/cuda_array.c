@@ -59,7 +59,7 @@ EXPORT CUresult cuArray3DCreate(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR_v1
     return end(&allocation, result, array);
 }
 
-/* Around the end of an array: its own charge, and the memory that was mapped into it. */
+/* An array that is being destroyed, with its own charge and the memory that was mapped into it. */
 struct ending {
     struct allocation allocation;
     struct vmm_keeper *keeper;

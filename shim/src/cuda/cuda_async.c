@@ -1,6 +1,6 @@
 /*
- * Stream-ordered memory: from the stream's device's pool, or from one that is named. Most entries
- * have a twin for the per-thread default stream.
+ * Stream-ordered memory, from the pool of the stream's device or from a given one. Most entry
+ * points have a twin for the per-thread default stream.
  */
 #include <time.h>
 
@@ -22,7 +22,7 @@ static CUresult undo(uint64_t pointer) {
     return RELAXED(cuMemFree_v2, pointer);
 }
 
-/* `twin`: for an entry point whose default stream is the thread's own. */
+/* Whether the stream is being captured. `twin`: the entry point's default stream is per-thread. */
 static bool capturing(CUstream stream, bool twin) {
     int status = 0;
     CUstream meant = (CUstream)stream_credit_name(stream, twin);
@@ -35,7 +35,10 @@ static CUmemoryPool present_pool(CUdevice device) {
     return RELAXED(cuDeviceGetMemPool, &pool, device) == CUDA_SUCCESS ? pool : NULL;
 }
 
-/* Of the pools that programs make, all that live are known; what is not may just have been destroyed. */
+/*
+ * Enters the device's present pool. All pools that the program made are known, so an unknown one is
+ * the default pool, or was destroyed just now; it is asked for again to tell these apart.
+ */
 static unsigned enter_present_pool(struct regions *regions, CUdevice device, int card) {
     CUmemoryPool pool = present_pool(device);
     unsigned number = 0;
@@ -48,8 +51,8 @@ static unsigned enter_present_pool(struct regions *regions, CUdevice device, int
 }
 
 /*
- * Enters the pool that is meant: `pool`, or the stream's device's present one. 0: its device is not
- * ours, or there are too many pools.
+ * Enters `pool`, or if that is NULL, the present pool of the stream's device. *number is 0 if the
+ * limits do not name its device, or there are too many pools. *card: the pool's card.
  */
 static CUresult enter_pool(struct regions *regions, CUmemoryPool pool, CUstream stream, int *card,
                           unsigned *number) {
@@ -73,17 +76,18 @@ static CUresult enter_pool(struct regions *regions, CUmemoryPool pool, CUstream 
 struct pooled {
     struct regions *regions;
     CUstream stream;
-    size_t bytes; /* asked for */
+    size_t bytes; /* as requested */
     struct alloc alloc;
-    uint64_t reserved; /* 0: not counted; else the thread is in its pool */
-    uint64_t waited;   /* ns for the agent: lazy_code.h */
+    uint64_t reserved; /* bytes; 0: not counted; else the thread has entered the pool */
+    uint64_t waited;   /* ns spent waiting for the agent: lazy_code.h */
 };
 
-#define PATIENCE UINT64_C(1000000000) /* ns */
+#define PATIENCE UINT64_C(1000000000) /* ns for which comes_to_rest() waits */
 
 /*
- * Whether nothing is left to do in the stream: then pools can give back what was freed there. It may
- * have to wait for this very thread, so not for ever.
+ * Waits until the stream has finished all work, so that pools can release memory that was freed in
+ * it. Returns whether it did: gives up after a second, since the stream may be waiting for this
+ * very thread.
  */
 static bool comes_to_rest(CUstream stream) {
     uint64_t until = clock_now() + PATIENCE;
@@ -120,8 +124,8 @@ static CUresult reserve(struct pooled *pooled, CUmemoryPool pool, CUstream strea
 }
 
 /*
- * Memory of a pool outside of the device costs nothing here; an allocation that is only recorded
- * into a graph is counted when the graph is instantiated.
+ * Reserves memory. Nothing is reserved for memory of a host pool, or for an allocation that is
+ * captured into a graph, which is counted when the graph is instantiated.
  */
 static CUresult begin(struct pooled *pooled, size_t bytes, CUmemoryPool pool, CUstream stream,
                       bool twin) {
@@ -141,12 +145,14 @@ static bool settle(struct pooled *pooled, CUdeviceptr pointer) {
     return false;
 }
 
-/* As if the program had asked for managed memory itself, in the stream's context. */
+/*
+ * Allocates managed memory in place of the pool's, as if the program had called cuMemAllocManaged.
+ */
 static CUresult stand_in(const struct pooled *pooled, CUdeviceptr *pointer) {
     struct allocation allocation;
     CUresult result = allocation_reserve_memory(&allocation, pooled->bytes);
     if (result != CUDA_SUCCESS) return result;
-    result = CUDA_ERROR_OUT_OF_MEMORY; /* of the card, perhaps another one than the pool's */
+    result = CUDA_ERROR_OUT_OF_MEMORY; /* the context's card may be another one than the pool's */
     if (stand_in_wanted(&allocation, result)) result = stand_in_allocate(&allocation, pointer, pooled->bytes);
     return allocation_settle(&allocation, result, *pointer, undo);
 }
@@ -201,13 +207,19 @@ static CUresult end(struct pooled *pooled, CUresult result, CUdeviceptr *pointer
         return end(&pooled, REAL(symbol)(pointer, bytes, pool, stream), pointer);         \
     }
 
-/* The program must not notice where a driver frees no managed memory in the order of streams. */
+/*
+ * Whether the driver refused a stand-in because it cannot free managed memory in stream order. Then
+ * the shim frees it.
+ */
 static bool frees_no_stand_in(const struct alloc *alloc, CUresult result) {
     return alloc->stand_in &&
            (result == CUDA_ERROR_INVALID_VALUE || result == CUDA_ERROR_NOT_SUPPORTED);
 }
 
-/* What a pool got back is still the pool's; other memory goes when the stream has come so far. */
+/*
+ * Memory that is freed to a pool stays charged to the pool. Other memory is given back when the
+ * stream has reached the free.
+ */
 static CUresult finish_free(struct allocation *allocation, CUresult result, CUdeviceptr pointer,
                             CUstream stream) {
     bool deferred = allocation->reserved && allocation->alloc.kind != ALLOC_POOLED;
@@ -221,7 +233,7 @@ static CUresult finish_free(struct allocation *allocation, CUresult result, CUde
     return result;
 }
 
-/* A free that is only recorded into a graph frees nothing now. */
+/* A free that is captured into a graph frees nothing now. */
 #define FREE_ASYNC(symbol, twin)                                                                      \
     EXPORT CUresult symbol(CUdeviceptr pointer, CUstream stream) {                                    \
         struct allocation allocation;                                                                 \

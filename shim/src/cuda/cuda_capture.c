@@ -1,10 +1,13 @@
-/* Captures as they begin and end: so many are under way in this process. */
+/* Counts the captures in progress in this process. */
 #include "lookup/resolve.h"
 #include "region/enter.h"
 #include "time/captures.h"
 #include "time/stream_credit.h"
 
-/* One that ends with its stream stays counted: the driver is asked in vain then, no more. */
+/*
+ * A capture that ends because its stream is destroyed stays counted. That only causes needless
+ * calls of the driver.
+ */
 static void add(uint32_t number) {
     struct regions *regions = shim_known();
     if (regions) __atomic_fetch_add(&regions->process->captures, number, __ATOMIC_RELAXED);
@@ -15,7 +18,10 @@ static CUresult begun(CUresult result) {
     return result;
 }
 
-/* A capture may end without success, and an end that is refused may leave it as it was. */
+/*
+ * A capture may end although the call fails, and may go on after a call that fails, so the driver
+ * is asked.
+ */
 static CUresult ended(CUresult result, uintptr_t stream, bool was_captured) {
     if (was_captured && !captures_ask(stream)) add(-1u);
     return result;

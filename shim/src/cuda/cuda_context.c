@@ -1,4 +1,4 @@
-/* Contexts take hundreds of MiB each: made, released, reset, destroyed. */
+/* Making and ending contexts, which take hundreds of MiB each. */
 #include "base/numbers.h"
 #include "lookup/relax.h"
 #include "memory/allocation.h"
@@ -6,7 +6,7 @@
 #include "memory/stacks.h"
 #include "region/enter.h"
 
-/* CUDA_SUCCESS with charge->regions NULL: inert, or nothing to count. */
+/* Charges a context. On success with charge->regions NULL, nothing is counted. */
 static CUresult begin(struct context_charge *charge, CUdevice device) {
     *charge = (struct context_charge){0};
     CUresult result = shim_enter(&charge->regions);
@@ -52,7 +52,7 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned fl
                : result;
 }
 
-/* Only the first retain makes it. */
+/* Only the first retain makes the context. */
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
     struct context_charge charge = {0};
     CUresult result = shim_enter(&charge.regions);
@@ -88,7 +88,10 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
     return end_primary(REAL(cuDevicePrimaryCtxReset_v2), device);
 }
 
-/* A context that can still be asked for its version is there: others are attached to it. */
+/*
+ * Whether the context has ended. One that still reports its version exists: others are attached to
+ * it.
+ */
 static bool is_gone(CUcontext context) {
     unsigned version;
     return RELAXED(cuCtxGetApiVersion, context, &version) != CUDA_SUCCESS;
@@ -116,7 +119,7 @@ EXPORT CUresult cuCtxDetach(CUcontext context) {
     return end_context(REAL(cuCtxDetach), context, false);
 }
 
-/* It makes the primary context if there is none, and keeps it. */
+/* A green context makes the primary context if there is none, and retains it. */
 EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                                  unsigned flags) {
     CUcontext primary;
@@ -131,7 +134,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     struct regions *regions = shim_known();
     CUcontext view = NULL;
     if (!regions) return REAL(cuGreenCtxDestroy)(green);
-    contexts_lock(regions, NULL); /* the primary one may go with it */
+    contexts_lock(regions, NULL); /* the primary context may end with it */
     RELAXED(cuCtxFromGreenCtx, &view, green);
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     if (result == CUDA_SUCCESS) {
@@ -142,7 +145,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     return result;
 }
 
-/* A view of a part of the primary context. */
+/* The resulting context is a view of a part of the primary context. */
 EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     CUresult result = REAL(cuCtxFromGreenCtx)(context, green);
     struct regions *regions = shim_known();
@@ -150,7 +153,10 @@ EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green) {
     return result;
 }
 
-/* What the limit makes the driver take on the device; its defaults are part of the context. */
+/*
+ * Bytes that the driver takes on the device for the limit, beyond its default, which the context's
+ * cost includes.
+ */
 static uint64_t limit_bytes(int limit, size_t value, CUdevice device) {
     uint64_t usual = limit == CU_LIMIT_PRINTF_FIFO_SIZE ? 1 << 20 : 8 << 20;
     if (limit == CU_LIMIT_STACK_SIZE) return stacks_bytes(device, value);

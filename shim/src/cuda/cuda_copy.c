@@ -1,12 +1,13 @@
 /*
- * Copies and memsets: counted when the driver has taken them. A thread that waits for one waits for what its
- * stream had to do before, as by cuStreamSynchronize; a launch behind one is not charged for it.
+ * Copies and memsets, which are counted when the driver has accepted them. A thread that waits for
+ * one also waits for the stream's earlier work, as by cuStreamSynchronize. A launch after one is
+ * not charged for its time.
  */
 #include "lookup/resolve.h"
 #include "time/copies.h"
 #include "time/launch_metering.h"
 
-/* The legacy stream does its work after that of all streams but those that are told not to wait. */
+/* The legacy stream's work comes after that of all other blocking streams. */
 static void before_wait(uintptr_t stream) {
     if (stream == CU_STREAM_LEGACY) metering_before_wait_for_all();
     metering_before_wait(stream);

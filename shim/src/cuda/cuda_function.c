@@ -1,4 +1,4 @@
-/* Functions and variables that a program asks for, with which drivers may load their code. */
+/* Calls that return or query functions and variables, for which drivers may load their code. */
 #include "lookup/resolve.h"
 #include "memory/first_use.h"
 #include "memory/stacks.h"
@@ -26,7 +26,7 @@ USE(cuLibraryGetGlobal, (CUdeviceptr *pointer, size_t *bytes, CUlibrary library,
     library, name, (pointer, bytes, library, name))
 USE(cuFuncLoad, (CUfunction function), function, "", (function))
 
-/* ---- whose kind is remembered --------------------------------------------------------------------- */
+/* ---- handles whose kind is remembered -------------------------------------------------------- */
 
 static CUresult note(CUresult result, const void *handle, enum stacks_kind kind, const void *owner) {
     struct regions *regions = shim_known();
@@ -57,7 +57,7 @@ EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const ch
     return note(result, kernel ? *kernel : NULL, STACKS_KERNEL, library);
 }
 
-/* ---- which are loaded when they are asked about ------------------------------------------------------ */
+/* ---- queries for which functions are loaded -------------------------------------------------- */
 
 USE(cuFuncGetAttribute, (int *value, int attribute, CUfunction function), function, "",
     (value, attribute, function))

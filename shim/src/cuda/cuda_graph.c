@@ -1,6 +1,7 @@
 /*
- * Graphs that allocate memory. Their launches take it from a pool of the device, at most whole pages
- * for each of their allocation nodes; so that is reserved when a graph is instantiated.
+ * Instantiation of graphs. Launches of a graph take memory for its allocation nodes from a pool of
+ * the device, at most whole pages for each node; that much is reserved when the graph is
+ * instantiated. Room for the code and stacks of its kernels is reserved then too.
  */
 #include <stdlib.h>
 
@@ -15,16 +16,16 @@
 #include "memory/stacks.h"
 #include "region/enter.h"
 
-#define GRAPH_DEVICES 8 /* handles are aligned: their low bits tell a graph's devices apart */
-#define DEPTH_MAX 16
+#define GRAPH_DEVICES 8 /* handles are aligned, so their low bits can hold the device */
+#define DEPTH_MAX 16 /* nesting of child graphs */
 
 struct need {
     struct regions *regions;
     uint64_t bytes[GRAPH_DEVICES];
-    bool any, beyond; /* a node on a device that is not counted here */
-    const void **kernels; /* that were not used before */
+    bool any, beyond; /* it has allocation nodes; one is on a device beyond GRAPH_DEVICES */
+    const void **kernels; /* kernels that were not used before */
     unsigned count, room;
-    uint64_t stacks; /* bytes of each, that the hungriest of them needs */
+    uint64_t stacks; /* the most bytes of stack that any of them needs */
     struct first_use use;
 };
 
@@ -62,7 +63,7 @@ static bool make_place(struct need *need) {
     return true;
 }
 
-/* Its function, or its library's kernel. */
+/* Adds the node's function, or kernel of a library. */
 static void add_kernel(struct need *need, CUgraphNode node) {
     CUDA_KERNEL_NODE_PARAMS_v2 params = {0};
     if (RELAXED(cuGraphKernelNodeGetParams_v2, node, &params) != CUDA_SUCCESS &&
@@ -98,7 +99,7 @@ static unsigned pool_of(struct regions *regions, CUdevice device, int *card) {
     return *card == CARD_NONE ? 0 : pools_graph_number(regions, device, *card);
 }
 
-/* Nothing is allocated yet: what was reserved becomes what lives in the graph's pool. */
+/* Reserves bytes that count as live in the graphs' pool, although nothing is allocated yet. */
 static bool reserve(struct regions *regions, unsigned pool, uint64_t bytes, uint64_t *waited) {
     uint64_t reserved = pool ? pools_allocate(regions, pool, bytes, waited) : 0;
     if (!reserved) return false;
@@ -128,7 +129,7 @@ static CUresult reserve_all(struct regions *regions, struct need *need) {
     return CUDA_SUCCESS;
 }
 
-/* Room for their code, and then for what stacks the hungriest of them needs. */
+/* Reserves room for the kernels' code, and then for the largest stacks that any of them needs. */
 static CUresult begin_kernels(struct need *need) {
     CUresult result = first_use_begin_many(&need->use, need->regions, need->count);
     if (result != CUDA_SUCCESS) return result;
@@ -227,14 +228,17 @@ EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph gra
     return end(regions, &need, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params), exec);
 }
 
-/* Taken before the driver may use the handle again; put back if it does not destroy the graph. */
+/*
+ * Takes the graph's entries out of the table, before the driver may reuse its handle. finish() puts
+ * them back if the graph is not destroyed.
+ */
 static void lift(struct regions *regions, CUgraphExec exec, struct alloc *allocs) {
     for (CUdevice device = 0; device < GRAPH_DEVICES; device++)
         if (!alloc_table_take(regions->process, key_of(exec, device), &allocs[device]))
             allocs[device].bytes = 0;
 }
 
-/* What the graph's pool keeps is asked back: nobody else can use it. */
+/* Makes the driver release what the graphs' pool keeps, since nothing else can use it. */
 static void finish(struct regions *regions, CUgraphExec exec, struct alloc *allocs,
                    CUresult result) {
     for (CUdevice device = 0; device < GRAPH_DEVICES; device++) {

@@ -1,6 +1,6 @@
 /*
- * Memory that comes from elsewhere: other APIs, other processes. It is charged to the process that imports
- * it, since it stays as long as that process keeps it, or something that it mapped from it.
+ * Memory that is imported from other APIs or processes. It is charged to the importing process,
+ * since it exists as long as that process keeps it or anything mapped from it.
  */
 #include "lookup/relax.h"
 #include "memory/allocation.h"
@@ -25,7 +25,7 @@ static CUresult destroy_array(uint64_t key) {
         (CUmipmappedArray)(uintptr_t)(key ^ alloc_key(ALLOC_MIPMAP, NULL)));
 }
 
-/* From here on the charge is that of the import's handle. */
+/* Reserves the bytes and makes them the charge of a new import. */
 static CUresult begin_import(struct allocation *allocation, uint64_t bytes) {
     CUresult result = allocation_reserve_whole(allocation, bytes);
     if (result != CUDA_SUCCESS || !allocation->reserved) return result;
@@ -56,8 +56,8 @@ EXPORT CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
 }
 
 /*
- * What is mapped costs nothing, but from here on keeps the import. Of a handle that is just being
- * destroyed, by another thread, nothing is mapped: nobody would know of it.
+ * A mapping costs nothing, but keeps the import. Refuses to map from a handle that another thread
+ * is destroying, since the mapping would not be counted.
  */
 static CUresult begin_mapping(struct allocation *allocation, CUexternalMemory memory) {
     CUresult result = allocation_locate(allocation);
@@ -88,7 +88,10 @@ EXPORT CUresult cuExternalMemoryGetMappedMipmappedArray(
                              destroy_array);
 }
 
-/* Only the opened pointer tells the size; what is too much is closed again. */
+/*
+ * Charges memory that was opened, whose size is known only then. Closes it again if the limit does
+ * not allow it.
+ */
 static CUresult charge_opened(CUdeviceptr pointer, allocation_undo *undo) {
     struct allocation allocation;
     CUdeviceptr base;

@@ -1,11 +1,14 @@
-/* cuInit: the place where a process learns that its limits cannot be kept. */
+/* cuInit, which fails if the process's limits cannot be kept. */
 #include "base/message.h"
 #include "lookup/resolve.h"
 #include "region/enter.h"
 
 #define OLDEST_CUDA 11000 /* drivers of branch 450 */
 
-/* What the limits rest on is tried on no older driver. All its other calls fail then: nobody has initialized it. */
+/*
+ * Refuses a driver on which the limits were not tested. As it is never initialized, its other calls
+ * fail as well.
+ */
 static CUresult refuse_old_driver(void) {
     static int told;
     int version;

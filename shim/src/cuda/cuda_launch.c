@@ -1,6 +1,7 @@
 /*
- * Every way to start work on a card, and the end of streams. What the thread was granted already pays for nearly all of
- * it; then the driver's function is jumped to with the arguments where they are.
+ * All calls that start work on a card, and the end of streams. Nearly all launches are paid for by
+ * the thread's credit; then the wrapper jumps to the driver's function, with the arguments in
+ * place.
  */
 #include "lookup/resolve.h"
 #include "time/launch_metering.h"
@@ -8,7 +9,7 @@
 #define LEGACY false
 #define PER_THREAD true
 
-/* Not inline, so that the fast way needs no stack of its own. */
+/* Not inline, so that the fast path needs no stack frame. */
 #define SLOWLY(symbol, parameters, work, shape, name, arguments)         \
     static __attribute__((noinline)) CUresult slow_##symbol parameters { \
         struct piece piece;                                              \
@@ -43,7 +44,7 @@ LAUNCH(cuLaunchCooperativeKernel, (LAUNCH_SHAPE), function, SHAPE, stream_credit
 LAUNCH(cuLaunchCooperativeKernel_ptsz, (LAUNCH_SHAPE), function, SHAPE,
        stream_credit_name(stream, PER_THREAD), ALL)
 
-/* The driver finds out what is wrong with a missing configuration. */
+/* A missing configuration is left to the driver to refuse. */
 static uintptr_t stream_in(const CUlaunchConfig *config, bool twin) {
     return stream_credit_name(config ? config->stream : NULL, twin);
 }
@@ -62,7 +63,7 @@ LAUNCH(cuLaunchKernelEx, EX_PARAMETERS, function, shape_in(config), stream_in(co
 LAUNCH(cuLaunchKernelEx_ptsz, EX_PARAMETERS, function, shape_in(config),
        stream_in(config, PER_THREAD), (config, function, parameters, extra))
 
-/* Their blocks' shape is the function's own. */
+/* These take the shape of blocks from the function. */
 LAUNCH(cuLaunch, (CUfunction function), function, NO_SHAPE, stream_credit_name(NULL, LEGACY), (function))
 LAUNCH(cuLaunchGrid, (CUfunction function, int width, int height), function,
        costs_shape((unsigned)width, (unsigned)height, 0, 0, 0, 0), stream_credit_name(NULL, LEGACY),
@@ -78,7 +79,7 @@ LAUNCH(cuGraphLaunch_ptsz, (CUgraphExec exec, CUstream stream), exec, NO_SHAPE,
 
 #define DEVICES_AT_ONCE 64
 
-/* A piece on each of several cards, all begun before any is launched. */
+/* Begins a launch on each of several cards. All must have begun before any is launched. */
 static CUresult begin_all(struct piece *pieces, const CUDA_LAUNCH_PARAMS *list, unsigned count,
                           unsigned *begun) {
     for (*begun = 0; *begun < count; ++*begun) {

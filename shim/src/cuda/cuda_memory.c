@@ -1,9 +1,9 @@
-/* Plain device memory: cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged and their free. */
+/* Device memory by cuMemAlloc, cuMemAllocPitch and cuMemAllocManaged, and its free. */
 #include "lookup/relax.h"
 #include "memory/allocation.h"
 #include "memory/stand_in.h"
 
-#define PITCH_UNIT UINT64_C(512) /* what the pitch of present cards is a multiple of */
+#define PITCH_UNIT UINT64_C(512) /* bytes; the pitch of present cards is a multiple of this */
 
 static CUresult undo(uint64_t pointer) {
     return RELAXED(cuMemFree_v2, pointer);
@@ -33,7 +33,7 @@ EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned bytes) {
     return allocation_settle(&allocation, result, pointer ? *pointer : 0, undo);
 }
 
-/* Rows of at least the pitch that every card gives; saturates instead of wrapping. */
+/* Bytes of rows with that pitch. Saturates instead of wrapping. */
 static uint64_t pitched(uint64_t width, uint64_t height) {
     uint64_t row = width > MIZAR_BYTES_MAX ? MIZAR_BYTES_MAX
                                            : (width + PITCH_UNIT - 1) / PITCH_UNIT * PITCH_UNIT;
@@ -48,7 +48,9 @@ static CUresult allocate_pitch(struct allocation *allocation, CUdeviceptr *point
     return stand_in_allocate(allocation, pointer, pitched(width, height));
 }
 
-/* The true size is known now. */
+/*
+ * Changes the reservation to the true size, and frees the memory if the limit does not allow that.
+ */
 static CUresult correct(struct allocation *allocation, uint64_t bytes, CUdeviceptr pointer) {
     CUresult result = allocation_correct(allocation, bytes);
     if (result != CUDA_SUCCESS) allocation_free(allocation, bytes, pointer, undo);

@@ -78,7 +78,7 @@ EXPORT CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, int 
     return end_library(&load, result, library);
 }
 
-/* A library is loaded into a context when its module is asked for there, and stays. */
+/* The first call in a context loads the library there, where it stays. */
 EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     struct load load;
     CUresult result = loads_begin(&load, ALLOC_LIBRARY, 0);
@@ -86,7 +86,7 @@ EXPORT CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library) {
     return loads_end(&load, REAL(cuLibraryGetModule)(module, library), library, NULL);
 }
 
-/* It has a charge for each context it was loaded into. */
+/* A library has a charge for each context into which it was loaded. */
 EXPORT CUresult cuLibraryUnload(CUlibrary library) {
     enum { CONTEXTS = 32 };
     struct allocation charges[CONTEXTS];

@@ -1,4 +1,4 @@
-/* Pools as objects, and the waits after which drivers give their unused memory back. */
+/* Making and ending pools, and the waits after which drivers release unused memory of pools. */
 #include "lookup/cards.h"
 #include "lookup/resolve.h"
 #include "memory/deferred_free.h"
@@ -6,7 +6,10 @@
 #include "region/enter.h"
 #include "time/launch_metering.h"
 
-/* Managed memory may come to the card at any time, wherever the pool says that it lives. */
+/*
+ * The device to which a pool's memory counts; -1 for host memory. Managed memory may move to the
+ * card at any time, wherever its pool is located, so it counts to the current device.
+ */
 static CUdevice device_of(const CUmemPoolProps *props) {
     CUdevice device = 0;
     if (props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) return props->location.id;
@@ -54,7 +57,7 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     return after_wait(REAL(cuMemPoolTrimTo)(pool, keep));
 }
 
-/* Of graphs that live it takes their memory as well, until they are launched again. */
+/* This also releases the memory of existing graphs, until they are launched again. */
 EXPORT CUresult cuDeviceGraphMemTrim(CUdevice device) {
     return after_wait(REAL(cuDeviceGraphMemTrim)(device));
 }

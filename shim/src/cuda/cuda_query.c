@@ -1,11 +1,16 @@
-/* cuMemGetInfo and cuDeviceTotalMem: the container's own limit in place of the card's size. */
+/*
+ * cuMemGetInfo and cuDeviceTotalMem, which return the container's limit in place of the card's
+ * size.
+ */
 #include "lookup/cards.h"
 #include "lookup/resolve.h"
 #include "memory/memory_info.h"
 #include "memory/pools.h"
 #include "region/enter.h"
 
-/* Of what was freed to a pool, a driver may have given back some meanwhile, or do so now. */
+/*
+ * Updates the charges of pools, since the driver may have released memory that was freed to them.
+ */
 static void settle_pools(void) {
     struct regions *regions = shim_known();
     if (regions && pools_are_dirty(regions)) pools_settle(regions);

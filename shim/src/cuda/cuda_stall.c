@@ -1,6 +1,6 @@
 /*
- * What may hold a stream up, and is no work of the card: a launch behind it is not charged for the time
- * in which the stream stands still.
+ * Calls that may stall a stream without using the card. A launch after one is not charged for the
+ * time in which the stream is stalled.
  */
 #include "lookup/relax.h"
 #include "lookup/resolve.h"
@@ -8,7 +8,10 @@
 #include "time/captures.h"
 #include "time/launch_metering.h"
 
-/* While anything is captured, the event may be a part of it, and cannot be asked. */
+/*
+ * Whether the event has passed. During captures the answer is no, since the event may be part of
+ * one and must not be queried then.
+ */
 static bool has_happened(CUevent event) {
     const struct regions *regions = shim_known();
     if (!regions || __atomic_load_n(&regions->process->captures, __ATOMIC_RELAXED)) return false;

@@ -1,4 +1,4 @@
-/* Virtual memory management: PyTorch's expandable segments, NCCL. */
+/* Virtual memory management, which PyTorch's expandable segments and NCCL use. */
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 #include "memory/vmm.h"
@@ -13,7 +13,7 @@ static CUresult create(struct allocation *allocation, CUmemGenericAllocationHand
     return made ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
-/* Host memory is not ours to count. */
+/* Host memory is not counted. */
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                             const CUmemAllocationProp *prop, unsigned long long flags) {
     struct allocation allocation = {0};
@@ -53,8 +53,9 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
 }
 
 /*
- * Which memory it is only the answer tells: so with the lock, lest others drop what they know of it
- * meanwhile, and it would be charged to nobody. The driver waits for nothing here but its own locks.
+ * Only the result shows which memory it is, so the lock is held during the call: another thread
+ * might forget the memory meanwhile, which would then be uncharged. The driver waits only for its
+ * own locks in this call.
  */
 EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address) {
     struct regions *regions = shim_known();
@@ -66,7 +67,7 @@ EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle
     return result;
 }
 
-/* The descriptor holds the memory, also when the handle is released. */
+/* The descriptor keeps the memory, even after the handle was released. */
 EXPORT CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAllocationHandle handle,
                                              int type, unsigned long long flags) {
     struct regions *regions = shim_known();
@@ -78,7 +79,7 @@ EXPORT CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAlloca
     return result;
 }
 
-/* Where the memory of the imported handle is: on a card of ours, or elsewhere. */
+/* The card of an imported handle's memory, or CARD_NONE. */
 static int card_of_handle(struct regions *regions, CUmemGenericAllocationHandle handle) {
     CUmemAllocationProp prop = {0};
     if (RELAXED(cuMemGetAllocationPropertiesFromHandle, &prop, handle) != CUDA_SUCCESS ||
@@ -88,8 +89,8 @@ static int card_of_handle(struct regions *regions, CUmemGenericAllocationHandle 
 }
 
 /*
- * The driver does not tell whose memory it was, so the process that imports it is charged as well: what is
- * shared within a container counts twice, but never too little.
+ * The driver does not report from which process the memory is, so the importing process is charged
+ * too. Memory that is shared within a container counts twice, which is never too little.
  */
 EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
                                                void *os_handle, int type) {
@@ -105,9 +106,12 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* ---- other objects that hold memory -------------------------------------------------------------- */
+/* ---- other objects that keep memory ---------------------------------------------------------- */
 
-/* A multicast object has no memory of its own, but is a handle: its end is noticed like others'. */
+/*
+ * A multicast object has no memory of its own, but is added as a handle, so that its end is
+ * noticed.
+ */
 EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
                                   const CUmulticastObjectProp *prop) {
     struct allocation allocation = {.alloc.card = CARD_NONE};
@@ -127,7 +131,9 @@ static bool keep(uint64_t keeper, CUmemGenericAllocationHandle handle) {
     return kept;
 }
 
-/* The same for the memory that is mapped there: by a reference that counts like the program's. */
+/*
+ * The same for the memory that is mapped at `pointer`, which is found by retaining a handle to it.
+ */
 static bool keep_at(uint64_t keeper, CUdeviceptr pointer) {
     CUmemGenericAllocationHandle handle;
     void *address = (void *)(uintptr_t)pointer;

@@ -1,6 +1,7 @@
 /*
- * The functions that lower floors call when something happens there, without knowing whose they are; in the order
- * of the calls. The linker fills the tables in: a program may call CUDA before any constructor of the shim has run.
+ * The tables of functions that lower folders call without depending on them, in the order of the
+ * calls. They are initialized statically, since a program may call CUDA before the shim's
+ * constructors have run.
  */
 #include "memory/cached_memory.h"
 #include "memory/contexts.h"
@@ -21,7 +22,7 @@ static bool settle_handles(struct regions *regions, int card) {
     return vmm_settle(regions);
 }
 
-/* What pools give back by this alone is nothing that a refusal waits for. */
+/* Returns false, since what this releases alone is not worth another attempt to charge. */
 static bool settle_pools(struct regions *regions, int card) {
     (void)card;
     if (pools_are_dirty(regions)) pools_settle(regions);
