@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 from mizar_core.device_ids import DeviceID, Shape, card_of
@@ -40,7 +41,7 @@ def preferred(
     """
     free, fixed = set(available), set(must_include)
     _check(free, fixed, size)
-    choice = _Choice(free - fixed, fixed, set(held), shapes, numa)
+    choice = _Choice(free - fixed, _Known(fixed, set(held), shapes), numa)
     return tuple(sorted(choice.best(size - len(fixed))))
 
 
@@ -54,13 +55,39 @@ def _check(free: set[DeviceID], fixed: set[DeviceID], size: int) -> None:
 
 
 @dataclass(frozen=True)
+class _Known:
+    """What is the same for every choice: `fixed`: devices that the container gets in any case,
+    `held`: those that any container holds."""
+
+    fixed: set[DeviceID]
+    held: set[DeviceID]
+    shapes: Mapping[Shadow, Shape]
+
+    def card(self, device: DeviceID) -> tuple[Shadow, int]:
+        """The card that a device lies on."""
+        shape = self.shapes.get(_shadow(device))
+        known = shape is not None and device.index < shape.devices
+        return _shadow(device), card_of(device.index, shape) if shape and known else 0
+
+    # Found out once: each group of devices is compared with them.
+
+    @cached_property
+    def shadows_in_use(self) -> tuple[set[Shadow], set[Shadow]]:
+        """The shadow pods of the fixed devices, and of those that are held."""
+        return set(map(_shadow, self.fixed)), set(map(_shadow, self.held))
+
+    @cached_property
+    def cards_in_use(self) -> tuple[set[tuple[Shadow, int]], set[tuple[Shadow, int]]]:
+        """The cards of the fixed devices, and of those that are held."""
+        return set(map(self.card, self.fixed)), set(map(self.card, self.held))
+
+
+@dataclass(frozen=True)
 class _Choice:
     """The devices to choose from, and what the choice depends on."""
 
     free: set[DeviceID]
-    fixed: set[DeviceID]
-    held: set[DeviceID]
-    shapes: Mapping[Shadow, Shape]
+    known: _Known
     numa: Numa
 
     def best(self, need: int) -> set[DeviceID]:
@@ -69,12 +96,13 @@ class _Choice:
         nodes = sorted({node for one in self.free for node in self.numa(one)})
         near = [{one for one in self.free if node in (self.numa(one) or nodes)} for node in nodes]
         choices = [self, *(replace(self, free=some) for some in near if len(some) >= need)]
-        return min((self.fixed | one.over_shadows(need) for one in choices), key=self._spread)
+        fixed = self.known.fixed
+        return min((fixed | one.over_shadows(need) for one in choices), key=self._spread)
 
     def _spread(self, chosen: set[DeviceID]) -> tuple[int, int, int]:
         """Over how many shadow pods, cards and NUMA nodes they are."""
         numa = {node for one in chosen for node in self.numa(one)}
-        cards = {self._card(one) for one in chosen}
+        cards = {self.known.card(one) for one in chosen}
         return len({_shadow(one) for one in chosen}), len(cards), len(numa)
 
     def over_shadows(self, need: int) -> set[DeviceID]:
@@ -82,27 +110,17 @@ class _Choice:
         groups = _grouped(self.free, _shadow)
 
         def cards(shadow: Shadow, some: int) -> int:
-            return len({self._card(one) for one in self.over_cards(groups[shadow], some)})
+            return len({self.known.card(one) for one in self.over_cards(groups[shadow], some)})
 
-        counts = _share_out(groups, need, self._keys(_shadow), cards)
+        counts = _share_out(groups, need, self.known.shadows_in_use, cards)
         chosen = (self.over_cards(groups[shadow], some) for shadow, some in counts.items())
         return set().union(*chosen)
 
     def over_cards(self, devices: list[DeviceID], need: int) -> set[DeviceID]:
         """`need` of one shadow pod's devices from the fewest cards, the lowest indices first."""
-        groups = _grouped(devices, self._card)
-        counts = _share_out(groups, need, self._keys(self._card), lambda _card, _some: 1)
+        groups = _grouped(devices, self.known.card)
+        counts = _share_out(groups, need, self.known.cards_in_use, lambda _card, _some: 1)
         return {one for card, some in counts.items() for one in groups[card][:some]}
-
-    def _card(self, device: DeviceID) -> tuple[Shadow, int]:
-        shape = self.shapes.get(_shadow(device))
-        known = shape is not None and device.index < shape.devices
-        return _shadow(device), card_of(device.index, shape) if shape and known else 0
-
-    def _keys(self, key: Callable[[DeviceID], _K]) -> tuple[set[_K], set[_K]]:
-        """The groups with a device that the container gets in any case, and those with a device
-        that any container holds."""
-        return {key(one) for one in self.fixed}, {key(one) for one in self.held}
 
 
 def _shadow(device: DeviceID) -> Shadow:

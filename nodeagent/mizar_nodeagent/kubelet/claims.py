@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
@@ -28,12 +28,18 @@ class Claim:
 
     @property
     def holder(self) -> Holder:
-        return Holder(namespace=self.namespace, name=self.pod, container=self.container)
+        return _holder(self.namespace, self.pod, self.container)
 
     @property
     def is_share(self) -> bool:
         """Whether the devices are virtual ones."""
         return parse_resource(self.resource) is not None
+
+
+# Each plan asks for all of them again, and to check a model's fields takes long.
+@lru_cache(maxsize=4096)
+def _holder(namespace: str, pod: str, container: str) -> Holder:
+    return Holder(namespace=namespace, name=pod, container=container)
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,16 @@ class Carving:
         """All devices, in order."""
         return device_ids(self.namespace, self.name, self.carve.devices)
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """All devices in order, as the kubelet sees them."""
+        return tuple(map(str, self.ids))
+
+    @cached_property
+    def device_cards(self) -> tuple[Card, ...]:
+        """The card that each device lies on, in order of the devices."""
+        return tuple(map(self.card, self.ids))
+
     def changed(self, **changes: Any) -> Carving:
         """With these fields; the same object where they are so already, so that what was found out
         of it is kept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mizar_core.device_ids import DeviceID
 from mizar_nodeagent.cards import GONE, Card
@@ -38,12 +39,14 @@ def lists(
     for resource, device in _held_devices(snapshot):
         found.setdefault(resource, {})[device] = Device(str(device), healthy=False)
     for carving in unusable:
-        listed = found.setdefault(carving.resource, {})
-        listed |= {device: Device(str(device), healthy=False) for device in carving.ids}
+        own = found.setdefault(carving.resource, {})
+        own.update(
+            (one, Device(name, healthy=False))
+            for one, name in zip(carving.ids, carving.names, strict=True)
+        )
     for carving in carvings:
         own = found.setdefault(carving.resource, {})
-        for device in carving.ids:
-            own[device] = _device(carving, device, snapshot)
+        own.update(zip(carving.ids, _devices(carving, snapshot), strict=True))
     return {resource: tuple(own[one] for one in sorted(own)) for resource, own in found.items()}
 
 
@@ -82,10 +85,11 @@ def counts(lists: Lists, carvings: Iterable[Carving], snapshot: NodeSnapshot) ->
     gone = {resource: Counts(0, 0) for resource in snapshot.node.keys() - lists.keys()}
     taken = snapshot.allocating | snapshot.holders().keys()
     lowered = {
-        str(one)
+        name
         for carving in carvings
-        for one in carving.ids
-        if not carving.stage.offered or (carving.carve.closed and one not in taken)
+        if carving.carve.closed or not carving.stage.offered
+        for one, name in zip(carving.ids, carving.names, strict=True)
+        if not carving.stage.offered or one not in taken
     }
     found = {
         resource: _counts(devices, snapshot.kubelet.get(resource, frozenset()), lowered)
@@ -107,12 +111,23 @@ def _counts(
     )
 
 
-def _device(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> Device:
-    card = carving.card(device)
-    allocatable = (
-        carving.stage.healthy and carving.confirmed and device.index not in carving.withdrawn
+def _devices(carving: Carving, snapshot: NodeSnapshot) -> tuple[Device, ...]:
+    """The carving's devices, in order."""
+    allocatable = carving.stage.healthy and carving.confirmed
+    broken = {card.uuid for card in carving.cards if card_problem(card, snapshot)}
+    healthy = tuple(
+        allocatable and index not in carving.withdrawn and card.uuid not in broken
+        for index, card in enumerate(carving.device_cards)
     )
-    return Device(str(device), allocatable and not card_problem(card, snapshot), card.numa)
+    return _entries(carving.names, healthy, tuple(card.numa for card in carving.device_cards))
+
+
+# From one plan to the next most devices stay as they are: made once, they are compared by identity.
+@lru_cache(maxsize=256)
+def _entries(
+    names: tuple[str, ...], healthy: tuple[bool, ...], numa: tuple[tuple[int, ...], ...]
+) -> tuple[Device, ...]:
+    return tuple(map(Device, names, healthy, numa))
 
 
 def _held_devices(snapshot: NodeSnapshot) -> Iterable[tuple[str, DeviceID]]:

@@ -46,7 +46,7 @@ def facts_of(carving: Carving, snapshot: NodeSnapshot, holders: Mapping[DeviceID
         free=frozenset(
             one.index for one, is_taken in zip(carving.ids, taken, strict=True) if not is_taken
         ),
-        in_kubelet=not known or any(str(device) in healthy for device in carving.ids),
+        in_kubelet=not known or not healthy.isdisjoint(carving.names),
         waited_for=bool(snapshot.waiting_pods(carving.resource)),
         lowered=snapshot.node_at.get(carving.resource, float("-inf")) > carving.since,
         sure_at=snapshot.claims.asked_at,

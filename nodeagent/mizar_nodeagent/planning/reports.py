@@ -98,12 +98,12 @@ def of_carving(
             )
             for index, card in enumerate(carving.cards)
         ),
-        devices=tuple(
-            _device(
-                str(one), uuid, listed[str(one)].healthy, held.get(one), carving.limits.get(uuid)
-            )
-            for one in carving.ids
-            for uuid in [carving.card(one).uuid]
+        devices=_devices(
+            carving.names,
+            tuple(card.uuid for card in carving.device_cards),
+            tuple(listed[name].healthy for name in carving.names),
+            tuple(map(held.get, carving.ids)),
+            tuple(carving.limits.get(card.uuid) for card in carving.device_cards),
         ),
         idle_since=carving.idle_since,
         conditions=(
@@ -116,6 +116,17 @@ def of_carving(
 
 
 # From one plan to the next most devices stay as they are, and to check a model's fields takes long.
+@lru_cache(maxsize=256)
+def _devices(
+    devices: tuple[str, ...],
+    cards: tuple[str, ...],
+    healthy: tuple[bool, ...],
+    holders: tuple[Holder | None, ...],
+    limits: tuple[CardLimit | None, ...],
+) -> tuple[DeviceStatus, ...]:
+    return tuple(map(_device, devices, cards, healthy, holders, limits))
+
+
 @lru_cache(maxsize=4096)
 def _device(
     device: str, card: str, healthy: bool, holder: Holder | None, limit: CardLimit | None
@@ -152,13 +163,13 @@ def _ready(
         return "False", carving.stage.value, _STAGE_MESSAGES[carving.stage]
     if not carving.confirmed:
         return "False", "Unconfirmed", UNCONFIRMED
-    own = [str(one) for one in carving.ids if listed[str(one)].healthy]
+    own = [name for name in carving.names if listed[name].healthy]
     if not own:
         return "False", "Unhealthy", "no device of it can be used"
     if snapshot.kubelet is None:
         return "Unknown", "KubeletAway", "the kubelet does not say which devices it has"
     kubelet = snapshot.kubelet.get(carving.resource, frozenset())
-    if not all(one in kubelet for one in own):
+    if not kubelet.issuperset(own):
         return "False", "NotAdvertised", "the kubelet does not have the devices yet"
     if snapshot.node.get(carving.resource) != wanted:
         return "False", "NotAdvertised", "the node's status does not show the devices yet"
@@ -171,7 +182,7 @@ def _in_using(
     if held:
         pods = sorted({f"{one.namespace}/{one.name}" for one in held.values()})
         return "True", "Held", f"{len(held)} of {len(carving.ids)} devices: {', '.join(pods)}"
-    if any(one in snapshot.allocating for one in carving.ids):
+    if not snapshot.allocating.isdisjoint(carving.ids):
         return "True", "Allocating", "a container is being given a device"
     return "False", "Idle", "no container holds a device"
 
