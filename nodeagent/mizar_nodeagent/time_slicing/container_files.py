@@ -148,12 +148,13 @@ class ContainerFiles:
         return ctypes.c_int(self._usage), ctypes.c_int64(offset)
 
     def put(self, offset: int, value: int) -> None:
-        """Set a 32-bit word of the limits in one store. Larger values become 0xFFFFFFFF."""
+        """Set a 32-bit word of the limits in one store. Larger values, which may follow from what a
+        tenant wrote into its usage file, become 0xFFFFFFFF."""
         self._words[offset // 4] = min(value, 0xFFFFFFFF)
 
     def put_long(self, offset: int, value: int) -> None:
-        """Set a 64-bit word of the limits in one store."""
-        self._longs[offset // 8] = value
+        """Set a 64-bit word of the limits in one store. Larger values become 2^64 - 1."""
+        self._longs[offset // 8] = min(value, 0xFFFFFFFFFFFFFFFF)
 
     def increment(self, offset: int) -> None:
         """Add one to a 32-bit word of the limits, modulo 2^32."""

@@ -45,11 +45,13 @@ heartbeat, so that an event loop that is only busy stops no borrower."""
 
 class SharedCard:
     """The containers of one card. `woken`: the names of containers with a share that became active
-    in the last round; always empty for a card without borrowers."""
+    in the last round; always empty for a card without borrowers. `failed`: a round has failed, and
+    that was logged."""
 
     def __init__(self, containers: Sequence[ContainerCard]) -> None:
         self._containers = containers
         self.woken: frozenset[str] = frozenset()
+        self.failed = False
         self._awake: frozenset[str] = frozenset()
         self._borrowers = [one for one in containers if one.borrows]
         self._owners = [one for one in containers if not one.borrows]
@@ -60,6 +62,11 @@ class SharedCard:
         # in any case, or a borrower on a card without owners, since it has the whole card.
         alone = not self._owners or all(one.mode == "Hard" for one in metered)
         self._matters = len(metered) > 1 or not alone
+
+    @property
+    def names(self) -> list[str]:
+        """Of the containers' slots."""
+        return [one.name for one in self._containers]
 
     @property
     def has_new_code(self) -> bool:
@@ -169,7 +176,7 @@ class TimeSlicer:
         cards = self._cards if is_full else self._due(now)
         attended = self._attended_at is None or now - self._attended_at < UNATTENDED_NS
         for card in cards:
-            card.round(now, attended)
+            self._round_isolated(card, now, attended)
         if any(card.has_new_code for card in cards):
             self._new_code()
         for card in cards:
@@ -180,6 +187,16 @@ class TimeSlicer:
             self._watch_sleepers()
         self._last_round = now
         return CONTENDED_S if self._contended else ALL_S
+
+    def _round_isolated(self, card: SharedCard, now: int, attended: bool) -> None:
+        """A card's round. One that fails leaves the grants of that card as they are, and no other
+        card waits for it."""
+        try:
+            card.round(now, attended)
+        except Exception:
+            if not card.failed:
+                log.exception("the time of a card is not dealt out", slots=card.names)
+            card.failed = True
 
     def _due(self, now: int) -> list[SharedCard]:
         """The contended cards that need a round."""

@@ -312,6 +312,33 @@ def test_what_is_outside_the_account_is_told_where_it_is_known(room: Room) -> No
     assert (two.live().unaccounted_bytes, two.live().code_seen) == (0, 0)
 
 
+def test_absurd_sizes_outside_an_account_stop_nobody_else(room: Room) -> None:
+    """A tenant may write any number of first uses of code, each of which may take memory."""
+    one, two = room.add("one", "Hard", 3000), room.add("two", "Hard", 7000)
+    room.time_slicer.set_unaccounted({("one", CARD): Unaccounted(1 << 75, 1 << 64)})
+    room.round(one, two)
+    assert one.live().unaccounted_bytes == one.live().code_seen == 2**64 - 1
+    assert one.window and two.window
+
+
+def test_a_card_whose_round_fails_holds_up_no_other(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = room.add("bad", "Hard", 5000)
+    one, two = room.add("one", "Hard", 3000, "GPU-2"), room.add("two", "Hard", 7000, "GPU-2")
+    observe = ContainerCard.observe
+
+    def fails(card: ContainerCard, now: int) -> None:
+        if card.name == "bad":
+            raise OverflowError
+        observe(card, now)
+
+    monkeypatch.setattr(ContainerCard, "observe", fails)
+    room.round(bad, one, two)
+    assert one.window and two.window
+    assert room.time_slicer.idle_for == 0
+
+
 def test_what_has_not_changed_is_not_told_again(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
