@@ -18,6 +18,10 @@ DIVIDED: Final = (
     "with MIG strategy single or mixed, which announces these instead of the card"
 )
 
+UNREAD_FOR: Final = 2
+"""Reads in which NVML lists a card and tells nothing of it, before that is a problem: now and then
+a call fails once."""
+
 NO_READINGS: Final = Readings()
 _LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
 
@@ -30,9 +34,9 @@ class Card(carve.Card):
 
     `driver`: version of its driver; `problem`: why no container should use it; `gone_since`: since
     when NVML lists it no more (monotonic seconds); `readings`: what NVML shows of its health. A
-    carving keeps none of these, since they change. Its numbers (NVML's index, the minor number of
-    its device node) are not here: the driver gives them to other cards when one drops out. See
-    `CardSource.minors`.
+    carving keeps none of these, since they change. `unread`: why NVML lists it and tells nothing of
+    it; then nothing else is set. Its numbers (NVML's index, the minor number of its device node)
+    are not here: the driver gives them to other cards when one drops out. See `CardSource.minors`.
     """
 
     model: str
@@ -43,6 +47,7 @@ class Card(carve.Card):
     readings: Readings = NO_READINGS
     instance: Instance | None = None
     divided: bool = False
+    unread: str = ""
 
     def lasting(self) -> Card:
         """The card without what changes."""
@@ -112,23 +117,37 @@ class CardInventory:
         self._gone_since: dict[str, float] = {}
         self._cards: dict[str, Card] = {}
         self._missed: frozenset[str] = frozenset()
+        self._unread: dict[str, tuple[int, str]] = {}
         self._faults: dict[str, int] = {}
 
     def update(self, present: Mapping[str, Card]) -> None:
-        """Only these cards answer now."""
+        """NVML lists only these cards now."""
         self.problem = None
-        self.readings = {uuid: card.readings for uuid, card in present.items()}
+        unread = self._unread_of(present)
+        listed = present.keys() | unread.keys()
         # A card that was missing has been reset, which clears its fault.
-        for uuid in present.keys() & self._missed:
+        for uuid in listed & self._missed:
             self._faults.pop(uuid, None)
+        self._unread = {
+            uuid: (self._unread.get(uuid, (0, ""))[0] + 1, why) for uuid, why in unread.items()
+        }
+        read = {uuid: card for uuid, card in present.items() if not card.unread}
+        self.readings = {uuid: card.readings for uuid, card in read.items()}
         now = self._clock()
-        for uuid, card in present.items():
+        for uuid, card in read.items():
             self._health.setdefault(uuid, CardHealth()).read(card.readings, now)
             self._cards[uuid] = replace(card, readings=NO_READINGS)
         self._gone_since = {
-            uuid: self._gone_since.get(uuid, now) for uuid in self._cards.keys() - present.keys()
+            uuid: self._gone_since.get(uuid, now) for uuid in self._cards.keys() - listed
         }
-        self._missed = frozenset((self._cards.keys() | self._faults.keys()) - present.keys())
+        self._missed = frozenset((self._cards.keys() | self._faults.keys()) - listed)
+
+    def _unread_of(self, present: Mapping[str, Card]) -> dict[str, str]:
+        """Why NVML tells nothing of a card, by UUID. Nor can it list the instances of such a card,
+        which are taken to be there still."""
+        found = {uuid: card.unread for uuid, card in present.items() if card.unread}
+        known = [(uuid, one.instance) for uuid, one in self._cards.items() if one.instance]
+        return found | {uuid: found[one.card] for uuid, one in known if one.card in found}
 
     def fault(self, uuid: str, xid: int) -> None:
         """The card has reported this XID."""
@@ -182,6 +201,9 @@ class CardInventory:
             return GONE
         card = self._cards[uuid]
         problems = self._health[uuid].problems if uuid in self._health else []
+        reads, why = self._unread.get(uuid, (0, ""))
+        if reads >= UNREAD_FOR and self.problem is None:
+            problems = [f"NVML tells nothing of it: {why}", *problems]
         if card.divided:
             problems = [DIVIDED, *problems]
         # A fault of a whole card is one of all its instances.

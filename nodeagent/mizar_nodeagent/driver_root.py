@@ -36,7 +36,13 @@ def load_driver(root: Path) -> None:
             f"there is no {NVML} below driverRoot {root}: is the driver installed there, and is "
             "the folder mounted into the agent's pod?"
         )
-    # From now on, opening it by its name yields the one that is loaded.
-    ctypes.CDLL(str(folder / NVML), mode=ctypes.RTLD_GLOBAL)
+    try:
+        # From now on, opening it by its name yields the one that is loaded.
+        ctypes.CDLL(str(folder / NVML), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise CardsUnknown(
+            f"{folder / NVML} cannot be loaded, perhaps since the driver is being installed: "
+            f"{error}"
+        ) from error
     paths = [str(folder), *filter(None, os.environ.get(SEARCHED, "").split(":"))]
     os.environ[SEARCHED] = ":".join(dict.fromkeys(paths))

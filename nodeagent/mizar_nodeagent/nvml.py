@@ -28,8 +28,9 @@ RETRY_S = 5.0
 """Seconds between tries to register for faults."""
 MINORS_WITHIN_S = 5.0
 """Seconds that NVML may take for minor numbers, since the kubelet waits in Allocate meanwhile."""
-RESTART_EVERY = 3
-"""Reads between two restarts of NVML while a card is missing."""
+RESTART_FIRST, RESTART_MOST = 3, 30
+"""Reads between two restarts of NVML while a card is missing: twice as many each time, since every
+other question to NVML waits for a restart, and a card may be gone for good."""
 
 
 class Nvml:
@@ -44,7 +45,9 @@ class Nvml:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
         self._ever: set[str] = set()
         self._sampled: dict[str, int] = {}
-        self._misses = 0
+        self._restart = _RestartTimes()
+        self._events: Any = None
+        self._untold: list[tuple[str, int]] = []
         self._ready = False
         self._starts = 0
         self._started = asyncio.Event()
@@ -68,12 +71,12 @@ class Nvml:
         return {uuid: workers for uuid, workers in found.items() if workers is not None}
 
     async def minors(self, uuids: Collection[str]) -> Mapping[str, int]:
-        """Minor numbers of these cards now, for those that answer. Raises CardsUnknown."""
-        if not self._ready:
-            raise CardsUnknown("NVML does not answer; is the driver installed on this node?")
+        """Minor numbers of these cards now, for those that answer. Raises CardsUnknown where NVML
+        has not started within MINORS_WITHIN_S: a refusal would fail the pod for good."""
         try:
             async with asyncio.timeout(MINORS_WITHIN_S):
-                found = await self._run(lambda: {uuid: _minor(uuid) for uuid in uuids})
+                await self._started.wait()
+                found = await self._run(lambda: self._minors(uuids))
         except TimeoutError as error:
             raise CardsUnknown(f"NVML has not answered for {MINORS_WITHIN_S:g} s") from error
         return {uuid: minor for uuid, minor in found.items() if minor is not None}
@@ -128,20 +131,17 @@ class Nvml:
 
     def _read(self) -> dict[str, Card]:
         """NVML keeps the list of cards that it made at its start, so while a card is missing it is
-        restarted: at once, and then every RESTART_EVERY reads."""
+        restarted now and then."""
         if not self._ready:
             self._start()
         cards = {card.uuid: card for card in all_cards()}
-        if self._ever - cards.keys():
-            if self._misses % RESTART_EVERY == 0:
-                pynvml.nvmlShutdown()
-                self._start()
-                cards = {card.uuid: card for card in all_cards()}
-            self._misses += 1
-        else:
-            self._misses = 0
+        if self._restart.is_due(bool(self._ever - cards.keys())):
+            self._keep_untold()
+            pynvml.nvmlShutdown()
+            self._start()
+            cards = {card.uuid: card for card in all_cards()}
         # MIG devices come and go without a restart of NVML.
-        self._ever.update(uuid for uuid, card in cards.items() if card.instance is None)
+        self._ever.update(uuid for uuid in cards if not uuid.startswith(mig.PREFIX))
         return cards
 
     def _loads(self, uuid: str) -> dict[int, int] | None:
@@ -150,8 +150,11 @@ class Nvml:
         workers = _workers(uuid)
         if workers is None:
             return None
+        now = time.time_ns() // 1000
+        # A clock that was set back would make all new samples old.
+        self._sampled[uuid] = min(self._sampled.get(uuid, now), now)
         try:
-            samples = _samples(uuid, self._sampled.setdefault(uuid, time.time_ns() // 1000))
+            samples = _samples(uuid, self._sampled[uuid])
         except pynvml.NVMLError as error:
             log.debug("a card does not report its processes' utilization", card=uuid, error=error)
             return None
@@ -168,12 +171,47 @@ class Nvml:
         self._ready = True
         self._starts += 1
 
+    def _minors(self, uuids: Collection[str]) -> dict[str, int | None]:
+        if not self._ready:
+            raise CardsUnknown("NVML does not answer; is the driver installed on this node?")
+        return {uuid: _minor(uuid) for uuid in uuids}
+
     def _register(self) -> tuple[int, Any]:
-        return self._starts, _register()
+        self._events = _register()
+        return self._starts, self._events
 
     def _next(self, start: int, events: Any) -> list[tuple[str, int]]:
+        untold, self._untold = self._untold, []
         # The event set became invalid when NVML was restarted.
-        return _next(events) if start == self._starts else []
+        return untold + (_next(events) if start == self._starts else [])
+
+    def _keep_untold(self) -> None:
+        """Take what the event set still has: a fault is told once, and the set ends with NVML."""
+        events, self._events = self._events, None
+        try:
+            while events is not None and (found := _next(events)):
+                self._untold += found
+        except pynvml.NVMLError as error:
+            log.warning("faults may have been missed", error=error)
+
+
+class _RestartTimes:
+    """When NVML is restarted because a card is missing: at once, and then ever less often."""
+
+    def __init__(self) -> None:
+        self._pause = self._left = 0
+
+    def is_due(self, missing: bool) -> bool:
+        """To be asked at each read. `missing`: a card is."""
+        if not missing:
+            self._pause = self._left = 0
+        elif self._left:
+            self._left -= 1
+        else:
+            self._pause = min(2 * self._pause or RESTART_FIRST, RESTART_MOST)
+            self._left = self._pause - 1
+            return True
+        return False
 
 
 def _minor(uuid: str) -> int | None:

@@ -22,28 +22,49 @@ NUMA_WORDS: Final = 16
 
 
 def all_cards() -> list[Card]:
-    """The cards that answer, and their MIG devices."""
+    """The cards that NVML lists, and their MIG devices; `unread` are those of which it tells no
+    more than the UUID at the moment. A card that is lost is left out."""
     found: list[Card] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
-            found.extend(_card_and_instances(pynvml.nvmlDeviceGetHandleByIndex(index)))
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            card = _read(handle, _whole)
+            found.append(card)
+            if not card.unread:
+                found.extend(_instances(handle, card))
         except pynvml.NVMLError as error:
             log.warning("a card does not answer", index=index, error=error)
     return found
 
 
-def _card_and_instances(handle: Any) -> Iterator[Card]:
-    """A card, and if MIG divides it its instances: with its health, as they tell none. NVLinks and
-    utilization are the card's alone."""
-    card = replace(
+def _read(handle: Any, read: Callable[[Any], Card]) -> Card:
+    """What `read` tells of a card or an instance. Raises NVMLError where it is lost, or does not
+    even tell its UUID."""
+    try:
+        return read(handle)
+    except pynvml.NVMLError_GpuIsLost:
+        raise
+    except pynvml.NVMLError as error:
+        uuid = text(pynvml.nvmlDeviceGetUUID(handle))
+        log.warning("a card does not answer", card=uuid, error=error)
+        return Card(uuid, 0, "", unread=str(error))
+
+
+def _whole(handle: Any) -> Card:
+    return replace(
         _card(handle),
         numa=_numa(handle),
         divided=mig.is_divided(handle),
         readings=_readings(handle),
     )
-    yield card
-    for one in mig.handles(handle):
-        yield replace(
+
+
+def _instances(handle: Any, card: Card) -> Iterator[Card]:
+    """A card's MIG devices, with its health, as they tell none. NVLinks and utilization are the
+    card's alone."""
+
+    def instance(one: Any) -> Card:
+        return replace(
             _card(one),
             numa=card.numa,
             readings=replace(
@@ -51,6 +72,9 @@ def _card_and_instances(handle: Any) -> Iterator[Card]:
             ),
             instance=mig.place_of(one, card.uuid),
         )
+
+    for one in mig.handles(handle):
+        yield _read(one, instance)
 
 
 def _card(handle: Any) -> Card:
