@@ -33,7 +33,7 @@ class DeviceID(NamedTuple):
 
     namespace: str
     shadow: str
-    index: int  # in place of tuple.index, which nobody needs here
+    index: int  # type: ignore[assignment]  # in place of tuple.index, which nobody needs
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.short}"
