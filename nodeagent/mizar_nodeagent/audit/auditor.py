@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ from mizar_nodeagent.audit.compare import (
     ProcessWithoutShim,
     SlotCard,
     compare,
+    unlimited,
 )
 from mizar_nodeagent.audit.kill import kill
 from mizar_nodeagent.audit.unaccounted import Unaccounted, UnaccountedMemory
@@ -180,9 +181,12 @@ class Auditor:
         found = []
         for slot in slots:
             pod = pods.get(slot.owner.pod_uid) if slot.owner else None
-            if slot.owner is None or pod is None or not self._has_shim(slot):
+            if slot.owner is None or pod is None:
                 continue
-            ids = {one for one, name in pod.container_ids if name == slot.owner.container}
+            ids = frozenset(one for one, name in pod.container_ids if name == slot.owner.container)
+            if not self._has_shim(slot):
+                found.append(unlimited(slot.name, slot.owner, pod.uids, ids))
+                continue
             # A limits file that is gone or damaged names no cards to audit.
             audited = _audited(slot, pod.uids, ids)
             # The kubelet does not name init containers, but they live while they have processes.
@@ -204,7 +208,7 @@ class Auditor:
         return carving.carve.isolation if carving else None
 
 
-def _audited(slot: Slot, uids: frozenset[str], ids: Collection[str]) -> AuditedContainer | None:
+def _audited(slot: Slot, uids: frozenset[str], ids: frozenset[str]) -> AuditedContainer | None:
     assert slot.owner is not None
     try:
         region = limits_file.read(slot.limits)
@@ -218,7 +222,7 @@ def _audited(slot: Slot, uids: frozenset[str], ids: Collection[str]) -> AuditedC
     holdings = dict(zip(uuids, found.holdings, strict=True))
     uses = {uuid: card.code_uses for uuid, card in zip(uuids, found.cards, strict=True)}
     return AuditedContainer(
-        slot.name, slot.owner, uids, frozenset(ids), holdings, found.alive, uses, found.past
+        slot.name, slot.owner, uids, ids, holdings, found.alive, uses, found.past
     )
 
 

@@ -33,6 +33,13 @@ class AuditedContainer:
     past: frozenset[ProcessKey] = frozenset()
 
 
+def unlimited(
+    slot: str, owner: Owner, pod_uids: frozenset[str], ids: frozenset[str]
+) -> AuditedContainer:
+    """A container that no limits bind: its processes are its own, and nothing is found of them."""
+    return AuditedContainer(slot, owner, pod_uids, ids, {}, frozenset(), {})
+
+
 @dataclass(frozen=True)
 class ProcessWithoutShim:
     """A process with memory on a card that never registered, or not for all of its work.
@@ -154,4 +161,4 @@ def _home(
     exact = [one for one in of_pod if process.container_id in one.ids]
     # A restarted container may have several slots: the one it registered in, or the newest.
     exact = [one for one in exact if process.key in one.alive] or exact
-    return next(reversed(exact or of_pod), None)
+    return next(reversed(exact or [one for one in of_pod if one.holdings]), None)

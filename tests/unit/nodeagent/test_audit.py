@@ -19,7 +19,13 @@ from mizar_core.models import Isolation
 from mizar_nodeagent import container_processes
 from mizar_nodeagent.audit import auditor
 from mizar_nodeagent.audit.auditor import EVERY_S, STEADY, Auditor
-from mizar_nodeagent.audit.compare import AuditedContainer, AuditResult, Finding, compare
+from mizar_nodeagent.audit.compare import (
+    AuditedContainer,
+    AuditResult,
+    Finding,
+    compare,
+    unlimited,
+)
 from mizar_nodeagent.audit.kill import kill
 from mizar_nodeagent.audit.unaccounted import AUDITS, Unaccounted, UnaccountedMemory
 from mizar_nodeagent.container.slots import Owner
@@ -212,6 +218,17 @@ def test_a_container_of_the_pod_without_a_slot_counts_for_the_one_that_has_one()
     assert len(result.without_shim) == 1
 
 
+def test_a_container_that_may_be_without_limits_is_taken_for_no_other() -> None:
+    """Two containers of one pod: one has opted out, and the other pays for nothing of it."""
+    limited = known("b", ids=frozenset({"1" * 64}))
+    free = unlimited("a", replace(OWNER, container="free"), limited.pod_uids, frozenset({ID}))
+    aside = process(501, container_id="2" * 64, key=(1, 1))
+    for both in ([free, limited], [limited, free]):
+        result = compared({500: GIB, 501: MIB}, [process(key=OTHER), aside], both)
+        assert excess_of(result) == {"b": {(1, 1): MIB}}
+        assert [one.process for one in result.without_shim] == [aside]
+
+
 def test_other_pods_are_left_alone() -> None:
     foreign = process(pod_uid=UID.replace("1", "f"))
     result = compared({500: GIB}, [foreign], [known()])
@@ -312,7 +329,7 @@ class Node:
 
     def __init__(self, folder: Path, isolation: Isolation) -> None:
         state, slots = one_container(folder, isolation)
-        self._state = state
+        self._state, self.slots = state, slots
         (slot,) = slots.all()
         limits_file.create_empty(slot.limits)
         usage_file.create(slot.usage)
@@ -490,6 +507,18 @@ def test_what_must_not_be_killed_is_said(
     refusal = Mock(side_effect=PermissionError(1, "Operation not permitted"))
     monkeypatch.setattr(signal, "pidfd_send_signal", refusal)
     assert "cannot be killed: [Errno 1]" in kill(found, node.proc)
+
+
+async def test_a_container_that_opted_out_is_no_concern_of_its_neighbour(tmp_path: Path) -> None:
+    node = Node(tmp_path, Isolation())
+    put_process(node.proc, 500, CGROUP)
+    node.on_card = {500: 300 * MIB}
+    own = node.slots.all()[0]
+    sibling = replace(own, name="a", owner=replace(OWNER, container="other"))
+    out = replace(own, shim=False, opted_out=True)
+    node.slots.all = lambda: [sibling, out]
+    await node.audit(AUDITS + 1)
+    assert node.warnings == []
 
 
 async def test_a_container_that_asked_for_no_shim_is_left_alone(tmp_path: Path) -> None:
