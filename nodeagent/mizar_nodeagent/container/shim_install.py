@@ -18,15 +18,17 @@ PRELOAD = f"{IN_CONTAINER}\n".encode()
 
 @dataclass(frozen=True)
 class Shim:
-    """Host paths of the library and of the ld.so.preload that names it."""
+    """`library`: its path on the host."""
 
     library: Path
-    preload: Path
 
     def copy_library(self, target: Path) -> None:
-        """A copy for one container, readable by any user in it. Raises OSError."""
-        shutil.copyfile(self.library, target)
-        target.chmod(0o755)
+        """A copy for one container, readable by any user in it, whole or not there. Raises
+        OSError."""
+        part = target.with_suffix(".part")
+        shutil.copyfile(self.library, part)
+        part.chmod(0o755)
+        part.replace(target)
 
     def copy_preload(self, target: Path) -> None:
         """As copy_library. Raises OSError."""
@@ -45,9 +47,8 @@ def install(source: Path, state_dir: Path) -> Shim:
     folder = state_dir / "lib"
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(content).hexdigest()[:12]
-    shim = Shim(folder / f"libmizar-{digest}.so", folder / "ld.so.preload")
+    shim = Shim(folder / f"libmizar-{digest}.so")
     _put(shim.library, content, 0o755)
-    _put(shim.preload, PRELOAD, 0o644)
     return shim
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from mizar_kube.logs import get_logger
-from mizar_nodeagent.container.shim_install import Shim
+from mizar_nodeagent.container.shim_install import PRELOAD, Shim
 from mizar_nodeagent.container.spare_copies import SpareCopies
 from mizar_nodeagent.files import write_atomically
 from mizar_nodeagent.regions import limits_file, usage_file
@@ -180,8 +180,10 @@ class Slots:
         return slot
 
     def complete(self, slot: Slot) -> None:
-        """Make the slot's files, if that was not possible before. Raises OSError."""
+        """Make the slot's files, if that was not possible before, or what is missing of them: an
+        agent may have ended between two. Raises OSError."""
         if slot.name not in self._incomplete:
+            self._make_missing(slot)
             return
         try:
             self._make(slot)
@@ -199,6 +201,25 @@ class Slots:
         # The kubelet waits for this; after a power cut it is restored from the kubelet's record.
         self._keep(slot, durable=False)
 
+    def _make_missing(self, slot: Slot) -> None:
+        """Where the kubelet mounts a file that is not there, the runtime makes a folder of that
+        name, and the container would start without limits."""
+        makers = {
+            slot.limits: limits_file.create_empty,
+            slot.usage: usage_file.create,
+            slot.library: self.spares.take,
+            slot.preload: self.shim.copy_preload,
+        }
+        for path, make in makers.items():
+            if path.is_dir():
+                path.rmdir()
+            if not path.exists():
+                log.warning("a file of a slot is made again", path=path, **slot.names)
+                make(path)
+        wanted = b"" if slot.opted_out else PRELOAD
+        if slot.preload.read_bytes() != wanted:
+            slot.preload.write_bytes(wanted)  # the same file: a container may have it mounted
+
     def describe(self, slot: Slot, resource: str, ids: Iterable[str]) -> Slot:
         """Write the slot.json that was lost, or differs from the kubelet's record."""
         return self._keep(replace(slot, resource=resource, ids=frozenset(ids)))
@@ -215,7 +236,7 @@ class Slots:
         if slot.opted_out == out or not (slot.shim or slot.opted_out):
             return slot
         # The same file: a container that restarts has it mounted.
-        slot.preload.write_bytes(b"" if out else self.shim.preload.read_bytes())
+        slot.preload.write_bytes(b"" if out else PRELOAD)
         return self._keep(replace(slot, opted_out=out, shim=not out))
 
     def remove(self, slot: Slot) -> None:

@@ -283,9 +283,8 @@ def allocator_of(
     one_each: bool = False,
     **access: Any,
 ) -> Allocator:
-    shim = Shim(folder / "lib", folder / "preload")
-    for path in (shim.library, shim.preload):
-        path.touch()
+    shim = Shim(folder / "lib")
+    shim.library.touch()
     slots = Slots(folder / "slots", shim)
     slots.load(0.0)
     choice = AccessChoice(CardAccess(strategy=strategy, **access))

@@ -3,15 +3,18 @@
 import asyncio
 import hashlib
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 
 from mizar_nodeagent import checkpoint
 from mizar_nodeagent.card_health import KnownHealth
 from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container.shim_install import PRELOAD
 from mizar_nodeagent.container.slot_gc import GRACE_S, recorded_slots, unused_slots
 from mizar_nodeagent.container.slots import Owner, Slots, is_slot_path
 from mizar_nodeagent.container.spare_copies import SPARES
@@ -128,6 +131,40 @@ def test_a_slot_gets_the_shim_when_no_copy_is_left(slots: Slots) -> None:
     asyncio.run(slots.spares.fill())
     made = [slots.create(RESOURCE, [D0], 1.0) for _ in range(SPARES + 1)]
     assert {one.library.read_bytes() for one in made} == {b"the shim"}
+
+
+@pytest.mark.parametrize("lost", ["limits", "usage", "libmizar.so", "ld.so.preload"])
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_file_that_an_agent_did_not_live_to_make_is_made_before_a_start(
+    slots: Slots, lost: str, folder: bool
+) -> None:
+    """For a path that is not there, the runtime makes a folder to mount."""
+    slot = slots.create(RESOURCE, [D0], 1.0)
+    whole = {path.name: path.read_bytes() for path in slot.folder.iterdir()}
+    (slot.folder / lost).unlink()
+    if folder:
+        (slot.folder / lost).mkdir()
+    next_agents = again(slots)
+    next_agents.complete(next_agents.all()[0])
+    assert {path.name: path.read_bytes() for path in slot.folder.iterdir()} == whole
+
+
+@pytest.mark.parametrize("out", [False, True])
+def test_what_loads_the_shim_is_as_the_slot_says(slots: Slots, out: bool) -> None:
+    """An agent may end between writing the one and the other."""
+    slot = slots.opt_out(slots.create(RESOURCE, [D0], 1.0), out)
+    before, node = slot.preload.read_bytes(), slot.preload.stat().st_ino
+    slot.preload.write_bytes(PRELOAD if out else b"")
+    slots.complete(slot)
+    assert slot.preload.read_bytes() == before == (b"" if out else PRELOAD)
+    assert slot.preload.stat().st_ino == node, "a container may have it mounted"
+
+
+def test_half_a_copy_of_the_shim_is_none(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "copyfile", Mock(side_effect=OSError(28, "No space left")))
+    with pytest.raises(OSError, match="No space left"):
+        slots.shim.copy_library(slots.root / "libmizar.so")
+    assert not (slots.root / "libmizar.so").exists()
 
 
 def test_a_slot_that_is_whole_is_left_alone(slots: Slots) -> None:
@@ -335,9 +372,9 @@ class TestShim:
         source = tmp_path / "libmizar.so"
         source.write_bytes(b"one")
         first = shim_install.install(source, tmp_path / "state")
-        before = [path.stat().st_ino for path in (first.library, first.preload)]
+        before = first.library.stat().st_ino
         again = shim_install.install(source, tmp_path / "state")
-        assert [path.stat().st_ino for path in (again.library, again.preload)] == before
+        assert again.library.stat().st_ino == before
 
     def test_a_missing_shim_is_an_error_at_start(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigRefused, match="shimPath"):
