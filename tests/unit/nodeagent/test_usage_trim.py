@@ -3,6 +3,8 @@
 import asyncio
 import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.container.usage_trim import TELL_EVERY_S, UsageTrimmer
 from mizar_nodeagent.time_slicing.container_files import Container, ContainerFiles
 from support.logs import logged
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 from unit.nodeagent.makers import OWNER, RESOURCE, device
 
 
@@ -83,6 +85,43 @@ async def test_its_pod_is_told_now_and_then(node: Node) -> None:
     fill(node.second)
     await node.trimmer.trim()
     assert len(node.told) == 2
+
+
+TAKES_IT_AGAIN = """
+import fcntl, os, signal, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+
+def again(*_):
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError:
+        print("refused", flush=True)
+
+signal.signal(signal.SIGIO, again)
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+print("held", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+async def test_nor_does_one_that_is_taken_again_whenever_it_ends(node: Node) -> None:
+    """As by root in a container while no agent runs that has the file open."""
+    size = fill(node.second)
+    tenant = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", TAKES_IT_AGAIN, node.second.usage), stdout=subprocess.PIPE
+    )
+    try:
+        assert tenant.stdout and await tenant.stdout.readline() == b"held\n"
+        async with asyncio.timeout(PATIENCE_S):
+            while node.second.usage.stat().st_size != size:
+                await node.trimmer.trim()
+                await asyncio.sleep(0.01)
+        assert await tenant.stdout.readline() == b"refused\n"
+    finally:
+        tenant.kill()
+        await tenant.communicate()
 
 
 async def test_a_lease_keeps_nobody_from_cutting_it_off(node: Node) -> None:
