@@ -91,6 +91,7 @@ class Agent:
         self._pods = pods
         self._poller = poller
         self._outputs = outputs
+        poller.api_problem = pods.problem
         pods.on_change(self._pod_changed)
 
     def wake(self) -> None:

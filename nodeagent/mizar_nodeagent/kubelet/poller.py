@@ -24,7 +24,8 @@ RETRY_S = 0.5
 
 
 STARTS_S = 30.0
-"""A kubelet that has just started serves before it has been told of its pods; for no longer."""
+"""A kubelet that has just started serves before it has been told of its pods; for no longer, while
+the API server answers."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,9 @@ class KubeletPoller:
         self._waiting_since: float | None = None
         self._failed = False
         self._tried_at = clock()
+        self.api_problem: Callable[[], object] = lambda: None
+        """Why the API server cannot be read; None while it can."""
+        self._api_away_at = float("-inf")
 
     def poll_soon(self) -> None:
         """Poll now: something happened that the kubelet will tell more about."""
@@ -152,10 +156,15 @@ class KubeletPoller:
 
     def _check(self, claims: Claims) -> None:
         """Raises KubeletAway for an answer in which nobody holds anything any more, of a kubelet
-        that may not know its pods yet."""
-        starts = claims.asked_at - self._podresources.restarted_at < STARTS_S
-        if starts and self.claims.all and not claims.all:
-            raise KubeletAway("the kubelet has just started and does not know its pods yet")
+        that may not know its pods yet: for STARTS_S after its restart, or after the API server has
+        come back, from which it gets them."""
+        if self.api_problem() is not None:
+            self._api_away_at = claims.asked_at
+        restarted_at = self._podresources.restarted_at
+        if restarted_at == float("-inf") or claims.all or not self.claims.all:
+            return
+        if claims.asked_at - max(restarted_at, self._api_away_at) < STARTS_S:
+            raise KubeletAway("the kubelet was restarted and does not know its pods yet")
 
     def _take(self, claims: Claims) -> None:
         # A later poll may have been answered first.

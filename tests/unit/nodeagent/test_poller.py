@@ -1,6 +1,7 @@
 """Questions to the kubelet that many ask at once."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,7 +124,34 @@ async def test_a_kubelet_that_has_just_started_is_not_believed_that_nobody_holds
     assert await answered(claims(0.5)), "of one that was there before, and of pods that never were"
     assert await answered(held) == held
     kubelet.restarted_at = 2.0
-    with pytest.raises(KubeletAway, match="just started"):
+    with pytest.raises(KubeletAway, match="does not know its pods"):
         await answered(claims(3))
     assert poller.claims == held
     assert await answered(claims(2 + STARTS_S)) == poller.claims == claims(2 + STARTS_S)
+
+
+async def test_nor_is_one_that_cannot_ask_the_api_server_for_its_pods() -> None:
+    """However long that lasts, and for as long as after a start once it can."""
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    held = Claims((Claim("a", "pod", "main", "nvidia.com/gpu", frozenset({"GPU-1"})),), 1)
+
+    async def answered(answer: Claims) -> Claims:
+        asking = asyncio.create_task(poller.poll_claims())
+        count = len(kubelet.asked)
+        await until(lambda: len(kubelet.asked) > count)
+        kubelet.asked[-1].set_result(answer)
+        return await asking
+
+    poller.api_problem = lambda: "pods: nothing heard"
+    assert await answered(held) == held
+    assert await answered(claims(2)) == claims(2), "of a kubelet that was not restarted"
+    assert await answered(replace(held, asked_at=3)) == replace(held, asked_at=3)
+    kubelet.restarted_at = 4.0
+    for at in (5, 5 + STARTS_S, 3600):
+        with pytest.raises(KubeletAway):
+            await answered(claims(at))
+    poller.api_problem = lambda: None
+    with pytest.raises(KubeletAway):
+        await answered(claims(3600 + STARTS_S - 1))
+    assert await answered(claims(3600 + STARTS_S)) == claims(3600 + STARTS_S)
