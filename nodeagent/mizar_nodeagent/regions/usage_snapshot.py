@@ -6,10 +6,12 @@ import ctypes
 import fcntl
 import os
 import struct
+import time
 from collections.abc import Mapping
 from ctypes import sizeof
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.files import open_promptly
@@ -70,6 +72,9 @@ class CardActivity:
     code_uses: int
     copies: int
 
+
+LIVING_S: Final = 0.2
+"""Seconds of CPU that it may take to find a container's processes: ten times what 1,024 take."""
 
 ProcessKey = tuple[int, int]
 """A process as its container identifies it: (PID in its namespace, start time)."""
@@ -172,9 +177,7 @@ def take(path: Path, cards: int) -> UsageSnapshot:
     descriptor = open_promptly(path, os.O_RDONLY)
     try:
         head, slots = _read_consistently(descriptor, path)
-        living = [
-            index for index, slot in enumerate(slots) if slot.pid and is_alive(descriptor, index)
-        ]
+        living = _living(descriptor, path, slots)
     finally:
         os.close(descriptor)
     past = [index for index in living if slots[index].shim_version == layout.SHIM_PAST]
@@ -185,6 +188,19 @@ def take(path: Path, cards: int) -> UsageSnapshot:
         tuple(_holdings(head, slots, card) for card in range(cards)),
         _keys(slots, past),
     )
+
+
+def _living(descriptor: int, path: Path, slots: Slots) -> list[int]:
+    """The slots whose processes live. Raises RegionDamaged where that takes longer than LIVING_S:
+    the kernel looks through all locks of the file, of which a tenant may make any number."""
+    until = time.thread_time() + LIVING_S
+    found = []
+    for index, slot in enumerate(slots):
+        if slot.pid and is_alive(descriptor, index):
+            found.append(index)
+        if time.thread_time() > until:
+            raise RegionDamaged(f"{path} has too many locks to tell which processes live")
+    return found
 
 
 def _keys(slots: Slots, indexes: list[int]) -> frozenset[ProcessKey]:

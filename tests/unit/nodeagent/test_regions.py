@@ -2,11 +2,13 @@
 
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import signal
 import struct
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -200,6 +202,22 @@ def put_member(
         file.write(struct.pack("<I", begun))
         file.seek(12288 + 1024 * slot + 384)
         file.write(struct.pack("<Q", absent))
+
+
+def test_locks_without_number_hold_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant may lock each byte of the file, and the kernel looks through all locks."""
+    path = tmp_path / "usage"
+    usage_file.create(path)
+    put_usage(path, 0, (0, 0), dict.fromkeys(range(20), 0))
+    for slot in range(20):
+        put_member(path, slot, 100 + slot, 1)
+    assert usage_snapshot.take(path, 1).alive == frozenset()
+    seconds = itertools.count(step=0.1)
+    monkeypatch.setattr(time, "thread_time", lambda: next(seconds))
+    with pytest.raises(RegionDamaged, match="too many locks"):
+        usage_snapshot.take(path, 1)
 
 
 def test_what_processes_hold_tells_whether_they_moved(tmp_path: Path) -> None:
