@@ -1,7 +1,7 @@
 """The delete guard (invariant 3): before a shadow pod is deleted, a live read from the API server
 must show that no pod uses it.
 
-Caches may be behind; only what is read here decides.
+Caches may be behind; only what is read here decides. The deletion itself: see shadow_deletion.py.
 """
 
 from __future__ import annotations

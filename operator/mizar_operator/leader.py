@@ -2,7 +2,7 @@
 
 https://kubernetes.io/docs/concepts/architecture/leases/#leader-election. Clocks of different
 machines are never compared: a holder counts as gone when its Lease has not changed for the whole
-duration on our own clock.
+duration on our own clock. What waits for the Lease: see main.py, `Operator._lead`.
 """
 
 from __future__ import annotations

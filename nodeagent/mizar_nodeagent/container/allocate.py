@@ -1,7 +1,8 @@
 """Answers GetPreferredAllocation and Allocate: quickly, and refusing only misuse.
 
 An error in Allocate fails the pod for good; whether the container may start is decided later, in
-PreStartContainer (prestart.py), whose errors are tried again.
+PreStartContainer (prestart.py), whose errors are tried again. An agent that ends before it answers
+leaves a slot: see slot_gc.py.
 """
 
 from __future__ import annotations

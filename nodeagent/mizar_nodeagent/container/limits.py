@@ -1,4 +1,5 @@
-"""A container's limits on its cards, computed from the carvings of its devices, and as text."""
+"""A container's limits on its cards, computed from the carvings of its devices, and as text. Who
+writes them: see prestart.py and limits_update.py."""
 
 from __future__ import annotations
 
