@@ -40,7 +40,7 @@ FIRST = int(SEED or 0)
 AT_ONCE = 20
 """Schedules per test."""
 
-# A schedule takes about 0.15 s: 60 of them with `make check`, 1,620 with `make test`.
+# A schedule takes about 0.15 s: 60 of them with `make check`, 2,020 with `make test`.
 PARTS = 1 if SEED else max(1, int(3.75 * EFFORT * min(EFFORT, 3) ** 2))
 
 

@@ -103,9 +103,11 @@ class PluginManager:
         return asyncio.create_task(_run_after(before, plugin), name=name)
 
     def _retire_or_restart(self, resource: str, running: _Running, has_devices: bool) -> None:
-        if running.task.done() and not running.task.cancelled():
-            # A bug must cost one registration, not the resource.
-            log.error("a plugin failed", resource=resource, exc_info=running.task.exception())
+        if running.task.done():
+            # A bug must cost one registration, not the resource. Nobody asked it to end, so a task
+            # that was cancelled was cancelled by mistake, as by a gRPC channel that is closed.
+            error = None if running.task.cancelled() else running.task.exception()
+            log.error("a plugin failed", resource=resource, exc_info=error)
             running.task = self._start(resource, running.plugin)
         if has_devices:
             running.empty_since = None

@@ -118,6 +118,30 @@ async def kubelet(tmp_path_factory: pytest.TempPathFactory) -> FakeKubelet:
     return FakeKubelet(tmp_path_factory.mktemp("k"))
 
 
+@pytest.mark.parametrize("error", [ValueError(), asyncio.CancelledError()])
+async def test_a_plugin_that_ends_by_mistake_is_started_again(error: BaseException) -> None:
+    """A cancellation may come out of gRPC, and nobody else ends a plugin that has devices."""
+    runs = []
+
+    class Fails:
+        connected = False
+
+        def update(self, devices: object) -> None: ...
+
+        async def run(self) -> None:
+            runs.append(1)
+            if len(runs) == 1:
+                raise error
+            await asyncio.Event().wait()
+
+    made = PluginManager(lambda name: Fails())  # type: ignore[arg-type,return-value]
+    for _ in range(2):
+        made.apply({R: (ONE,)})
+        await let_run()
+    assert len(runs) == 2
+    await made.close()
+
+
 async def test_the_kubelet_gets_the_list_and_its_changes(kubelet: FakeKubelet) -> None:
     await kubelet.start()
     async with plugins(kubelet) as made:
