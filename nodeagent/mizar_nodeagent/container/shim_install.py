@@ -53,12 +53,13 @@ def install(source: Path, state_dir: Path) -> Shim:
 
 
 def remove_old(shim: Shim, mounted: Container[str]) -> list[Path]:
-    """Remove the libraries that earlier agents installed and no container mounts (`mounted`: host
-    paths); since each container has its own copy, that is all of them. Raises OSError."""
+    """Remove what earlier agents installed and no container mounts (`mounted`: host paths): their
+    libraries, and an ld.so.preload for all. Since each container has its own copies, that is all of
+    it. Raises OSError."""
     folder = shim.library.parent
     old = [
         path
-        for path in sorted(folder.glob("libmizar-*.so"))
+        for path in (*sorted(folder.glob("libmizar-*.so")), *folder.glob("ld.so.preload"))
         if path != shim.library and str(path) not in mounted
     ]
     for path in old:

@@ -195,7 +195,7 @@ class TimeSlicer:
             card.round(now, attended)
         except Exception:
             if not card.failed:
-                log.exception("the time of a card is not dealt out", slots=card.names)
+                log.exception("the time of a card is not dealt out", slot=", ".join(card.names))
             card.failed = True
 
     def _due(self, now: int) -> list[SharedCard]:
