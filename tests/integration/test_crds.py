@@ -13,7 +13,8 @@ import yaml
 from pydantic import ValidationError
 
 from cluster import Cluster
-from mizar_core.models import BUILT_IN_PROFILES, GPUPool, parse_kind
+from mizar_core.models import BUILT_IN_PROFILES, GPUPool
+from support.kinds import parse_kind
 from support.kube import Kube, Object
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

@@ -22,13 +22,14 @@ from hypothesis.stateful import (
 )
 
 from mizar_core.names import BUDGET_NAME, LABEL_IN_USE, LABEL_SHADOW_POD
-from mizar_core.planning import apply_plan, plan
+from mizar_core.planning import plan
 from mizar_kube.errors import Conflict, KubeError, Unavailable
 from mizar_kube.kinds import BUDGET, GPU_QUOTA, POD, SHADOW_POD, Object
 from stateful.harness import KINDS, Harness
 from stateful.memory_api import Crash, Write
 from stateful.model import Model
 from support.effort import effort
+from support.projection import apply_plan
 
 NAMESPACES = ("team-a", "team-b")
 SIZES = (2, 4)

@@ -44,7 +44,7 @@ def _why(draft: Draft, share: ShareView, outcome: DemandOutcome) -> Why | None:
     if assignment.availability is Availability.FREE:
         return None
     if assignment.availability is Availability.COMING:
-        return _coming(draft, assignment)
+        return _coming(assignment)
     if assignment.availability is Availability.BLOCKED:
         return _blocked(draft, share, assignment)
     if denial := outcome.denials.get(share.uid):
@@ -79,7 +79,7 @@ def _not_admitted(draft: Draft, share: ShareView) -> Why:
     )
 
 
-def _coming(draft: Draft, assignment: Assignment) -> Why:
+def _coming(assignment: Assignment) -> Why:
     if assignment.shadow is None:
         return EventReason.WAITING_FOR_SHADOW, "a shadow pod with free devices is starting"
     return EventReason.WAITING_FOR_SHADOW, f"shadow pod {assignment.shadow[1]} is being created"
@@ -151,7 +151,7 @@ def _event(
 ) -> EmitEvent | None:
     match action:
         case CreateShadow():
-            return _created(draft, action)
+            return _created(action)
         case Drain():
             why = DRAINED_FOR.get(action.reason, "its devices go out of use")
             return shadow_event(before[action.shadow], EventReason.SHADOW_DRAINING, why)
@@ -168,7 +168,7 @@ def _deleted(draft: Draft, shadow: ShadowView) -> EmitEvent | None:
     return shadow_event(shadow, EventReason.SHADOW_REAPED, "nobody uses it; its cards go back")
 
 
-def _created(draft: Draft, action: CreateShadow) -> EmitEvent:
+def _created(action: CreateShadow) -> EmitEvent:
     return EmitEvent(
         kind="GPUQuota",
         about=(action.shadow[0], action.quota),

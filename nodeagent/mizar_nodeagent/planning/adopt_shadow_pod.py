@@ -43,7 +43,7 @@ def adopt(pod: Pod, snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> Car
         return Pending("CardsUnknown", "the kubelet has given the shadow pod no card yet")
     if len(uuids) != carve.cards:
         return Pending("CardsUnknown", f"the pod holds {len(uuids)} cards, not {carve.cards}")
-    if problem := _replicated(pod, carve.physical_resource, claims, snapshot):
+    if problem := _replicated(carve.physical_resource, claims, snapshot):
         return problem
     if problem := _not_now(pod.key, uuids, snapshot, known):
         return problem
@@ -62,9 +62,7 @@ def adopt(pod: Pod, snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> Car
     )
 
 
-def _replicated(
-    pod: Pod, resource: str, claims: tuple[Claim, ...], snapshot: NodeSnapshot
-) -> Pending | None:
+def _replicated(resource: str, claims: tuple[Claim, ...], snapshot: NodeSnapshot) -> Pending | None:
     """A card that NVIDIA's plugin gives out several times (time slicing) is carved only for a
     shadow pod that alone has a replica of it. Of several shadow pods the first gets it: the others
     find it carved."""

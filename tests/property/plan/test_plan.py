@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import ReapReason
-from mizar_core.planning import Snapshot, apply_plan, plan
+from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import (
     CreatePod,
     CreateShadow,
@@ -29,6 +29,7 @@ from mizar_core.planning.snapshot import Key, quota_key
 from property.plan.clusters import snapshots
 from property.plan.snapshots import NOW, node, pool, quota, shadow, waiting
 from support.effort import effort
+from support.projection import apply_plan
 
 T = TypeVar("T")
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from mizar_core.models import GPUPool, GPUQuota, parse_kind
+from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.models.meta import ObjectMeta
 from mizar_core.names import DEFAULT_POOL, SPOT_RESOURCE, parse_resource
 from mizar_core.validation import check_pool_among, check_quota_against_pool, check_quota_among
+from support.kinds import parse_kind
 
 ROOT = Path(__file__).resolve().parents[3]
 INSTALLED = GPUPool(metadata=ObjectMeta(name=DEFAULT_POOL))

@@ -38,7 +38,7 @@ def test_unknown_fields_of_a_newer_version_are_dropped() -> None:
 
 def test_what_was_written_is_read_again() -> None:
     quota = _quota(maxCards=3, isolation={"compute": "Hard"}, idleTimeoutSeconds=1)
-    assert models.parse_kind(quota.to_dict()) == quota
+    assert models.GPUQuota.from_dict(quota.to_dict()) == quota
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_quota_overrides_its_pool_field_by_field() -> None:
 def test_a_quota_may_be_for_borrowers_alone() -> None:
     quota = models.GPUQuota.from_dict({"spec": {"spot": {"max": 2}}})
     assert quota.spec.profiles == ()
-    assert models.parse_kind(quota.to_dict()) == quota
+    assert models.GPUQuota.from_dict(quota.to_dict()) == quota
 
 
 def test_usage_is_for_people() -> None:

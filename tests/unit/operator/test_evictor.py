@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mizar_core.names import EventReason
-from mizar_core.planning import Snapshot, apply_plan, plan
+from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import (
     DeleteShadow,
     EmitEvent,
@@ -22,6 +22,7 @@ from mizar_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavaila
 from mizar_kube.kinds import Object, Ref
 from mizar_operator.evictor import BUDGET_RESPECTED_S, Evictor
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
+from support.projection import apply_plan
 
 HELD: dict[str, Any] = {"holders": (("team-a", "p"), ("team-a", "p")), "in_use": True}
 SHARE = replace(waiting("p", 2), node="n1")

@@ -9,10 +9,10 @@ from mizar_core.names import EventReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CancelDrain, CreateShadow, DeleteShadow, Drain, EmitEvent
 from mizar_core.planning.node_fit import HOSTNAME, Needs
-from mizar_core.planning.projection import apply_plan
 from mizar_core.planning.snapshot import CardsOnNode, NodeView, PodView, ShadowView
 from property.plan.snapshots import NOW, at, quota, ready, waiting
 from support.planned import actions, satisfied, small, status
+from support.projection import apply_plan
 
 GPU = "team-a.mizar.share/gpu.2"
 

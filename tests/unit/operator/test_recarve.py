@@ -10,7 +10,7 @@ import pytest
 from mizar_core.carve import Carve
 from mizar_core.models import GPUPool, Isolation
 from mizar_core.names import ANNOTATION_CARVE
-from mizar_core.planning import Snapshot, apply_plan, plan
+from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CreateShadow, Drain, Recarve
 from mizar_core.planning.snapshot import PodView, ShadowView
 from mizar_kube.errors import Conflict
@@ -19,6 +19,7 @@ from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
 from stateful.harness import KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
+from support.projection import apply_plan
 
 GPU = "team-a.mizar.share/gpu.2"
 HELD = (("team-a", "p"),)
