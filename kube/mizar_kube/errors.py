@@ -1,6 +1,6 @@
 """Errors of calls to the API server: one tree, made from its Status objects."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 
 class ConfigError(Exception):
@@ -11,11 +11,8 @@ class KubeError(Exception):
     """The API server refused or failed a call. The message is its own, plus what was asked.
 
     `status` is the HTTP status (0 when no answer came), `reason` the Status object's reason,
-    `retryable` whether the same call may succeed later although nothing was changed,
     `retry_after` the seconds the server asked to wait, if it did.
     """
-
-    retryable: ClassVar[bool] = False
 
     def __init__(
         self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None
@@ -60,8 +57,6 @@ class Invalid(KubeError):
 
 class Unavailable(KubeError):
     """No answer, a timeout, too many requests, or a server error: try again later."""
-
-    retryable: ClassVar[bool] = True
 
 
 _BY_REASON: dict[str, type[KubeError]] = {

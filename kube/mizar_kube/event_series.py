@@ -66,9 +66,8 @@ class Series:
 
 @dataclass
 class EventLog:
-    """The recent events, without I/O. `dropped`: number of events that are never written."""
+    """The recent events, without I/O."""
 
-    dropped: int = 0
     _series: dict[Occurrence, Series] = field(default_factory=dict)
     _buckets: dict[Regarding, TokenBucket] = field(default_factory=dict)
 
@@ -82,8 +81,6 @@ class EventLog:
             now
         ):
             self._series[occurrence] = Series(occurrence, name, at, at, now)
-        else:
-            self.dropped += 1
 
     def due(self, now: float) -> list[Series]:
         """The events to write now: all new ones, and counts that have not been written lately."""
@@ -109,7 +106,6 @@ class EventLog:
     def discard(self, series: Series) -> None:
         """Forget an event that cannot be written."""
         self._series.pop(series.occurrence, None)
-        self.dropped += 1
 
     def tidy(self, now: float) -> None:
         """Forget events that are too old for repeats; it frees memory and writes nothing."""

@@ -47,11 +47,6 @@ class EventRecorder:
         self._log = EventLog()
         self._wake = asyncio.Event()
 
-    @property
-    def dropped(self) -> int:
-        """Events that were not written: too many of one object, or refused by the API server."""
-        return self._log.dropped
-
     def emit(
         self,
         about: Regarding | Object,
@@ -66,7 +61,6 @@ class EventRecorder:
         The same again within ten minutes raises the event's count.
         """
         if len(self._log) >= MOST_KEPT:
-            self._log.dropped += 1
             return
         target = about if isinstance(about, Regarding) else regarding(about)
         occurrence = Occurrence(target, str(reason), note[:NOTE_MAX], warning, action)

@@ -58,8 +58,6 @@ class KopfStore(Generic[T]):
         self, client: KubeClient, kind: Kind, trim: Trim[T], pace: Pace | None = None
     ) -> None:
         self.synced = asyncio.Event()
-        self.corrections = 0
-        """How many changes a list found that no watch had reported."""
         self._client = client
         self._kind = kind
         self._pace = pace or Pace()
@@ -178,7 +176,6 @@ class KopfStore(Generic[T]):
 
     def _listed(self, version: str, corrected: int) -> None:
         if self.synced.is_set() and corrected:
-            self.corrections += corrected
             log.info("a list corrected the copy", kind=self._kind.plural, count=corrected)
         self._lists += 1
         self._listed_version = version

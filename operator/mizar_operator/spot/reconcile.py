@@ -12,7 +12,6 @@ from mizar_core.names import SPOT_RESOURCE, ConditionType
 from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.snapshot import NodeView
 from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
-from mizar_kube.logs import get_logger
 from mizar_kube.work_queue import WorkQueue
 from mizar_operator.announcements import Announcements
 from mizar_operator.caches import SPOT, Caches
@@ -20,8 +19,6 @@ from mizar_operator.reconcile import DUE_SLACK_S
 from mizar_operator.spot.apply import SpotApplier
 from mizar_operator.spot.metrics import SpotMetrics
 from mizar_operator.spot.rules_writer import RulesWriter
-
-log = get_logger(__name__)
 
 
 class SpotReconciler:

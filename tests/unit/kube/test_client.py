@@ -42,33 +42,30 @@ REF = Ref(POD, "p", "ns")
 
 
 @pytest.mark.parametrize(
-    ("code", "reason", "error", "retryable"),
+    ("code", "reason", "error"),
     [
-        (400, "BadRequest", BadRequest, False),
-        (401, "Unauthorized", Unauthorized, False),
-        (403, "Forbidden", Forbidden, False),
-        (404, "NotFound", NotFound, False),
-        (409, "Conflict", Conflict, False),
-        (409, "AlreadyExists", AlreadyExists, False),
-        (410, "Expired", Gone, False),
-        (410, "Gone", Gone, False),
-        (422, "Invalid", Invalid, False),
-        (429, "TooManyRequests", Unavailable, True),
-        (500, "InternalError", Unavailable, True),
-        (503, "ServiceUnavailable", Unavailable, True),
-        (418, "", KubeError, False),
+        (400, "BadRequest", BadRequest),
+        (401, "Unauthorized", Unauthorized),
+        (403, "Forbidden", Forbidden),
+        (404, "NotFound", NotFound),
+        (409, "Conflict", Conflict),
+        (409, "AlreadyExists", AlreadyExists),
+        (410, "Expired", Gone),
+        (410, "Gone", Gone),
+        (422, "Invalid", Invalid),
+        (429, "TooManyRequests", Unavailable),
+        (500, "InternalError", Unavailable),
+        (503, "ServiceUnavailable", Unavailable),
+        (418, "", KubeError),
     ],
 )
-async def test_refusals_are_typed(
-    code: int, reason: str, error: type[KubeError], retryable: bool
-) -> None:
+async def test_refusals_are_typed(code: int, reason: str, error: type[KubeError]) -> None:
     api = FakeApi(others=lambda asked: Answer(status(code, reason, "no, since"), code))
     async with serving(api) as client:
         with pytest.raises(error, match=r"GET /api/v1/namespaces/ns/pods/p: no, since") as caught:
             await client.get(REF)
     assert type(caught.value) is error
     assert (caught.value.status, caught.value.reason) == (code, reason)
-    assert caught.value.retryable is retryable
 
 
 async def test_says_how_long_to_wait() -> None:
