@@ -22,8 +22,6 @@ enum alloc_kind {
     ALLOC_IMPORTED   /* device memory of another process, by its address or handle */
 };
 
-#define ALLOC_OWNER_MAX 1023u
-
 struct alloc {
     union {
         uint64_t bytes;  /* charged; at most MIZAR_BYTES_MAX */

@@ -8,7 +8,7 @@
 const char limits_file_busy[] = "is being written and never finished";
 
 /* zlib's CRC-32, a nibble at a time. */
-uint32_t limits_file_crc(const void *data, size_t bytes) {
+static uint32_t crc_of(const void *data, size_t bytes) {
     static const uint32_t table[16] = {
         0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4,
         0x4db26158, 0x5005713c, 0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c,
@@ -29,8 +29,8 @@ static const char *check(const struct mizar_limits *copy) {
     if (memcmp(copy->magic, MIZAR_LIMITS_MAGIC, sizeof copy->magic)) return "is not a limits file";
     if (copy->version != MIZAR_REGIONS_VERSION) return "has another version than this shim";
     if (copy->size != MIZAR_LIMITS_SIZE) return "has the wrong size";
-    if (limits_file_crc((const char *)copy + MIZAR_LIMITS_CRC_FROM,
-                        MIZAR_LIMITS_CRC_TO - MIZAR_LIMITS_CRC_FROM) != copy->crc)
+    if (crc_of((const char *)copy + MIZAR_LIMITS_CRC_FROM,
+               MIZAR_LIMITS_CRC_TO - MIZAR_LIMITS_CRC_FROM) != copy->crc)
         return "is damaged";
     if (copy->card_count > MIZAR_CARD_MAX) return "names too many cards";
     return NULL;

@@ -20,7 +20,4 @@ extern const char limits_file_busy[];
 /* Reads the limits into `copy`. Returns NULL on success, otherwise what is wrong, for a message. */
 const char *limits_file_read(const struct mizar_limits *limits, struct limits_file_copy *copy);
 
-/* The CRC-32 of the bytes, as zlib computes it. */
-uint32_t limits_file_crc(const void *data, size_t bytes);
-
 #endif
