@@ -217,7 +217,6 @@ def visible(layout: Layout, binaries: Path) -> list[Path]:
 def machine() -> Machine:
     """What the nodes' configuration must heed of this machine."""
     return Machine(
-        cgroup_v1=cgroups.uses_v1(cgroups.hierarchies()),
         may_lower_oom_score=bool(_effective_capabilities() >> CAP_SYS_RESOURCE & 1),
         bridge_filter=network.has_bridge_filter(),
     )

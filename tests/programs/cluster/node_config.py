@@ -26,11 +26,10 @@ Config = dict[str, Any]
 class Machine:
     """What the configuration must heed of the machine.
 
-    `cgroup_v1`: controllers are in cgroup v1. `may_lower_oom_score`: root has CAP_SYS_RESOURCE.
+    `may_lower_oom_score`: root has CAP_SYS_RESOURCE.
     `bridge_filter`: the kernel shows bridged packets to the firewall.
     """
 
-    cgroup_v1: bool
     may_lower_oom_score: bool
     bridge_filter: bool
 

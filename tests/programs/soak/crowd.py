@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import subprocess
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 from typing import Self
 
@@ -27,7 +26,6 @@ class Crowd:
             folder / "machine", cards=1, context_bytes=CONTEXT, context_ns=CONTEXT_NS
         )
         self._node = Node(folder / "node", self.machine, [limit])
-        self._seeds = count(1)
         self._running: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:

@@ -8,8 +8,8 @@ from cluster.credentials import Credentials, make
 from cluster.layout import Layout
 from cluster.node_config import Machine
 
-USUAL = Machine(cgroup_v1=False, may_lower_oom_score=True, bridge_filter=True)
-POOR = Machine(cgroup_v1=True, may_lower_oom_score=False, bridge_filter=False)
+USUAL = Machine(may_lower_oom_score=True, bridge_filter=True)
+POOR = Machine(may_lower_oom_score=False, bridge_filter=False)
 
 
 @pytest.fixture

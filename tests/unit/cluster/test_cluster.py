@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from cluster.cluster import Cluster
-from cluster.errors import ClusterError, CommandFailed, NotSupported
-from cluster.provider import ExistingProvider
+from cluster.errors import CommandFailed, NotSupported
 
 
 @pytest.fixture
@@ -33,8 +32,3 @@ def test_work_on_nodes_is_refused_with_a_sentence(existing: Cluster) -> None:
         existing.restart_kubelet("node-1")
     with pytest.raises(NotSupported, match="loading images"):
         existing.load_image(Path("image.tar"))
-
-
-def test_a_kubeconfig_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(ClusterError, match="no kubeconfig"):
-        ExistingProvider(tmp_path / "none")
