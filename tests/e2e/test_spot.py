@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 LENDS = {"enabled": True, "idleAfterSeconds": 2}
 HALF = {"devices": 2, "min": 0, "max": 1}
-LOW_POWER = {"mizar.share/low-power": "true"}
 WORK = ["cuda-sample", "busy", "--seconds", "4"]
 SAVES = """
 trap 'sleep 3; echo saved > /dev/termination-log; exit 0' USR1

@@ -120,7 +120,6 @@ def test_other_pods_get_no_label(kube: Kube) -> None:
 
 
 SELECTOR = {"selector": {"matchLabels": {"app": "x"}}}
-NEVER = {"restartPolicy": "Never"}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,6 @@ class SpotRules:
     it."""
 
     def __init__(self, cluster: Cluster, broken: Callable[[str], None]) -> None:
-        self._cluster = cluster
         self._api = cluster.api
         self._broken = broken
         self._opened: dict[str, tuple[str, float]] = {}

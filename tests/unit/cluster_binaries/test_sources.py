@@ -11,7 +11,6 @@ from cluster.binaries.progress import Progress
 from .conftest import ReleaseServer
 
 Said = list[str]
-Place = Callable[[], Path]
 
 
 @pytest.fixture

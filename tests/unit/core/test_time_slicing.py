@@ -7,8 +7,6 @@ import pytest
 from mizar_core.models import ComputeMode
 from mizar_core.time_slicing import Sharer, TimeGrant, Window, allowed_share, grants
 
-MS = 1_000_000
-
 
 def hard(name: str, share: int, **more: object) -> Sharer:
     return replace(Sharer(name, "Hard", share, busy=True), **more)  # type: ignore[arg-type]

@@ -31,7 +31,6 @@ class Connection:
         self._reader = reader
         self.writer = writer
         self._stream = -1
-        self._data = b""
         self.registered = pb.RegisterPluginRequest()
         self.events = 0
 

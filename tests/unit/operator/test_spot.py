@@ -42,7 +42,6 @@ from stateful.memory_api import MemoryApi, Write
 
 NOW = parse_time("2026-03-01T12:00:00Z")
 CARDS = "mizar.spot/gpu"
-OPERATOR = Ref(CONFIG_MAPS, CONFIG_MAP, "mizar-system")
 
 
 def pod(name: str, namespace: str = "a", age: int = 60, **spec: Any) -> Object:

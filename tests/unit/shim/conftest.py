@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 from support.waiting import PATIENCE_S
 
 from .slot import BUILD, FOREIGN, MIB, ROOT, Card, Slot, card_uuid, emulated, load_layout
-
-Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,6 @@ from unit.simgpu.harness import Bench
 
 MIB = 1 << 20
 CONTEXT = 300  # MiB
-MODULE = 2
 MS = 1_000_000  # ns
 CARD_LOCKS = 1 << 41  # where state.c has them in the state file
 F_OFD_SETLK = 37  # Linux: a lock of the open file, not of the process

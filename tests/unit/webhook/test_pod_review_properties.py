@@ -12,7 +12,6 @@ from support.effort import effort
 from unit.webhook.builders import Object, decide, patched, patched_object, pool
 
 POOLS = (pool(), pool("shared", tenancy="Shared", resourcePrefix="shared.example.com"))
-NAMESPACE = "team-a"
 
 prefixes = st.sampled_from(
     [
