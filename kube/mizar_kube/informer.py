@@ -7,17 +7,17 @@ watches, restarts of the API server, expired versions, and objects deleted while
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypedDict, TypeVar
+from typing import Any, Protocol, TypedDict, TypeVar
 
 from mizar_kube.backoff import Backoff
 from mizar_kube.client import PAGE_SIZE, WATCH_TIMEOUT_S, KubeClient, WatchEvent
 from mizar_kube.errors import Gone, KubeError
 from mizar_kube.kinds import Kind, Object
 from mizar_kube.logs import get_logger
-from mizar_kube.store import Key, OnChange, Store, Trim, is_newer, key_of
+from mizar_kube.store import Key, StoreReader, Trim, is_newer, key_of
 
 log = get_logger(__name__)
 
@@ -85,7 +85,7 @@ class Copy(Protocol):
         not one, however long it takes: it is asked again and again."""
 
 
-class Informer(Generic[T]):
+class Informer(StoreReader[T]):
     """The copy. `run()` keeps it current until cancelled; `synced` is set after the first list.
 
     Listeners (`on_change`) are called from `run` in the order of changes; they should only put a
@@ -95,42 +95,19 @@ class Informer(Generic[T]):
     def __init__(
         self, client: KubeClient, watched: Watched, trim: Trim[T], timing: Timing | None = None
     ) -> None:
+        super().__init__(trim)
         self.synced = asyncio.Event()
         self._client = client
         self._watched = watched
         self._timing = timing or Timing()
         self._backoff = Backoff(most=self._timing.max_delay, random=self._timing.random)
-        self._store = Store(trim)
         self._version = ""
         self._page_size = self._timing.page_size
         self._heard_at = self._tried_at = self._timing.clock()
 
-    def on_change(self, listener: OnChange[T]) -> None:
-        """Call `listener(old, new)` on every change from now on; it is called at once, as (None,
-        value), for objects already known."""
-        for value in self._store.values():
-            listener(None, value)
-        self._store.listen(listener)
-
-    def get(self, name: str, namespace: str = "") -> T | None:
-        """What is kept of one object, or None."""
-        return self._store.get((namespace, name))
-
-    def values(self) -> list[T]:
-        """All that is kept, in no particular order; the list is the caller's."""
-        return self._store.values()
-
     def items(self) -> list[tuple[Key, T]]:
         """((namespace, name), value) of all objects; the list is the caller's."""
         return self._store.items()
-
-    @property
-    def unreadable(self) -> Mapping[Key, Object]:
-        """The metadata of objects that are there, but which `trim` failed for."""
-        return self._store.unreadable
-
-    def __len__(self) -> int:
-        return len(self._store)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._store

@@ -1,6 +1,6 @@
-"""An informer's objects, and the changes that its listeners are called for."""
+"""The objects of a local copy, and the changes that its listeners are called for."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -163,3 +163,33 @@ class Store(Generic[T]):
                 listener(old, new)
             except Exception:
                 log.exception("a listener failed")
+
+
+class StoreReader(Generic[T]):
+    """What users of a local copy read of its store; a subclass puts the objects there."""
+
+    def __init__(self, trim: Trim[T]) -> None:
+        self._store = Store(trim)
+
+    def on_change(self, listener: OnChange[T]) -> None:
+        """Call `listener(old, new)` on every change from now on, and at once, as (None, value), for
+        each object that is known already."""
+        for value in self._store.values():
+            listener(None, value)
+        self._store.listen(listener)
+
+    def get(self, name: str, namespace: str = "") -> T | None:
+        """What is kept of one object, or None."""
+        return self._store.get((namespace, name))
+
+    def values(self) -> list[T]:
+        """All that is kept, in no particular order; the list is the caller's."""
+        return self._store.values()
+
+    @property
+    def unreadable(self) -> Mapping[Key, Object]:
+        """The metadata of objects that exist, but for which `trim` failed."""
+        return self._store.unreadable
+
+    def __len__(self) -> int:
+        return len(self._store)

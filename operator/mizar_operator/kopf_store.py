@@ -13,16 +13,16 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.kinds import Kind, Object
 from mizar_kube.logs import get_logger
-from mizar_kube.store import Key, OnChange, Store, Trim, is_newer, key_of
+from mizar_kube.store import Key, StoreReader, Trim, is_newer, key_of
 
 log = get_logger(__name__)
 
@@ -46,7 +46,7 @@ class Pace:
     random: Callable[[], float] = random.random
 
 
-class KopfStore(Generic[T]):
+class KopfStore(StoreReader[T]):
     """The copy of all objects of a kind, as `trim` reduces them. `synced` is set after the first
     list.
 
@@ -57,39 +57,16 @@ class KopfStore(Generic[T]):
     def __init__(
         self, client: KubeClient, kind: Kind, trim: Trim[T], pace: Pace | None = None
     ) -> None:
+        super().__init__(trim)
         self.synced = asyncio.Event()
         self._client = client
         self._kind = kind
         self._pace = pace or Pace()
-        self._store = Store(trim)
         self._gone: dict[str, None] = {}
         self._lists = 0
         self._told = False
         self._listed_version = ""
         self._listed_at = self._tried_at = self._pace.clock()
-
-    def on_change(self, listener: OnChange[T]) -> None:
-        """Call `listener(old, new)` on every change from now on, and at once, as (None, value), for
-        each object that is known already."""
-        for value in self._store.values():
-            listener(None, value)
-        self._store.listen(listener)
-
-    def get(self, name: str, namespace: str = "") -> T | None:
-        """The copy of one object, or None."""
-        return self._store.get((namespace, name))
-
-    def values(self) -> list[T]:
-        """All copies, in no particular order; the list is the caller's."""
-        return self._store.values()
-
-    @property
-    def unreadable(self) -> Mapping[Key, Object]:
-        """The metadata of objects that exist, but for which `trim` failed."""
-        return self._store.unreadable
-
-    def __len__(self) -> int:
-        return len(self._store)
 
     def tell(self, type: str | None, obj: Object) -> None:
         """Take in an event of Kopf's: ADDED, MODIFIED, DELETED, or None for an object that it
