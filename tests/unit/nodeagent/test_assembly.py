@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 import grpc
@@ -91,7 +91,7 @@ class Cards:
 
 
 class World:
-    """A node with everything on it."""
+    """A node with everything on it; kubelet and agent run while it is used as a context manager."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -104,6 +104,16 @@ class World:
         (folder / "libmizar.so").write_bytes(b"shim")
         self._running: asyncio.Task[None] | None = None
         self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        await self.kubelet.start()
+        await self.start_agent()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop_agent()
+        await self.kubelet.stop()
+        assert not self.kubelet.crashed
 
     @property
     def config(self) -> Config:
@@ -209,15 +219,8 @@ async def world(
     monkeypatch.setattr(poller, "IDLE_INTERVAL_S", FOR_EVER_S)
     monkeypatch.setattr(agent_loop, "REPLAN_S", FOR_EVER_S)
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
-    made = World(tmp_path_factory.mktemp("w"))
-    await made.kubelet.start()
-    await made.start_agent()
-    try:
+    async with World(tmp_path_factory.mktemp("w")) as made:
         yield made
-    finally:
-        await made.stop_agent()
-        await made.kubelet.stop()
-        assert not made.kubelet.crashed
 
 
 async def test_a_shadow_pod_becomes_devices(world: World) -> None:

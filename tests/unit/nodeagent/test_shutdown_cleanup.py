@@ -26,14 +26,8 @@ async def world(
     monkeypatch.setattr(shutdown_cleanup, "ALLOCATING_FOR_S", 0.0)
     monkeypatch.setattr(shutdown_cleanup, "WITHIN_S", PATIENCE_S)
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
-    made = World(tmp_path_factory.mktemp("w"))
-    await made.kubelet.start()
-    await made.start_agent()
-    try:
+    async with World(tmp_path_factory.mktemp("w")) as made:
         yield made
-    finally:
-        await made.stop_agent()
-        await made.kubelet.stop()
 
 
 def left(world: World) -> set[str]:

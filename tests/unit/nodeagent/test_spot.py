@@ -226,14 +226,8 @@ async def world(
     show(made.proc, os.getpid(), "0::/\n")
     monkeypatch.setattr(assembly, "PROC", made.proc)
     made.api.rules = RULES.to_json()
-    await made.kubelet.start()
-    await made.start_agent()
-    try:
+    async with made:
         yield made
-    finally:
-        await made.stop_agent()
-        await made.kubelet.stop()
-        assert not made.kubelet.crashed
 
 
 async def test_a_sleeping_owners_card_is_lent(world: SpotWorld) -> None:
