@@ -14,7 +14,8 @@ from mizar_core.carve import Carve
 from mizar_core.models import Isolation
 from mizar_core.names import ANNOTATION_CARVE, ANNOTATION_DRAIN, LABEL_SHADOW_POD
 from mizar_nodeagent.cards import Card
-from mizar_nodeagent.container.slots import Owner, Slot
+from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
@@ -29,6 +30,15 @@ UID = "12345678-1234-1234-1234-123456789abc"
 CONTAINER_ID = "ab" * 32
 CGROUP = f"0::/kubepods/pod{UID}/{CONTAINER_ID}\n"
 OWNER = Owner("team-a", "share", UID, "main")
+
+
+def new_slots(folder: Path) -> Slots:
+    """Slots below the folder, none yet. Where the shim belongs there are a few bytes of text."""
+    shim = folder / "libmizar.so"
+    shim.write_bytes(b"the shim")
+    slots = Slots(folder / "slots", shim_install.install(shim, folder))
+    slots.load(0.0)
+    return slots
 
 
 def carve(**changes: Any) -> Carve:

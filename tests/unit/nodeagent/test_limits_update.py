@@ -11,9 +11,8 @@ from mizar_core.carve import CardLimit
 from mizar_core.models import Isolation
 from mizar_core.names import ANNOTATION_CARVE
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.limits_update import LimitsUpdater
-from mizar_nodeagent.container.slots import Owner, Slots
+from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import layout, limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED, MEMORY_MODES, LimitsCard
@@ -26,6 +25,7 @@ from unit.nodeagent.makers import (
     card,
     card_claim,
     device,
+    new_slots,
     shadow,
     shadow_object,
     share,
@@ -306,9 +306,7 @@ async def test_a_pod_that_gets_less_memory_than_its_profile_says_is_told(
 
 def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -> None:
     """A container has a device of each; one of them ends."""
-    (tmp_path / "libmizar.so").write_bytes(b"shim")
-    slots = Slots(tmp_path / "slots", shim_install.install(tmp_path / "libmizar.so", tmp_path))
-    slots.load(0.0)
+    slots = new_slots(tmp_path)
     other, far = "shadow-2-bbbbb", card(2).uuid
     ids = [device(0), device(0, ("team-a", other))]
     slot = slots.assign(
@@ -339,9 +337,7 @@ def test_who_has_files_of_an_unserved_version_keeps_its_limits_and_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a rollback of the agent, say."""
-    (tmp_path / "libmizar.so").write_bytes(b"shim")
-    slots = Slots(tmp_path / "slots", shim_install.install(tmp_path / "libmizar.so", tmp_path))
-    slots.load(0.0)
+    slots = new_slots(tmp_path)
     slot = slots.assign(
         slots.create(RESOURCE, [device(0)], 0.0), Owner("team-a", "share", "uid-share", "main")
     )
@@ -366,9 +362,7 @@ def test_containers_that_get_less_are_limited_before_those_that_get_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An earlier agent changed one of two containers only; then the pool changed again."""
-    (tmp_path / "libmizar.so").write_bytes(b"shim")
-    slots = Slots(tmp_path / "slots", shim_install.install(tmp_path / "libmizar.so", tmp_path))
-    slots.load(0.0)
+    slots = new_slots(tmp_path)
     for index, (name, memory) in enumerate((("more", 2 * GIB), ("less", 16 * GIB))):
         slot = slots.create(RESOURCE, [device(index)], float(index))
         slots.assign(slot, Owner("team-a", name, f"uid-{name}", "main"))

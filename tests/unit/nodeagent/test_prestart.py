@@ -26,6 +26,7 @@ from unit.nodeagent.makers import (
     carve,
     device,
     full_disk,
+    new_slots,
     shadow,
     share,
     share_claim,
@@ -43,10 +44,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        source = folder / "libmizar.so"
-        source.write_bytes(b"the shim")
-        self.slots = Slots(folder / "slots", shim_install.install(source, folder))
-        self.slots.load(0.0)
+        self.slots = new_slots(folder)
         self.recorded: tuple[Entry, ...] = ()
         self.records: Callable[[], tuple[Entry, ...]] = lambda: self.recorded
         self.told: list[str] = []

@@ -14,14 +14,13 @@ from mizar_core.models import Isolation
 from mizar_core.names import SPOT_RESOURCE, container_devices_from, container_devices_ids
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.config import CardAccess, MountConfig
-from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.adjustment import adjustment
 from mizar_nodeagent.container.card_access import Parts
 from mizar_nodeagent.container.granted_cards import Grants
 from mizar_nodeagent.container.runtime_component import RuntimeComponent
 from mizar_nodeagent.container.shim_mounts import shim_mounts
-from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.errors import ContainerRefused, NotYet, StartRefused
 from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.proto import nri_pb2 as pb
@@ -32,6 +31,7 @@ from unit.nodeagent.makers import (
     card_claim,
     carve,
     device,
+    new_slots,
     shadow,
     share,
     snapshot,
@@ -48,10 +48,7 @@ class Node:
     """A node where a share pod's container has passed PreStartContainer and is about to be made."""
 
     def __init__(self, folder: Path) -> None:
-        source = folder / "libmizar.so"
-        source.write_bytes(b"the shim")
-        self.slots = Slots(folder / "slots", shim_install.install(source, folder))
-        self.slots.load(0.0)
+        self.slots = new_slots(folder)
         self.state = AgentState()
         self.warnings: list[tuple[str, str]] = []
         self.slot = self.slots.create(RESOURCE, [device(0)], 0.0, by_nri=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.container import shim_install, slot_gc, slots
+from mizar_nodeagent.container import slot_gc, slots
 from mizar_nodeagent.container.slot_gc import FRESH_S, GRACE_S, SlotGarbageCollector
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway
@@ -19,7 +19,7 @@ from mizar_nodeagent.kubelet import allocation_record
 from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
-from unit.nodeagent.makers import OWNER, RESOURCE, device, share, share_claim, snapshot
+from unit.nodeagent.makers import OWNER, RESOURCE, device, new_slots, share, share_claim, snapshot
 
 D0, D1 = device(0), device(1)
 ASKED_AT = 100.0
@@ -32,10 +32,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.plugin_dir = folder / "plugins"
         self.plugin_dir.mkdir()
-        source = folder / "libmizar.so"
-        source.write_bytes(b"the shim")
-        self.slots = Slots(folder / "slots", shim_install.install(source, folder))
-        self.slots.load(0.0)
+        self.slots = new_slots(folder)
         self.state = AgentState()
         self.record()
 

@@ -32,6 +32,7 @@ from unit.nodeagent.makers import (
     card_claim,
     device,
     full_disk,
+    new_slots,
     shadow,
     share,
     share_claim,
@@ -44,11 +45,7 @@ OWNER = Owner("team-a", "share", "uid-share", "main")
 
 @pytest.fixture
 def slots(tmp_path: Path) -> Slots:
-    source = tmp_path / "libmizar.so"
-    source.write_bytes(b"the shim")
-    made = Slots(tmp_path / "slots", shim_install.install(source, tmp_path))
-    made.load(0.0)
-    return made
+    return new_slots(tmp_path)
 
 
 def again(slots: Slots) -> Slots:

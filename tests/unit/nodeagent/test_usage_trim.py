@@ -9,23 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from mizar_nodeagent.container import shim_install, usage_trim
-from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.container import usage_trim
+from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.container.usage_trim import TELL_EVERY_S, UsageTrimmer
 from mizar_nodeagent.time_slicing.container_files import Container, ContainerFiles
 from support.logs import logged
 from support.waiting import PATIENCE_S, until
-from unit.nodeagent.makers import OWNER, RESOURCE, device
+from unit.nodeagent.makers import OWNER, RESOURCE, device, new_slots
 
 
 class Node:
     """Two slots, and a trimmer whose events are kept."""
 
     def __init__(self, folder: Path) -> None:
-        source = folder / "libmizar.so"
-        source.write_bytes(b"the shim")
-        self.slots = Slots(folder / "slots", shim_install.install(source, folder))
-        self.slots.load(0.0)
+        self.slots = new_slots(folder)
         self.first, self.second = (
             self.slots.assign(self.slots.create(RESOURCE, [device(one)], 1.0), OWNER)
             for one in (0, 1)
