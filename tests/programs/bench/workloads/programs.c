@@ -12,18 +12,13 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-#include "driver.h"
+#include "spin.h"
 
 enum { US = 1000, MS = 1000 * US };
 enum { FUNCTIONS = 5000, BETWEEN_WAITS = 1000, LINE = 64 };
-enum { SHORT_LIVED = 8, UNIT = 25, WORKERS = 16, BURST = 10, NON_BLOCKING = 1, MULTIPROCESSORS = 16 };
+enum { SHORT_LIVED = 8, UNIT = 25, WORKERS = 16, BURST = 10, NON_BLOCKING = 1 };
 
-static const char image[] = ".version 6.4\n.target sm_75\n.address_size 64\n"
-                            ".visible .entry spin_ns(.param .u64 ns) { ret; }\n";
-
-static CUcontext context;
-static CUfunction spin;
-static int blocks;
+static unsigned blocks;
 
 static CUstream new_stream(void) {
     CUstream stream;
@@ -34,7 +29,7 @@ static CUstream new_stream(void) {
 static void launch(CUstream stream) {
     uint64_t ns = 20 * US;
     void *parameters[] = {&ns};
-    DO(cuLaunchKernel, spin, (unsigned)blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL);
+    DO(cuLaunchKernel, spin, blocks, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL);
 }
 
 static void *launch_some(void *stream) {
@@ -90,22 +85,10 @@ static void functions(CUstream *streams) {
         DO(cuModuleGetFunction, &all[i], module, name);
     }
     for (unsigned i = 0;; i++) {
-        CHECK_IS(launch_one(all[i % FUNCTIONS], (unsigned)blocks, 1, 1, 1024, 1, 1, 0, streams[0], NULL,
-                            NULL), CUDA_SUCCESS);
+        CHECK_IS(launch_one(all[i % FUNCTIONS], blocks, 1, 1, 1024, 1, 1, 0, streams[0], NULL, NULL),
+                 CUDA_SUCCESS);
         if (i % BETWEEN_WAITS == 0) DO(cuStreamSynchronize, streams[0]);
     }
-}
-
-static void open_card(void) {
-    CUmodule module;
-    open_driver();
-    DO(cuInit, 0);
-    DO(cuDevicePrimaryCtxRetain, &context, 0);
-    DO(cuCtxSetCurrent, context);
-    DO(cuModuleLoadData, &module, image);
-    DO(cuModuleGetFunction, &spin, module, "spin_ns");
-    DO(cuDeviceGetAttribute, &blocks, MULTIPROCESSORS, 0);
-    blocks *= 2; /* of so many threads, a full wave */
 }
 
 int main(int count, char **arguments) {
@@ -114,6 +97,7 @@ int main(int count, char **arguments) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* nobody asks NVML here, so code should come at once */
     open_card();
+    blocks = 2 * (unsigned)multiprocessors; /* of so many threads, a full wave */
     for (int i = 0; i < WORKERS; i++) streams[i] = new_stream();
     puts("ready");
     fflush(stdout);

@@ -11,20 +11,15 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "driver.h"
+#include "spin.h"
 
-enum { MS = 1000000, SECOND = 1000 * MS, THREADS = 1024, MULTIPROCESSORS = 16, NO_TIMING = 2 };
+enum { MS = 1000000, SECOND = 1000 * MS, THREADS = 1024, NO_TIMING = 2 };
 enum { AHEAD = 2, LINE = 96 };
 enum { OWNERS_NS = MS, BORROWERS_NS = 2 * MS };
 #define MIB ((size_t)1 << 20)
 #define OWNED (1024 * MIB)
 
-static const char image[] = ".version 6.4\n.target sm_75\n.address_size 64\n"
-                            ".visible .entry spin_ns(.param .u64 ns) { ret; }\n";
-
-static CUfunction spin;
 static CUevent done[AHEAD];
-static int blocks;
 
 static uint64_t now_ns(void) {
     struct timespec now;
@@ -33,21 +28,14 @@ static uint64_t now_ns(void) {
 }
 
 static void start(void) {
-    CUcontext context;
-    CUmodule module;
-    open_driver();
-    DO(cuInit, 0);
-    DO(cuDevicePrimaryCtxRetain, &context, 0);
-    DO(cuCtxSetCurrent, context);
-    DO(cuModuleLoadData, &module, image);
-    DO(cuModuleGetFunction, &spin, module, "spin_ns");
-    DO(cuDeviceGetAttribute, &blocks, MULTIPROCESSORS, 0);
+    open_card();
     for (int i = 0; i < AHEAD; i++) DO(cuEventCreate, &done[i], NO_TIMING);
 }
 
 static void launch(uint64_t ns, CUevent event) {
     void *parameters[] = {&ns};
-    DO(cuLaunchKernel, spin, (unsigned)blocks, 1, 1, THREADS, 1, 1, 0, NULL, parameters, NULL);
+    DO(cuLaunchKernel, spin, (unsigned)multiprocessors, 1, 1, THREADS, 1, 1, 0, NULL, parameters,
+       NULL);
     DO(cuEventRecord, event, NULL);
 }
 
