@@ -1,8 +1,8 @@
 """Breaks a cluster at random, and mends it: programs are killed, cards fail, users come and go.
 
-Faults that last (a program that is down, a failed card) are kept in `down` with what ends each. All
-chance is drawn from one seed; what happens beside it does not repeat, so a seed alone replays the
-faults but not their moments.
+Faults that last (a program that is down, a failed card) are kept in `down`, each with the function
+that ends it. All random choices come from one seed. What else happens at the same time differs from
+run to run, so a seed repeats the faults but not the moments at which they meet the cluster.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from support.objects import SHARE_PODS
 from support.waiting import wait_for
 
 PAUSE_S = (0.1, 2.0)
-"""Between two faults, at least and at most."""
+"""Seconds between two faults: at least, and at most."""
 RESTARTS = 2
-"""A pod whose containers were started again more often is replaced instead of killed: the kubelet
-would wait minutes before the next start."""
+"""A pod whose containers were started again more often than this is replaced instead of killed: the
+kubelet would wait minutes before the next start."""
 ORDER = ("API server", "containerd", "kubelet", "card")
-"""What is mended first: a kubelet needs containerd, and a card the agent."""
+"""The order of mending: a kubelet needs containerd, and a card needs the agent."""
 
 Mend = Callable[[], None]
 
 
 @dataclass(frozen=True)
 class Users:
-    """A Deployment of `most` pods at most, all of which the cluster has room for. `shares`: of a
-    card, not whole ones."""
+    """A Deployment of at most `most` pods, all of which the cluster has room for. `shares`: whether
+    the pods share cards instead of holding whole ones."""
 
     tenant: str
     name: str
@@ -46,7 +46,7 @@ class Users:
 
 @dataclass
 class Chaos:
-    """Strikes a cluster on which these users run."""
+    """Causes faults on a cluster on which these users run."""
 
     kube: Kube
     cluster: Cluster
@@ -55,14 +55,14 @@ class Chaos:
     down: dict[str, Mend] = field(default_factory=dict)
 
     def storm(self, seconds: float) -> None:
-        """Fault upon fault for so long; some last until `calm`."""
+        """Cause one fault after the other for so long; some of them last until `calm`."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             strike = self.random.choice(self._strikes())
             try:
                 self._tell(strike() or "")
             except CommandFailed as refused:
-                # The API server or containerd is away, or the victim went in this moment.
+                # The API server or containerd is away, or what was to be killed has just ended.
                 self._tell(f"not done: {str(refused).splitlines()[-1]}")
             if self.down and self.random.random() < 0.3:
                 self._mend(self._next())
@@ -74,7 +74,8 @@ class Chaos:
             self._mend(self._next())
 
     def _strikes(self) -> list[Callable[[], str | None]]:
-        """Users move as often as programs die; of a kind, each is as likely as the others."""
+        """The choices for the next fault. Users come and go as often as programs die; among several
+        of a kind, each is as likely as the others."""
         churn = [self._scale, self._delete_pods, self._restart_users]
         return [*churn, *churn, self._kill_component, self._replace_component, *self._lasting()]
 
@@ -142,7 +143,8 @@ class Chaos:
         )
 
     def _fail_card(self) -> str | None:
-        """One at a time; it drops off the bus, or reports an XID until somebody repairs it."""
+        """Fail one card at a time: it drops off the bus, or reports an XID until somebody repairs
+        it."""
         if any(name.startswith("card") for name in self.down):
             return None
         node, xid = self._node(), self.random.choice((0, 79))
@@ -189,8 +191,8 @@ def fail_card(node: Node, uuid: str, xid: int) -> None:
 
 
 def repair_card(node: Node, uuid: str) -> None:
-    """The card is well and back, and the agent is told, since a fault outlives it. Returns at once,
-    also where no agent runs: `await_repairs` waits for it."""
+    """Make the card healthy again and tell the agent, which remembers faults across restarts.
+    Returns at once, also where no agent runs: `await_repairs` waits for it."""
     with Machine(node.simgpu_dir) as machine:
         machine.restore(uuid)
     (node.path("/var/lib/mizar") / f"{REPAIRED}{uuid}").touch()

@@ -1,4 +1,5 @@
-"""Mizar's own programs in a cluster, to be ended and waited for; containers without API server."""
+"""Ends Mizar's own programs in a cluster and waits for them; reaches containers without the API
+server."""
 
 from uuid import uuid4
 

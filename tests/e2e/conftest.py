@@ -1,9 +1,10 @@
-"""One local cluster for the run, one tenant with its own namespaces for each test.
+"""One local cluster for the run, and for each test a tenant with its own namespaces.
 
-MIZAR_E2E_CLUSTER=name reuses a cluster that is up (`make up`), for quick turns while writing tests.
+MIZAR_E2E_CLUSTER=name reuses a cluster that is up (`make up`), which saves time while writing
+tests.
 
-A watcher looks at all nodes meanwhile. What it finds fails the test that ran; one that takes a
-card from its users on purpose says so by the fixture `expected_faults`.
+A watcher looks at all nodes while the tests run. What it finds fails the test that ran; a test that
+takes a card from its users on purpose says so by the fixture `expected_faults`.
 """
 
 import os
@@ -45,17 +46,15 @@ def mizar_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def possible_faults() -> list[str]:
-    """A test that may cause faults, depending on where pods go and when they end, adds words that
-    they contain."""
+    """A test that may cause faults, depending on where pods go and when they end, adds to this list
+    words that the faults' messages contain."""
     return []
 
 
 @pytest.fixture(autouse=True)
 def expected_faults(possible_faults: list[str]) -> Iterator[list[str]]:
-    """A test that causes faults takes this list, adds words that they contain, and must cause them.
-
-    All others fail where the watchers found any.
-    """
+    """A test that causes faults takes this list, adds words that the faults' messages contain, and
+    must cause them. All other tests fail if the watchers found a fault."""
     expected: list[str] = []
     yield expected
     found = [fault for watcher in working for fault in watcher.found()]
@@ -66,7 +65,7 @@ def expected_faults(possible_faults: list[str]) -> Iterator[list[str]]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how closely was watched."""
+    """Say how often the watchers looked."""
     for report in reports:
         terminalreporter.line(f"watched {report}")
 
@@ -79,7 +78,8 @@ def kube(mizar_cluster: Cluster) -> Kube:
 
 @dataclass
 class Stage:
-    """What one test makes: tenants (namespaces) and pools of its own; all of it goes at the end."""
+    """What one test makes: tenants (namespaces) and pools of its own. All of it is deleted at the
+    end."""
 
     kube: Kube
     mark: str = field(default_factory=lambda: uuid4().hex[:5])
@@ -95,8 +95,8 @@ class Stage:
         return name
 
     def tenant(self, *profiles: Object, pool: str | None = None, **quota: object) -> str:
-        """A namespace; with a quota for these profiles, or of what else is said, when any is
-        given."""
+        """A namespace. It has a quota for these profiles, or for what else is given, if anything
+        is."""
         name = f"t{len(self.tenants)}-{self.mark}"
         self.tenants.append(name)
         self.kube.apply(objects.namespace(name))
@@ -106,10 +106,11 @@ class Stage:
         return name
 
     def clear(self) -> None:
-        """Delete everything, and wait until the cards are free again, whole ones as well.
+        """Delete everything, and wait until the cards are free again, whole cards as well.
 
-        Users first: shadow pods that go with their namespace keep their cards for a while. Nobody
-        waits for the namespaces, which Kubernetes keeps for six seconds: their names never return.
+        Users are deleted first: shadow pods that are deleted with their namespace keep their cards
+        for a while. Nothing waits for the namespaces, which Kubernetes keeps for six seconds: no
+        later test uses their names.
         """
         for tenant in self.tenants:
             self._end_users(tenant)
@@ -137,7 +138,7 @@ class Stage:
 
 @pytest.fixture
 def stage(kube: Kube) -> Iterator[Stage]:
-    """An empty stage; whatever a test puts on it goes when the test ends."""
+    """An empty stage; whatever a test puts on it is deleted when the test ends."""
     stage = Stage(kube)
     try:
         yield stage

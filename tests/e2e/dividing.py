@@ -1,4 +1,4 @@
-"""Divides a node's simulated cards by MIG, as nvidia-smi mig does, while a test runs."""
+"""Divides a node's simulated cards by MIG, as `nvidia-smi mig` does, while a test runs."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ CARDS = "nvidia.com/gpu"
 
 
 def offered(kube: Kube, node: Node, resource: str) -> int:
-    """How many the node has to give."""
+    """How many of the resource the node has to give."""
     found = kube.get("node", node.name)
     assert found is not None
     return int(found["status"]["allocatable"].get(resource, 0))
@@ -23,8 +23,8 @@ def offered(kube: Kube, node: Node, resource: str) -> int:
 def divided(
     kube: Kube, node: Node, strategy: Literal["single", "mixed"], *sizes: Sequence[str]
 ) -> Iterator[list[str]]:
-    """The node's cards, in order, divided into instances of these sizes, and announced by NVIDIA's
-    plugin; gives the instances' UUIDs. The cards are whole again at the end."""
+    """Divide the node's cards, in order, into instances of these sizes, which NVIDIA's plugin
+    announces; gives the instances' UUIDs. At the end the cards are whole again."""
     with Machine(node.simgpu_dir) as machine:
         cards = [card.uuid for card in machine.cards]
         machine.mig_strategy = strategy
@@ -47,7 +47,8 @@ def divided(
 
 
 def _divide(machine: Machine, card: str, *sizes: str) -> list[str]:
-    """Divide a card once nobody uses it: the node agent may just try what a context costs."""
+    """Divide a card once nothing uses it: the node agent may just be measuring what a context
+    costs."""
 
     def attempt() -> tuple[list[str]]:
         try:

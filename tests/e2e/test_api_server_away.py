@@ -40,14 +40,14 @@ HALF = {"devices": 2, "min": 0, "max": 1}
 PODS = ("left", "right")
 LOOK_S = 2.0
 LOW, HIGH = 0.35, 0.55
-"""Of the card's time, what a pod gets of its half at least, on a machine that is busy, and at
-most."""
+"""What a pod gets of the card's time, of which half is its share: at least, on a busy machine, and
+at most."""
 
 
 @dataclass(frozen=True)
 class Sharers:
-    """Two pods that work on a card without a pause, each with half of its time and memory. All
-    that is asked here, the node alone answers."""
+    """Two pods that work on a card without a pause, each with half of its time and memory. Every
+    question here is answered by the node alone."""
 
     cluster: LocalCluster
     node: Node
@@ -56,7 +56,7 @@ class Sharers:
     card: str
 
     def container(self, pod: str) -> str:
-        """The ID of the pod's container that lives."""
+        """The ID of the pod's container that runs."""
         return living_container(self.node, f"{self.tenant}/{pod}")
 
     def run(self, pod: str, *words: str) -> tuple[int, str]:
@@ -64,13 +64,15 @@ class Sharers:
         return wait_for(f"what {words} says in {pod}", lambda: self._ask(pod, *words))
 
     def _ask(self, pod: str, *words: str) -> tuple[int, str] | None:
-        """None where ctr has lost the output, as it may of a short command on a busy machine."""
+        """Status and output; None where ctr has lost it, as may happen to a short command on a busy
+        machine."""
         where = (self.cluster, self.node.name, self.container(pod))
         done = exec_in_container(*where, *words, check=False)
         return (done.returncode, str(done.stdout)) if done.stdout else None
 
     def check(self) -> None:
-        """Each is kept within its memory, sees its card alone, and has its half of the time."""
+        """Assert that each pod is kept within its memory, sees its card alone, and has its half of
+        the time."""
         for pod in PODS:
             status, answer = self.run(pod, "cuda-sample", "alloc", "12000")
             assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer, answer
@@ -81,7 +83,7 @@ class Sharers:
         wait_for("both to have their half of the time", self._halves)
 
     def kill(self, pod: str) -> None:
-        """SIGKILL the pod's container; another has started on return."""
+        """SIGKILL the pod's container; on return another has started."""
         before = self.container(pod)
         kill_container(self.node, before)
         wait_for(f"{pod} to start again", lambda: self.container(pod) != before)
@@ -102,8 +104,9 @@ class Sharers:
 def test_pods_never_notice_that_the_api_server_is_away(
     kube: Kube, stage: "Stage", mizar_cluster: LocalCluster
 ) -> None:
-    """Limits are kept, time is shared, containers and the agents are killed and come back,
-    the owner of a lent card gets it. Then statuses are right, and nothing else was restarted."""
+    """Limits are kept and time is shared; containers and agents are killed and come back; the owner
+    of a lent card gets it back. When the API server is there again, statuses become right, and
+    nothing else was restarted."""
     tenant = stage.tenant(HALF, pool=stage.pool(isolation={"compute": "Hard"}))
     kube.apply(*(share_pod(tenant, name, command=BUSY) for name in PODS))
     kube.wait_running(tenant, *PODS)
@@ -113,7 +116,8 @@ def test_pods_never_notice_that_the_api_server_is_away(
     node = node_of(kube, mizar_cluster, tenant, PODS[0])
     agents = _restarts(kube)
     with lent(kube, stage, mizar_cluster) as loan, Machine(node.simgpu_dir) as machine:
-        # The loan's next agent has to see the owner work before anybody tells it of pods.
+        # The next agent that looks after the loan must see the owner work before it has heard of
+        # any pod.
         killed = {one.name: (one, _agent_of(kube, one)) for one in (node, loan.node)}
         sharers = Sharers(mizar_cluster, node, machine, tenant, card)
         sharers.check()
@@ -135,8 +139,8 @@ def test_pods_never_notice_that_the_api_server_is_away(
         finally:
             mizar_cluster.start_api_server()
         back = time.monotonic()
-        # Agent and operator ask for it every 30 s by now, one after the other; the kubelet may wait
-        # before it starts an operator again that lost its Lease more than once.
+        # By now agent and operator ask for the pod every 30 s, one after the other; and the kubelet
+        # may wait before it starts an operator again that has lost its Lease more than once.
         kube.wait_gone("pod", loan.borrows, BORROWER, timeout=300)
         print(f"the borrower's pod was gone {time.monotonic() - back:.0f} s after it was back")
         loan.wait_evicted()
@@ -167,7 +171,7 @@ def _agent_of(kube: Kube, node: Node) -> Object:
 
 
 def _kill_agent(node: Node, agent: Object) -> None:
-    """SIGKILL the agent's container; another has started on return."""
+    """SIGKILL the agent's container; on return another has started."""
     pod = f"{agent['metadata']['namespace']}/{agent['metadata']['name']}"
     before = container_id(agent["status"]["containerStatuses"][0])
     kill_container(node, before)

@@ -1,8 +1,8 @@
-"""Each way to give containers their cards, and a tenant who asks for all of them.
+"""Each way to give containers their cards, against a tenant who asks for all of them.
 
 The tenant's variable comes from a ConfigMap, whose keys no admission policy sees. Pods of the
-runtime class nvidia run under a stand-in for NVIDIA's container runtime, which believes what it is
-told.
+runtime class nvidia run under a stand-in for NVIDIA's container runtime, which does what the
+variable says.
 """
 
 import json
@@ -43,7 +43,7 @@ CLASS = {
 
 
 def cdi_file(cards: dict[str, int]) -> Object:
-    """As nvidia-ctk writes it, with cards by UUID. `cards`: their minor numbers."""
+    """A CDI file as nvidia-ctk writes it, with cards by UUID. `cards`: their minor numbers."""
     mounts = [
         {
             "hostPath": outside,
@@ -73,7 +73,7 @@ def cdi_file(cards: dict[str, int]) -> Object:
 
 
 def minors(node: Node) -> dict[str, int]:
-    """Of the node's cards, by UUID."""
+    """Minor numbers of the node's cards, by UUID."""
     with Machine(node.simgpu_dir) as machine:
         return {card.uuid: card.minor for card in machine.health()}
 
@@ -96,8 +96,8 @@ class Access:
         self.kube.run(*rollout, f"--namespace={NAMESPACE}")
 
     def told(self, node: str | None = None) -> set[tuple[str, str]]:
-        """Status and reason of the condition, over the agents' pods. LookupError: one has not told
-        it yet."""
+        """Status and reason of the condition, over the agents' pods. LookupError: an agent has not
+        set it yet."""
         pods = self.kube.all("pods", NAMESPACE, AGENTS)
         found = [
             condition(one, "mizar.share/card-access")
@@ -122,7 +122,7 @@ class Access:
 
 @pytest.fixture(scope="module")
 def access(kube: Kube, mizar_cluster: Cluster) -> Iterator[Access]:
-    """As the chart's local values have it again at the end."""
+    """Changes the way; at the end it is again as in the chart's values for local clusters."""
     kube.apply(CLASS)
     made = Access(kube, mizar_cluster)
     try:
@@ -134,7 +134,7 @@ def access(kube: Kube, mizar_cluster: Cluster) -> Iterator[Access]:
 
 @pytest.fixture
 def cdi(mizar_cluster: Cluster) -> Iterator[None]:
-    """CDI files with the nodes' cards, while the test runs: Auto would settle on them."""
+    """CDI files with the nodes' cards exist while the test runs: Auto would choose CDI for them."""
     for node in mizar_cluster.nodes:
         path = node.path(CDI)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -203,7 +203,7 @@ def card_nodes_inside(kube: Kube, tenant: str, pod: str) -> set[str]:
 def test_the_variable_alone_can_be_overridden(
     kube: Kube, stage: "Stage", access: Access, expected_faults: list[str]
 ) -> None:
-    """What README.md says of EnvVar; it shows as well that the stand-in believes the variable."""
+    """What README.md says of EnvVar. It shows as well that the stand-in follows the variable."""
     access.use(strategy="EnvVar")
     access.wait_told("True", "EnvVar")
     tenant = stage.tenant(HALF)
@@ -219,7 +219,7 @@ def test_the_variable_alone_can_be_overridden(
 def test_without_nri_nothing_starts_until_it_is_back(
     kube: Kube, stage: "Stage", access: Access, mizar_cluster: Cluster
 ) -> None:
-    """containerd comes back without NRI, then with it. Who runs never notices."""
+    """containerd comes back without NRI, then with it. Pods that run notice nothing."""
     access.use(strategy="Auto", nriGives="Auto")
     access.wait_told("True", "NRI")
     tenant = stage.tenant(HALF)
@@ -283,7 +283,7 @@ def restarts(kube: Kube, node: str) -> int:
 def test_one_node_has_settings_of_its_own(
     kube: Kube, stage: "Stage", access: Access, mizar_cluster: Cluster
 ) -> None:
-    """Who runs never notices; a mistake ends no agent."""
+    """Pods that run notice nothing; a mistake in the settings ends no agent."""
     access.use(strategy="Auto", nriGives="Auto", passDeviceSpecs=False)
     access.wait_told("True", "NRI")
     mine, *others = [node.name for node in mizar_cluster.nodes]
@@ -316,7 +316,7 @@ def test_one_node_has_settings_of_its_own(
     access.wait_told("True", "Mounts", mine)
     for other in others:
         assert access.told(other) == {("True", "NRI")}
-    # The agent may say so before its kubelet says that it was started again.
+    # The agent may say so before its kubelet reports that it was started again.
     wait_for("its restart to be counted", lambda: restarts(kube, mine) == before + 1)
     override("{cardAccess: {strategi: CDI}}")
     settings("False", "Refused", "overrides[0].settings.cardAccess.strategi: there is no such")

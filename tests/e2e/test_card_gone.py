@@ -1,4 +1,4 @@
-"""A card drops off the bus under its sharers, and comes back by another number."""
+"""A card drops off the bus while pods share it, and comes back by another number."""
 
 import time
 from collections.abc import Iterator
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 HALF = {"devices": 2, "min": 0, "max": 1}
 GONE_AFTER_S = 60.0
-"""A card that NVML has not listed for so long is gone for good: no reset takes that long."""
+"""Seconds after which a card that NVML does not list is gone for good: no reset takes that long."""
 NEXT_MINOR = 2
-"""The first that is free on a node of two cards."""
+"""The first minor number that is free on a node of two cards."""
 
 
 def test_a_card_that_is_gone_and_comes_back_by_another_number(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster
 ) -> None:
-    """Its sharers are told at once, and evicted when the card is gone for good. Who comes after
-    them gets its device node by the new number, and the neighbour on the other card never does."""
+    """The pods that share the card are told at once, and evicted when the card is gone for good.
+    Pods that come later get its device node by the new number, and the pod on the other card never
+    gets it."""
     node = mizar_cluster.nodes[-1]
     pool = stage.pool(nodeSelector={"kubernetes.io/hostname": node.name})
     near, tenant = (stage.tenant(HALF, pool=pool) for _ in range(2))
@@ -78,13 +79,13 @@ def test_a_card_that_is_gone_and_comes_back_by_another_number(
 
 
 def _evicted(kube: Kube, tenant: str, pods: list[str]) -> bool:
-    """Whether any of them is."""
+    """Whether one of the pods was evicted."""
     return any("ShareEvicted" in dict(kube.events(tenant, pod)) for pod in pods)
 
 
 @contextmanager
 def restored(machine: Machine, card: str, node: Node) -> Iterator[None]:
-    """In the end the card is there, by the number that it has now."""
+    """At the end the card is there, by the number that it has by then."""
     minor = machine.card(card).minor
     try:
         yield

@@ -1,4 +1,5 @@
-"""Everything fails at random, again and again; whenever it ends, all is as it should be.
+"""Everything fails at random, again and again; whenever the faults end, everything is as it should
+be.
 
 MIZAR_CHAOS_MINUTES says for how long (5), MIZAR_SEED with which faults.
 """
@@ -25,17 +26,18 @@ if TYPE_CHECKING:
 MINUTES = float(os.environ.get("MIZAR_CHAOS_MINUTES", "5"))
 STORM_S = 40.0
 SETTLED_WITHIN_S = 420.0
-"""The longest that the kubelet waits before it starts a container again is 5 minutes."""
+"""The kubelet waits at most 5 minutes before it starts a container again."""
 PATIENCE_S = 180.0
-"""For all the rest, at least, once Mizar's programs are back."""
+"""Seconds that everything else is given, at least, once Mizar's programs are back."""
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60 * MINUTES + 1200)]
 
 
 def test_whatever_dies_all_is_well_when_it_is_over(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster
 ) -> None:
-    """After each storm everybody who may run runs, within his limits, and the books agree with the
-    kubelets'; in the end every card is given back. The watcher looks all the while."""
+    """After each storm every pod that may run runs, within its limits, and Mizar's statuses agree
+    with the kubelets' answers; in the end every card is given back. The watcher looks all the
+    time."""
     print(f"MIZAR_SEED={SEED}")
     users = _users(kube, stage)
     chaos = Chaos(kube, mizar_cluster, users, random.Random(SEED))
@@ -58,7 +60,8 @@ def test_whatever_dies_all_is_well_when_it_is_over(
 
 
 def _users(kube: Kube, stage: "Stage") -> list[Users]:
-    """Of halves of two cards, quarters of a third, and the fourth; idle cards go at once."""
+    """Users of halves of two cards, quarters of a third card, and the whole fourth. Idle cards go
+    back at once."""
     pool = stage.pool(
         idleTimeoutSeconds=2, profiles=[{"devices": 2, "cards": 1}, {"devices": 4, "cards": 1}]
     )
@@ -85,7 +88,7 @@ def _users(kube: Kube, stage: "Stage") -> list[Users]:
 
 
 def _whole_card(tenant: str) -> Object:
-    """Its next pod waits for the card of the last."""
+    """A user of a whole card; its next pod waits for the card of the one before."""
     made = deployment(tenant, "users")
     made["spec"]["strategy"] = {"type": "Recreate"}
     made["spec"]["template"]["spec"] = whole_card_pod(tenant, "users")["spec"]
@@ -152,7 +155,7 @@ def _all_run(kube: Kube, users: Users) -> bool:
 
 
 def _share_pods(kube: Kube, tenant: str) -> list[Object]:
-    """Those that have not failed: a Deployment makes another and leaves the failed one there."""
+    """The pods that have not failed: a Deployment replaces a failed pod and leaves it there."""
     return [
         one
         for one in kube.all("pods", tenant, SHARE_PODS)
@@ -161,7 +164,7 @@ def _share_pods(kube: Kube, tenant: str) -> list[Object]:
 
 
 def _slots_match(kube: Kube, cluster: Cluster, users: list[Users]) -> bool:
-    """Nothing is left on the nodes of containers that have ended."""
+    """Assert that no slots are left on the nodes of containers that have ended."""
     for node in cluster.nodes:
         here = [
             pod
@@ -170,7 +173,7 @@ def _slots_match(kube: Kube, cluster: Cluster, users: list[Users]) -> bool:
             for pod in _share_pods(kube, one.tenant)
             if pod["spec"].get("nodeName") == node.name
         ]
-        slots = list(node.path("/var/lib/mizar").glob("slots/*"))  # there may be no such folder
+        slots = list(node.path("/var/lib/mizar").glob("slots/*"))  # the folder may not exist
         assert len(slots) == len(here), f"{node.name}: {len(here)} pods, {len(slots)} slots"
     return True
 
@@ -192,7 +195,8 @@ def _cards_are_free(kube: Kube, cluster: Cluster, users: list[Users]) -> bool:
 
 
 def _explain(kube: Kube, users: list[Users]) -> str:
-    """What is looked at first comes first, since long logs are cut in their middle."""
+    """Print what helps to explain a failure, the most useful first, since long logs are cut in
+    their middle."""
     looks: list[tuple[str, ...]] = [("get", "pods", "--all-namespaces", "--output=wide")]
     looks += [("get", "events", f"--namespace={one.tenant}") for one in users]
     looks += [

@@ -1,4 +1,4 @@
-"""What users of HAMi and of NVIDIA's plugin know, on real nodes: docs/compatibility.md."""
+"""On real nodes, what users of HAMi and of NVIDIA's plugin know: docs/compatibility.md."""
 
 import json
 from collections.abc import Iterator
@@ -33,19 +33,19 @@ def use(cluster: Cluster, kube: Kube, **values: Any) -> None:
     )
     for name in ("daemonset/mizar-nodeagent", "deployment/mizar-webhook"):
         kube.run("rollout", "status", name, "--timeout=240s", f"--namespace={NAMESPACE}")
-    # The API server goes on asking a webhook that it is connected to, until it has ended.
+    # The API server goes on using its connection to a webhook that is ending, until it has ended.
     wait_for("the earlier pods to end", lambda: not leaving(kube))
     wait_until_asked(kube)
 
 
 def leaving(kube: Kube) -> list[Object]:
-    """Mizar's pods that are to end and have not yet."""
+    """Mizar's pods that are being deleted and are still there."""
     return [one for one in kube.all("pods", NAMESPACE) if "deletionTimestamp" in one["metadata"]]
 
 
 @pytest.fixture(scope="module")
 def familiar(kube: Kube, mizar_cluster: Cluster) -> Iterator[None]:
-    """Names and annotations of the others; as it was again at the end."""
+    """Names and annotations of HAMi and NVIDIA's plugin are on; at the end they are as before."""
     use(
         mizar_cluster,
         kube,
@@ -67,7 +67,7 @@ def registers(kube: Kube) -> dict[str, list[Object]]:
 
 
 def vgpu_notes(kube: Kube, tenant: str, pod: str) -> dict[str, str]:
-    """What HAMi's dashboards read from the pod, by the end of the annotation's name."""
+    """What HAMi's dashboards read from the pod, by the last part of the annotation's name."""
     found = kube.get("pod", pod, tenant)
     assert found is not None
     notes = found["metadata"].get("annotations", {})

@@ -1,4 +1,4 @@
-"""Shares of a card's time, from the quota's isolation to what programs get of a simulated card."""
+"""Shares of a card's time, from the quota's isolation to what programs get on a simulated card."""
 
 import shlex
 from typing import TYPE_CHECKING
@@ -38,13 +38,13 @@ def work(kube: Kube, tenant: str, **tenths: int) -> None:
 
 
 def percents(kube: Kube, tenant: str, pod: str) -> list[float]:
-    """How busy its kernels were in each of the last seconds."""
+    """How busy the pod's kernels kept the card in each of the last seconds, in percent."""
     lines = kube.run("logs", pod, f"--namespace={tenant}", "--tail=4").splitlines()
     return [float(one.split()[1]) for one in lines if one.startswith("busy")]
 
 
 def wait_percent(kube: Kube, tenant: str, pod: str, low: float, high: float) -> None:
-    """Wait until the last seconds all lie between."""
+    """Wait until the figures of the last seconds all lie between these two."""
 
     def so() -> bool:
         found = percents(kube, tenant, pod)
@@ -61,7 +61,7 @@ def agents(kube: Kube) -> set[str]:
 
 
 def test_hard_shares_hold_beside_each_other_and_alone(kube: Kube, stage: "Stage") -> None:
-    """Three tenths and seven tenths; what the one leaves is not the other's."""
+    """Three tenths and seven tenths: what one pod leaves unused, the other does not get."""
     tenant = tenant_of_tenths(stage, "Hard")
     work(kube, tenant, three=3, seven=7)
     wait_percent(kube, tenant, "three", 22, 31.5)
@@ -71,7 +71,7 @@ def test_hard_shares_hold_beside_each_other_and_alone(kube: Kube, stage: "Stage"
 
 
 def test_soft_shares_take_what_others_leave(kube: Kube, stage: "Stage") -> None:
-    """Alone all of it; beside another that is busy, the share."""
+    """Alone, a pod has all of the time; beside another that is busy, its share."""
     tenant = tenant_of_tenths(stage, "Soft")
     work(kube, tenant, three=3)
     wait_percent(kube, tenant, "three", 90, 101)
@@ -82,7 +82,7 @@ def test_soft_shares_take_what_others_leave(kube: Kube, stage: "Stage") -> None:
 
 
 def test_another_agent_deals_out_the_time_again(kube: Kube, stage: "Stage") -> None:
-    """Hard shares hold on without one, and Soft ones borrow again as soon as there is one."""
+    """Without an agent Hard shares go on, and Soft ones borrow again as soon as there is one."""
     hard, soft = tenant_of_tenths(stage, "Hard"), tenant_of_tenths(stage, "Soft")
     work(kube, hard, three=3)
     work(kube, soft, three=3)
@@ -95,7 +95,7 @@ def test_another_agent_deals_out_the_time_again(kube: Kube, stage: "Stage") -> N
 
 
 def test_weights_divide_the_card_among_the_busy(kube: Kube, stage: "Stage") -> None:
-    """Two tenths beside two tenths are halves."""
+    """Two pods with two tenths each get a half each."""
     tenant = tenant_of_tenths(stage, "Weighted")
     work(kube, tenant, one=2, two=2)
     wait_percent(kube, tenant, "one", 38, 51.5)
@@ -120,7 +120,7 @@ def test_a_process_without_the_shim_is_reported(kube: Kube, stage: "Stage") -> N
 def test_a_process_without_the_shim_is_killed_where_the_quota_says_strict(
     kube: Kube, stage: "Stage"
 ) -> None:
-    """One process of the container; the others go on."""
+    """One process of the container is killed; the others go on."""
     tenant = stage.tenant({"devices": 2, "min": 0, "max": 1}, isolation={"enforcement": "Strict"})
     survives = f"sh -c {shlex.quote(WITHOUT_SHIM)}; sleep 3600"
     kube.apply(share_pod(tenant, "a", command=["sh", "-c", survives]))
@@ -137,7 +137,7 @@ def test_a_process_without_the_shim_is_killed_where_the_quota_says_strict(
 
 
 def isolation_condition(kube: Kube, tenant: str) -> str:
-    """The status of the pod's condition. LookupError: it has none yet."""
+    """The status of the pod's condition. LookupError: the pod has none yet."""
     pod = kube.get("pod", "a", tenant)
     assert pod is not None
     return str(condition(pod, "mizar.share/isolation-enforced")["status"])

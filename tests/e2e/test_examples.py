@@ -37,7 +37,7 @@ def wanted_pods(folder: Path) -> int:
 
 @pytest.fixture
 def node_for(mizar_cluster: Cluster, kube: Kube) -> Iterator[Callable[[Path], None]]:
-    """Divides cards of a node where an example's pools take MIG devices."""
+    """Divides cards of a node by MIG where an example's pools take MIG devices."""
     with ExitStack() as stack:
 
         def prepare(folder: Path) -> None:
@@ -53,7 +53,7 @@ def node_for(mizar_cluster: Cluster, kube: Kube) -> Iterator[Callable[[Path], No
 def example(
     request: pytest.FixtureRequest, kube: Kube, node_for: Callable[[Path], None]
 ) -> Iterator[Path]:
-    """An example's folder; what it made goes at the end."""
+    """An example's folder; what the example made is deleted at the end."""
     folder: Path = request.param
     node_for(folder)
     yield folder

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 SYSTEM = "mizar-system"
 GIB = 1 << 30
 COMPONENTS = {"operator": "Operator", "webhook": "Webhook", "nodeagent": "Node agent"}
-"""By label: the heading in docs/metrics.md."""
+"""The heading of each component in docs/metrics.md, by the component's label."""
 
 
 def scrape(kube: Kube, component: str) -> str:

@@ -1,4 +1,4 @@
-"""Limits of pods that run follow their pool and quota, within seconds and without a restart."""
+"""Limits of running pods follow their pool and quota, within seconds and without a restart."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 HALF = {"devices": 2, "min": 0, "max": 1}
 SOON_S = 60.0
-"""For the five seconds that it takes, seen through kubectl on a machine that is busy; far from the
-five minutes after which the operator looks at everything again."""
+"""Allowance for a change that takes five seconds, seen through kubectl on a busy machine; far less
+than the five minutes after which the operator looks at everything again."""
 HALF_MIB = 8192
 
 
 def change(kube: Kube, pool: str, **spec: Any) -> None:
-    """The pool says this from now on."""
+    """Change the pool's spec."""
     kube.apply(objects.pool(pool, **spec))
 
 
@@ -43,7 +43,8 @@ def wait_told(kube: Kube, tenant: str, *figures: tuple[int | None, int | None]) 
 
 
 def memory_inside(kube: Kube, tenant: str, pod: str) -> int:
-    """MiB that NVML says the pod may have: CUDA starts no process where all is used."""
+    """MiB that NVML says the pod may have. NVML is asked since CUDA starts no process where all is
+    used."""
     status, answer = kube.exec(tenant, pod, "cuda-sample", "smi")
     assert status == 0, answer
     (total,) = re.findall(r"/ +(\d+)MiB", answer)
@@ -51,7 +52,7 @@ def memory_inside(kube: Kube, tenant: str, pod: str) -> int:
 
 
 def wait_memory(kube: Kube, tenant: str, pod: str, mib: int) -> None:
-    """Wait until it may have so much."""
+    """Wait until the pod may have so much memory."""
     wait_for(
         f"{pod} to be limited to {mib} MiB",
         lambda: memory_inside(kube, tenant, pod) == mib,
@@ -60,7 +61,7 @@ def wait_memory(kube: Kube, tenant: str, pod: str, mib: int) -> None:
 
 
 def alloc(kube: Kube, tenant: str, pod: str, mib: int) -> str:
-    """What one more allocation answers."""
+    """The result of one more allocation."""
     return kube.exec(tenant, pod, "cuda-sample", "alloc", str(mib))[1].splitlines()[0]
 
 
@@ -75,7 +76,7 @@ def profile(**more: Any) -> list[Object]:
 
 
 def test_memory_down_below_use_and_up(kube: Kube, stage: "Stage") -> None:
-    """Who has more than it may have from now on gets nothing more until it has less."""
+    """A pod that has more memory than its new limit gets no more until it has less."""
     pool = stage.pool(profiles=profile())
     tenant = stage.tenant(HALF, pool=pool)
     kube.apply(share_pod(tenant, "a", command=["cuda-sample", "hold", "5120"]))
@@ -102,7 +103,7 @@ def test_memory_down_below_use_and_up(kube: Kube, stage: "Stage") -> None:
 
 
 def test_compute_from_hard_to_soft_to_none_and_back(kube: Kube, stage: "Stage") -> None:
-    """By what the simulated card gives it."""
+    """Measured by the time that the simulated card gives the pod."""
     pool = stage.pool(isolation={"compute": "Hard"})
     tenant = stage.tenant(HALF, pool=pool)
     kube.apply(share_pod(tenant, "a", command=BUSY))
@@ -132,7 +133,8 @@ def test_a_quotas_override_reaches_its_pods_alone(kube: Kube, stage: "Stage") ->
 
 
 def test_a_backend_that_changes(kube: Kube, stage: "Stage") -> None:
-    """Who has the shim keeps to it; who has none says so, and does not start again without."""
+    """A pod with the shim keeps it. A pod without one says that it has no limits, and does not
+    start again without the shim."""
     pool = stage.pool(isolation={"compute": "Hard"})
     tenant = stage.tenant({**HALF, "max": 2}, pool=pool)
     kube.apply(share_pod(tenant, "shimmed"))
@@ -161,7 +163,7 @@ def test_a_backend_that_changes(kube: Kube, stage: "Stage") -> None:
 
 
 def test_another_shape_gives_way_when_idle(kube: Kube, stage: "Stage") -> None:
-    """Its users keep what they have, the next pod has a shadow pod of the new shape."""
+    """Its users keep what they have; the next pod gets a shadow pod of the new shape."""
     pool = stage.pool(profiles=profile())
     tenant = stage.tenant({**HALF, "max": 2}, pool=pool)
     kube.apply(share_pod(tenant, "a"))

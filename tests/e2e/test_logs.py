@@ -19,7 +19,7 @@ MIZAR = "mizar-system"
 
 
 def grep(kube: Kube, program: str, word: str) -> list[Line]:
-    """The lines of all of a program's pods that the word is in, in order of time."""
+    """The lines of all pods of a program that contain the word, in order of time."""
     selector = f"--selector=app.kubernetes.io/component={program}"
     log = kube.run("logs", f"--namespace={MIZAR}", selector, "--tail=-1")
     found = lines("\n".join(line for line in log.splitlines() if word in line))
@@ -35,7 +35,7 @@ def wait_logged(kube: Kube, program: str, word: str, event: str) -> list[Line]:
 
 
 def test_one_grep_follows_a_share_pod_from_admission_to_running(kube: Kube, stage: "Stage") -> None:
-    """Rewritten, waited for, placed, and given its limits: each in a line with the pod's name."""
+    """Rewritten, waiting, placed, and given its limits: each in a line with the pod's name."""
     tenant, name = stage.tenant(HALF), f"followed-{stage.mark}"
     kube.apply(share_pod(tenant, name))
     kube.wait_running(tenant, name)

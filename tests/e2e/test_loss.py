@@ -1,4 +1,5 @@
-"""A shadow pod that is lost while pods share its card: they stop, they go, others take over."""
+"""A shadow pod is lost while pods share its card: they stop and are evicted, and others replace
+them."""
 
 import time
 from typing import TYPE_CHECKING
@@ -20,7 +21,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 HALF = {"devices": 2, "min": 0, "max": 1}
 QUIET_WITHIN_S = 10.0
 ENDED_AFTER_S = 30
-"""Long after the card was quiet: it is by their limits that they stop, not by their end."""
+"""Long after the card has become idle: the pods' limits stop them, not the end of their
+containers."""
 LOOK_S = 0.5
 
 
@@ -31,12 +33,12 @@ def test_a_shadow_pod_deleted_by_force_in_use(
     expected_faults: list[str],
     possible_faults: list[str],
 ) -> None:
-    """No kernel of theirs runs on the card any more, which the next one may have; they are evicted
-    with a reason, and their Deployment's next pods have a shadow pod of their own."""
+    """No kernel of the pods runs any more on the card, which other pods may have next. The pods are
+    evicted with a reason, and the next pods of their Deployment get a shadow pod of their own."""
     tenant = stage.tenant(HALF)
     made = deployment(tenant, "busy", replicas=2)
     made["spec"]["template"]["spec"]["containers"][0]["command"] = BUSY
-    # It cannot end itself while its launch waits.
+    # The program cannot end itself while its launch waits.
     made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = ENDED_AFTER_S
     kube.apply(made)
     names = wait_for("two pods on a card", lambda: running(kube, tenant, 2))
@@ -45,7 +47,7 @@ def test_a_shadow_pod_deleted_by_force_in_use(
     (shadow,) = kube.all("shadowpods", tenant)
     name, node = shadow["metadata"]["name"], shadow["status"]["node"]
     expected_faults += [f"{tenant}/{name} holds no card", f"{card}, which was given to nobody"]
-    # Where the next shadow pod gets this card, or lies on this node, before they have ended.
+    # If the next shadow pod gets this card, or is on this node, before the pods have ended.
     possible_faults += [f"{card}, which was given to {tenant}/", f"holds {tenant}/{name}-"]
     (place,) = (one for one in mizar_cluster.nodes if one.name == node)
     with Machine(place.simgpu_dir) as machine:
@@ -57,7 +59,7 @@ def test_a_shadow_pod_deleted_by_force_in_use(
     print(f"the card was quiet {took:.1f} s after the shadow pod was gone")
     assert took < QUIET_WITHIN_S
 
-    # First of all, since it goes with the pods.
+    # This comes first, since the condition is gone when the pods are.
     why = wait_for("the reason of an eviction", lambda: _disruption(kube, tenant, names))
     assert (why["status"], why["reason"]) == ("True", "EvictionByEvictionAPI")
     for pod in names:
@@ -79,7 +81,7 @@ def _disruption(kube: Kube, tenant: str, pods: list[str]) -> Object | None:
 
 
 def running(kube: Kube, tenant: str, count: int, but: list[str] | None = None) -> list[str] | None:
-    """The names of the tenant's pods, if so many run."""
+    """The names of the tenant's pods, if that many run."""
     found = [
         one["metadata"]["name"]
         for one in kube.all("pods", tenant, SHARE_PODS)
@@ -90,7 +92,7 @@ def running(kube: Kube, tenant: str, count: int, but: list[str] | None = None) -
 
 
 def busy_part(machine: Machine, uuid: str) -> float:
-    """For which part of half a second the card worked."""
+    """During which part of half a second the card worked."""
     (index,) = (i for i, card in enumerate(machine.cards) if card.uuid == uuid)
     before = machine.admin.busy(index)
     time.sleep(LOOK_S)

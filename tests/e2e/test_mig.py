@@ -1,6 +1,6 @@
-"""MIG devices are shared like cards, announced by NVIDIA's plugin as cards or by their size.
+"""MIG devices are shared like cards, whether NVIDIA's plugin announces them as cards or by size.
 
-The simulated cards of one node are divided while the test runs, as with nvidia-smi mig.
+The simulated cards of one node are divided while the test runs, as with `nvidia-smi mig`.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def node(mizar_cluster: Cluster) -> Node:
 
 @pytest.fixture
 def mixed(kube: Kube, node: Node) -> Iterator[list[str]]:
-    """The MIG devices of a card that is divided into two of different size."""
+    """The MIG devices of a card that is divided into two of different sizes."""
     with divided(kube, node, "mixed", [SMALL, LARGE]) as made:
         yield made
 
@@ -50,7 +50,7 @@ def single(kube: Kube, node: Node) -> Iterator[list[str]]:
 
 @pytest.fixture
 def labels(kube: Kube, node: Node) -> Iterator[None]:
-    """As GPU feature discovery writes them for MIG devices by strategy mixed."""
+    """The node's labels for MIG devices by strategy mixed, as GPU feature discovery writes them."""
     kube.run("label", "node", node.name, *(f"{key}={value}" for key, value in LABELS.items()))
     yield
     kube.run("label", "node", node.name, *(f"{key}-" for key in LABELS))
@@ -81,7 +81,8 @@ def shared(kube: Kube, tenant: str, node: Node, size: str) -> str:
 def test_by_strategy_mixed_a_pool_names_a_size(
     kube: Kube, mixed: list[str], labels: None, stage: "Stage", node: Node
 ) -> None:
-    """Two pods on one MIG device, beside others of its card; then it fails by an XID of its own."""
+    """Two pods share one MIG device, beside pods on others of the card; then the MIG device fails
+    by an XID of its own."""
     _, large = mixed
     pool = stage.pool(physicalResource=BY_SIZE, cardModels=[MODEL], idleTimeoutSeconds=3)
     tenant = stage.tenant(HALF, pool=pool)
@@ -96,7 +97,8 @@ def test_by_strategy_mixed_a_pool_names_a_size(
     with Machine(node.simgpu_dir) as machine:
 
         def only_there() -> bool:
-            """The node agent may just be trying what a context costs."""
+            """Whether nothing else is on the cards; the node agent may just be measuring what a
+            context costs."""
             on_cards = [one for card in machine.cards for one in card.processes]
             return len(machine.card(large).processes) == 2 and not on_cards
 

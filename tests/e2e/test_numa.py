@@ -1,4 +1,4 @@
-"""Near which processors a device is reaches the kubelet, whose topology manager goes by it."""
+"""The kubelet learns near which processors a device is, and its topology manager uses that."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +27,9 @@ ONE = {"devices": 1, "cards": 1}
 
 @pytest.fixture
 def node(mizar_cluster: Cluster) -> Iterator[Node]:
-    """The node's kubelet finds two NUMA nodes, each with a processor and a card, and wants all that
-    a container gets to be of one. It takes nothing but what sysfs says."""
+    """A node whose kubelet finds two NUMA nodes, each with a processor and a card, and demands that
+    all a container gets be of one NUMA node. The kubelet believes what sysfs says, and only
+    that."""
     node = mizar_cluster.nodes[-1]
     config = Layout(mizar_cluster.name).node(node.name).config / "kubelet.yaml"
     text = config.read_text()
@@ -51,7 +52,7 @@ def node(mizar_cluster: Cluster) -> Iterator[Node]:
 
 
 def _make_nodes(folder: Path) -> None:
-    """Two NUMA nodes of a processor each, as the kernel shows them."""
+    """Make files that show two NUMA nodes of a processor each, as the kernel does."""
     for number, distance in enumerate(("10 21", "21 10")):
         own = folder / f"node{number}"
         (own / "hugepages").mkdir(parents=True)
@@ -63,9 +64,9 @@ def _make_nodes(folder: Path) -> None:
 def test_a_container_gets_no_devices_of_two_numa_nodes(
     kube: Kube, node: Node, stage: "Stage"
 ) -> None:
-    """Two cards on two NUMA nodes, a device on each. One device is given; two are refused by the
-    topology manager, which can know by the devices' topology alone. Near the same processors, two
-    are given."""
+    """Two cards are near two NUMA nodes, with a device on each. One device is given. Two are
+    refused by the topology manager, which can know this only from the devices' topology. When both
+    cards are near the same processors, two are given."""
     with Machine(node.simgpu_dir) as machine:
         here = {"kubernetes.io/hostname": node.name}
         pool = stage.pool(nodeSelector=here, profiles=[ONE], idleTimeoutSeconds=3)

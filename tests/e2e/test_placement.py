@@ -1,4 +1,5 @@
-"""Pods that may not go to any node: their shadow pod goes where they can, or they are told why."""
+"""Pods that may not go to every node: their shadow pod goes where they can go, or they learn why
+not."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -52,8 +53,8 @@ def test_replicas_on_two_nodes(kube: Kube, stage: "Stage") -> None:
 
 
 def test_replicas_that_only_the_scheduler_keeps_apart(kube: Kube, stage: "Stage") -> None:
-    """Spread over nodes by a constraint that nobody but the scheduler weighs: it passes over the
-    free device of the first node, so that a shadow pod is carried to the other."""
+    """The replicas are spread over nodes by a constraint that only the scheduler evaluates: it
+    passes over the free device of the first node, so that a shadow pod is created on the other."""
     tenant = stage.tenant(TWO)
     spread = {
         "maxSkew": 1,
@@ -79,7 +80,7 @@ def test_node_affinity(kube: Kube, stage: "Stage") -> None:
 
 
 def test_taint_that_the_pod_tolerates(kube: Kube, stage: "Stage") -> None:
-    """A shadow pod follows the pod's toleration; who lacks it is told the taint."""
+    """A shadow pod has the pod's tolerations; a pod without the toleration is told of the taint."""
     tenant, (here, _) = stage.tenant(TWO), _nodes(kube)
     kube.run("taint", "node", here, "team=a:NoSchedule")
     try:
@@ -94,7 +95,8 @@ def test_taint_that_the_pod_tolerates(kube: Kube, stage: "Stage") -> None:
 
 
 def test_what_no_node_has_is_told_in_the_schedulers_words(kube: Kube, stage: "Stage") -> None:
-    """Devices are free, and no node has as much memory; a shadow pod is carried once."""
+    """Devices are free, but no node has as much memory as the pod asks for. A shadow pod is created
+    elsewhere for it once only."""
     tenant = stage.tenant(TWO)
     pod = share_pod(tenant, "a")
     pod["spec"]["containers"][0]["resources"]["requests"] = {"memory": "1Pi"}
@@ -147,7 +149,7 @@ def test_a_pool_that_is_corrected(kube: Kube, stage: "Stage") -> None:
 
 
 def test_idle_shadow_pods_give_way_to_whole_card_pods(kube: Kube, stage: "Stage") -> None:
-    """An hour before their idle timeout; one whose card nobody needs stays."""
+    """They are preempted an hour before their idle timeout; one whose card is not needed stays."""
     tenant, (here, there) = stage.tenant(TWO), _nodes(kube)
     for name, node in (("a", here), ("b", there)):
         kube.apply(share_pod(tenant, name, nodeSelector={HOSTNAME: node}))
@@ -160,11 +162,11 @@ def test_idle_shadow_pods_give_way_to_whole_card_pods(kube: Kube, stage: "Stage"
 
 
 def test_idle_shadow_pods_give_way_to_another_tenants(kube: Kube, stage: "Stage") -> None:
-    """A share pod of another tenant waits for want of cards; what is to be kept warm stays."""
+    """A share pod of another tenant waits for a card; shadow pods that `min` keeps ready stay."""
     pool, (here, _) = stage.pool(), _nodes(kube)
     ours = stage.tenant({"devices": 2, "min": 1, "max": 2}, pool=pool)
     theirs = stage.tenant(TWO, pool=pool)
-    # Each of the four devices on a node of two cards.
+    # One for each of the four devices on a node of two cards.
     kube.apply(*(share_pod(ours, f"p{i}", nodeSelector={HOSTNAME: here}) for i in range(4)))
     kube.wait_running(ours, *(f"p{i}" for i in range(4)))
     for i in range(4):
@@ -178,7 +180,7 @@ def test_idle_shadow_pods_give_way_to_another_tenants(kube: Kube, stage: "Stage"
 def test_the_only_shadow_pod_of_a_quota_goes_where_its_user_can_go(
     kube: Kube, stage: "Stage"
 ) -> None:
-    """It is warm on one node, as the minimum asks; the pod may go to the other one only."""
+    """The minimum keeps it ready on one node, and the pod may only go to the other one."""
     tenant = stage.tenant({"devices": 2, "min": 1, "max": 1})
     (elsewhere,) = {*_nodes(kube)} - {*_shadow_nodes(kube, tenant, 1)}
     kube.apply(share_pod(tenant, "a", nodeSelector={HOSTNAME: elsewhere}))
@@ -189,8 +191,9 @@ def test_the_only_shadow_pod_of_a_quota_goes_where_its_user_can_go(
 def test_what_replaces_a_shadow_pod_does_not_go_where_the_pod_was_refused(
     kube: Kube, stage: "Stage"
 ) -> None:
-    """The quota allows one. The pod may go only where its cache is, which the scheduler alone
-    weighs, and which is the fuller node: shadow pods by themselves go to the other one."""
+    """The quota allows one shadow pod. The pod may go only where its cache is, which only the
+    scheduler evaluates, and which is the fuller node; shadow pods without constraints go to the
+    other one."""
     tenant, (here, there) = stage.tenant({"devices": 2, "max": 1}), _nodes(kube)
     cache = objects.plain_pod(tenant, "cache", nodeName=here)
     cache["metadata"]["labels"] = {"app": "cache"}
@@ -224,8 +227,8 @@ def test_containers_of_two_profiles_meet_on_one_node(kube: Kube, stage: "Stage")
 
 
 def test_what_is_in_use_beyond_a_lowered_quota_takes_nobody_new(kube: Kube, stage: "Stage") -> None:
-    """Two shadow pods with one user each, of which the quota allows one: of two more pods one runs,
-    on the free device of the shadow pod that stays."""
+    """There are two shadow pods with one user each, and the quota now allows one. Of two more pods
+    one runs, on the free device of the shadow pod that stays."""
     tenant, nodes = stage.tenant(TWO), _nodes(kube)
     kube.apply(*(share_pod(tenant, node, nodeSelector={HOSTNAME: node}) for node in nodes))
     kube.wait_running(tenant, *nodes)
@@ -249,7 +252,8 @@ def test_what_is_in_use_beyond_a_lowered_quota_takes_nobody_new(kube: Kube, stag
 
 
 def test_shadow_pod_deleted_in_use(kube: Kube, stage: "Stage") -> None:
-    """Its user stays, nobody else gets its free device, and it goes when its user has ended."""
+    """Its user stays, no other pod gets its free device, and it is deleted when its user has
+    ended."""
     tenant, (here, _) = stage.tenant(TWO), _nodes(kube)
     kube.apply(share_pod(tenant, "a", nodeSelector={HOSTNAME: here}))
     kube.wait_running(tenant, "a")
@@ -273,7 +277,8 @@ def _healthy(kube: Kube, name: str, tenant: str) -> int:
 
 
 def test_what_a_resource_quota_refuses_is_told_and_heals(kube: Kube, stage: "Stage") -> None:
-    """The namespace may have no card: pod, quota and ShadowPod say so, until it may."""
+    """The namespace may have no card: pod, quota and ShadowPod say so, until the ResourceQuota
+    allows one."""
     tenant = stage.tenant(TWO)
     limit = {
         "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""A card in use stays with its users, whoever wants it or its node."""
+"""A card in use stays with its users, whatever else wants the card or its node."""
 
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,7 @@ def test_no_pod_preempts_a_card_in_use(kube: Kube, stage: "Stage", boss: str) ->
 def test_below_other_classes_only_idle_cards_are_preempted(
     kube: Kube, stage: "Stage", boss: str
 ) -> None:
-    """The scheduler picks the shadow pod, and is refused while somebody uses it."""
+    """The scheduler chooses the shadow pod, and is refused while a pod uses it."""
     humble = f"humble-{stage.mark}"
     kube.apply(priority(humble, -10))
     stage.classes.append(humble)
@@ -139,7 +139,8 @@ def evict(kube: Kube, tenant: str, pod: str) -> str:
 def test_a_budget_over_all_pods_of_a_namespace_permits_evictions(
     kube: Kube, stage: "Stage"
 ) -> None:
-    """It counts the tenant's shadow pods as well, of whose owners it asks how many there are."""
+    """The budget counts the tenant's shadow pods as well, and asks their owners how many there
+    should be."""
     tenant = stage.tenant(HALF)
     kube.apply(objects.deployment(tenant, "web", replicas=2))
     kube.run("rollout", "status", "deployment/web", f"--namespace={tenant}", "--timeout=240s")
@@ -155,7 +156,8 @@ def test_a_budget_over_all_pods_of_a_namespace_permits_evictions(
 
 
 def test_a_drained_node_waits_for_who_shares_its_cards(kube: Kube, stage: "Stage") -> None:
-    """`kubectl drain` ends: share pods end in their time, then the shadow pod goes."""
+    """`kubectl drain` comes to an end: share pods end in their time, then the shadow pod is
+    deleted."""
     tenant = stage.tenant(HALF)
     shadow, node = used_shadow(kube, tenant, terminationGracePeriodSeconds=8)
     wait_for("the budget to count", lambda: observed(kube, tenant))
@@ -186,6 +188,6 @@ def test_a_namespace_that_goes_keeps_its_cards_until_its_users_have_ended(
     assert living_container(place, f"{tenant}/a") and not has_a_card()
     kube.run("delete", "namespace", tenant, "--wait=false")
     wait_for("the card to be free", has_a_card, timeout=180)
-    with pytest.raises(LookupError):  # Else it was given away under who shares it.
+    with pytest.raises(LookupError):  # else it was given away while pods shared it
         living_container(place, f"{tenant}/a")
     kube.wait_running(other, "whole")

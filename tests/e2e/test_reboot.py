@@ -1,9 +1,9 @@
 """A node loses its power while pods share a card of it, and starts again.
 
-Real: every process of the node ends at once, kubelet, containerd, containers and agent among them;
-/run and all mounts are emptied; the kubelet reads another boot ID, and NVIDIA's plugin comes after
-it. Pretended: containers see the machine's own boot ID, so the agent's files are made to be of
-another boot instead; the network and the simulated cards stay.
+What is real: every process of the node ends at once, among them kubelet, containerd, containers and
+agent; /run and all mounts are emptied; the kubelet reads another boot ID, and NVIDIA's plugin
+starts after it. What is not: containers see the machine's own boot ID, so the agent's files are
+changed to be of another boot; the network and the simulated cards stay.
 """
 
 import json
@@ -41,8 +41,8 @@ LOOK_S = 0.02
 
 
 def test_a_node_that_loses_its_power(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> None:
-    """Its share pods run again, on cards that the kubelet has confirmed, within their limits; what
-    the old boot left is collected."""
+    """Its share pods run again, on cards that the kubelet has confirmed, within their limits. What
+    is left of the old boot is collected."""
     node = mizar_cluster.nodes[-1]
     here = {"kubernetes.io/hostname": node.name}
     tenant = stage.tenant(HALF, pool=stage.pool(nodeSelector=here))
@@ -76,14 +76,13 @@ def test_a_node_that_loses_its_power(kube: Kube, stage: "Stage", mizar_cluster: 
         assert len(cards_seen_inside(kube, tenant, pod)) == 1
         status, answer = kube.exec(tenant, pod, "cuda-sample", "alloc", "12000")
         assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer
-    # Sooner than one that may be of an Allocate which the kubelet has not recorded yet.
+    # Sooner than a slot that may belong to an Allocate which the kubelet has not recorded yet.
     wait_for("the slots of the old boot to go", lambda: not _slots(node, tenant) & slots, 60)
     wait_for("one slot for each pod", lambda: len(_slots(node, tenant)) == 2)
 
 
 def _running(kube: Kube, tenant: str, but: dict[str, str] | None = None) -> dict[str, str] | None:
-    """The containers of the tenant's two pods that are ready, by pod, if none of them is of
-    `but`."""
+    """The ready containers of the tenant's two pods, by pod, if none of them is in `but`."""
     found = {
         one["metadata"]["name"]: str(one["status"]["containerStatuses"][0]["containerID"])
         for one in kube.all("pods", tenant, SHARE_PODS)
@@ -118,8 +117,9 @@ def _make_state_of_an_earlier_boot(folder: Path) -> None:
 
 @contextmanager
 def _early_offers(node: Node) -> Iterator[set[str]]:
-    """Virtual devices that the kubelet calls healthy meanwhile, although by its own word their
-    shadow pod has no card: in two looks in a row, since it is asked for the one after the other."""
+    """Virtual devices that the kubelet calls healthy although, by its own answer, their shadow pod
+    has no card. They must be seen in two looks in a row, since the kubelet is asked for one list
+    after the other."""
     found: set[str] = set()
     end, watch = threading.Event(), NodeWatch(node)
 

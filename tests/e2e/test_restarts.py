@@ -1,4 +1,4 @@
-"""Components die in the middle; nothing is lost and nothing is given twice."""
+"""Components die in the middle of their work; nothing is lost and no device is given twice."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 TWO_SHADOWS = {"devices": 2, "min": 0, "max": 2}
 PODS = 8
-"""Of a burst: all cards, two devices on each."""
+"""Pods of a burst: all cards, two devices on each."""
 
 
 def restart_counts(kube: Kube, tenant: str, pod: str) -> dict[str, int]:
@@ -28,8 +28,9 @@ def restart_counts(kube: Kube, tenant: str, pod: str) -> dict[str, int]:
 
 
 def test_node_agent_restart(kube: Kube, stage: "Stage") -> None:
-    """Running pods keep their devices; those created while the agent is away run afterwards. One
-    that the kubelet admits in the very moment of its end fails, and its owner makes another."""
+    """Running pods keep their devices; pods created while the agent is away run afterwards. A pod
+    that the kubelet admits at the very moment of the agent's end fails, and its owner makes
+    another."""
     tenant = stage.tenant(TWO_SHADOWS)
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")
@@ -44,7 +45,7 @@ def test_node_agent_restart(kube: Kube, stage: "Stage") -> None:
 
 
 def wait_for_two_more(kube: Kube, tenant: str, before: dict[str, str]) -> None:
-    """Wait until who held devices before holds them, and two more hold one each."""
+    """Wait until the pods that held devices before hold them, and two more pods hold one each."""
 
     def all_hold_one() -> bool:
         after = holders(kube, tenant)
@@ -55,11 +56,9 @@ def wait_for_two_more(kube: Kube, tenant: str, before: dict[str, str]) -> None:
 
 
 def test_node_agent_killed(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> None:
-    """SIGKILL gives no time for farewells: what runs goes on, and a Deployment gets its pods.
-
+    """After SIGKILL the agent can undo nothing: running pods go on, and a Deployment gets its pods.
     For up to ten seconds the kubelet still advertises devices that it can't give; a pod bound then
-    fails, as with any device plugin that dies, and its owner makes another.
-    """
+    fails, as with any device plugin that dies, and its owner makes another."""
     tenant = stage.tenant(TWO_SHADOWS)
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")
@@ -81,9 +80,9 @@ def test_node_agent_killed(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -
 def test_killed_in_the_middle_of_a_burst(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster, victim: str
 ) -> None:
-    """What runs goes on, the others follow, nothing is made or given twice. Half of the pods are
-    asked for just before, and need another shadow pod, so that it is the middle of a burst on any
-    machine."""
+    """Running pods go on, the others follow, and nothing is made or given twice. Half of the pods
+    are asked for just before, and need another shadow pod, so that the kill falls into the burst on
+    any machine."""
     tenant = stage.tenant({"devices": 4, "min": 0, "max": PODS // 4})
     kube.apply(objects.deployment(tenant, "burst", "mizar.share/gpu.4", replicas=PODS // 2))
     begun = wait_for("the first pods to run", lambda: running(kube, tenant), interval=0)
@@ -138,7 +137,7 @@ def test_operator_restart(kube: Kube, stage: "Stage") -> None:
 
 
 def test_kubelet_restart(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> None:
-    """Devices are registered again; running pods go on, new ones start. One that is bound before
+    """Devices are registered again; running pods go on, new ones start. A pod that is bound before
     the devices are there again is refused by the kubelet, and its owner makes another."""
     tenant = stage.tenant(TWO_SHADOWS)
     kube.apply(share_pod(tenant, "a"))

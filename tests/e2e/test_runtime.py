@@ -36,7 +36,7 @@ def container_status(socket: str, container_id: str) -> bytes:
 def test_annotation_as_the_runtime_receives_it(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster
 ) -> None:
-    """Allocate's annotation reaches CRI as other programs that read it expect it."""
+    """Allocate's annotation reaches CRI in the form that other programs expect."""
     tenant = stage.tenant({"devices": 2, "min": 0, "max": 1})
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")

@@ -1,4 +1,4 @@
-"""Share pods on a shadow pod's card: the path that everything else rests on."""
+"""Share pods on a shadow pod's card: what everything else depends on."""
 
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ def test_two_pods_share_a_card_and_are_kept_within_their_memory(kube: Kube, stag
 
 @pytest.mark.parametrize("api", ["alloc", "pitch", "managed", "async"])
 def test_each_way_to_allocate_is_limited(kube: Kube, stage: "Stage", api: str) -> None:
-    """Every family of allocation calls meets the same limit."""
+    """Every family of allocation calls is held to the same limit."""
     tenant = stage.tenant(HALF)
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")
@@ -62,7 +62,8 @@ def test_devices_of_a_deleted_pod_are_used_again(kube: Kube, stage: "Stage") -> 
 
 
 def test_idle_shadow_pod_gives_its_card_back(kube: Kube, stage: "Stage") -> None:
-    """Pods gone → idle → drained → reaped; then whole-card pods get every card of the cluster."""
+    """The pods end, the shadow pod is idle, drained and reaped; then whole-card pods get every card
+    of the cluster."""
     tenant = stage.tenant(HALF, pool=stage.pool(idleTimeoutSeconds=3))
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")
@@ -136,7 +137,8 @@ def tenth(tenant: str, name: str) -> Object:
 
 
 def many_containers(tenant: str) -> Object:
-    """A pod whose init container's devices main gets next, and whose sidecar keeps its own."""
+    """A pod whose main container gets its init container's devices, and whose sidecar keeps its
+    own."""
     pod = tenth(tenant, "many")
     (main,) = pod["spec"]["containers"]
     main["resources"]["limits"]["mizar.share/gpu.10"] = 2
@@ -154,7 +156,8 @@ def many_containers(tenant: str) -> Object:
 
 
 def check_limits(kube: Kube, tenant: str, name: str, container: str, devices: int) -> None:
-    """The container's limits name its pod and itself, and are so many tenths of a card."""
+    """Assert that the container's limits name its pod and itself, and are so many tenths of a
+    card."""
     words = f"grep -q {uid(kube, tenant, name)} /run/mizar/limits && cuda-sample smi"
     text = kube.run(
         "exec",

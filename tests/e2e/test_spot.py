@@ -1,4 +1,4 @@
-"""Cards of sleeping owners are lent to spot pods, and are back when the owner wakes."""
+"""Cards of sleeping owners are lent to spot pods, and come back when the owner wakes."""
 
 import json
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ trap 'sleep 3; echo saved > /dev/termination-log; exit 0' USR1
 cuda-sample busy &
 while :; do sleep 0.2; done
 """
-"""Takes three seconds to save its work when it is told that it goes."""
+"""A program that takes three seconds to save its work when it is told to end."""
 KEPT = "mizar.test/kept"
 
 
@@ -41,17 +41,17 @@ def annotated(pod: Object, **annotations: str) -> Object:
 
 
 def borrower(tenant: str, name: str, **spec: object) -> Object:
-    """A spot pod that works all the time and that nobody minds to lose."""
+    """A spot pod that works all the time and that may be lost."""
     pod = share_pod(tenant, name, "mizar.spot/gpu", 1, BUSY, **spec)
     return annotated(pod, may_be_lost="true")
 
 
 def lender(kube: Kube, stage: "Stage", name: str = "owner", pool: str = "") -> str:
-    """A tenant with a share pod that sleeps on a card and agreed to lend it."""
+    """A tenant with a share pod that agreed to lend its card and sleeps."""
     tenant = stage.tenant(HALF, pool=pool or stage.pool(spot=LENDS))
     kube.apply(annotated(share_pod(tenant, name), low_power="true"))
     kube.wait_running(tenant, name)
-    # Until it has its memory it is about to work, whatever the clock says on a slow machine.
+    # Until the pod has its memory it is about to work, whatever the clock says on a slow machine.
     kube.wait_holding(tenant, name)
     wait_held(kube, tenant, name)
     return tenant
@@ -70,8 +70,8 @@ def node_of(kube: Kube, cluster: Cluster, tenant: str, pod: str) -> Node:
 
 
 def reason_of_eviction(kube: Kube, tenant: str, pod: str) -> str:
-    """Why the pod is evicted; it may be gone, its events are not. Who says so may just have been
-    started again, or have to wait for the API server."""
+    """Why the pod is evicted. The pod may be gone; its events are not. The program that writes them
+    may just have been started again, or may be waiting for the API server."""
     return wait_event(kube, tenant, pod, "SpotEvicted", timeout=180)
 
 
@@ -87,19 +87,20 @@ def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage
     status, answer = kube.exec(owner, "owner", *WORK)
     assert status == 0, answer
     busy = [float(line.split()[1]) for line in answer.splitlines() if line.startswith("busy")]
-    # Beside a borrower it would have half of the card; a busy machine keeps it from having all.
+    # Beside a borrower the owner would have half of the card; a busy machine keeps it from having
+    # all.
     assert busy and max(busy) > 75, answer
     assert "owner" in reason_of_eviction(kube, other, "train")
     kube.wait_gone("pod", other, "train")
     assert wait_event(kube, owner, "owner", "OwnerWoke")
 
-    # Asleep once more, it is lent once more.
+    # When the owner sleeps once more, its card is lent once more.
     kube.apply(borrower(other, "again"))
     kube.wait_running(other, "again")
 
 
 def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> None:
-    """What it does is seen by NVML alone."""
+    """Only NVML shows what the owner does."""
     owner, other = stage.tenant(), borrowing(kube, stage)
     stage.pool(spot=LENDS)
     kube.apply(annotated(whole_card_pod(owner, "owner"), low_power="true"))
@@ -115,8 +116,9 @@ def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> N
 
 
 def test_a_borrower_saves_its_work_within_its_notice(kube: Kube, stage: "Stage") -> None:
-    """Where the owner's pool permits a notice. Were its pod evicted before, the kubelet would give
-    it the second of its own grace period. A finalizer keeps the pod's status."""
+    """The owner's pool permits a notice. If the borrower's pod were evicted before the notice is
+    over, the kubelet would give it only the second of its own grace period. A finalizer keeps the
+    pod's status."""
     pool = stage.pool(spot={**LENDS, "noticeSeconds": 20})
     owner, other = lender(kube, stage, pool=pool), borrowing(kube, stage)
     train = borrower(other, "train", restartPolicy="Never")
@@ -138,7 +140,7 @@ def test_a_borrower_saves_its_work_within_its_notice(kube: Kube, stage: "Stage")
 
 
 def test_nothing_is_lent_of_who_did_not_agree(kube: Kube, stage: "Stage") -> None:
-    """Beside one owner who agreed, another on the same card who did not; then that one goes."""
+    """One owner of the card agreed and another did not; then the latter goes."""
     tenant = lender(kube, stage)
     other = borrowing(kube, stage)
     kube.apply(share_pod(tenant, "awake"))
@@ -149,14 +151,14 @@ def test_nothing_is_lent_of_who_did_not_agree(kube: Kube, stage: "Stage") -> Non
     kube.delete("pod", "awake", tenant)
     kube.wait_running(other, "train")
 
-    # One who did not agree comes to the card: it is not lent a moment longer.
+    # An owner that did not agree comes to the card: from then on it is not lent.
     kube.apply(share_pod(tenant, "awake"))
     reason_of_eviction(kube, other, "train")
     kube.wait_running(tenant, "awake")
 
 
 def test_an_owner_that_goes_takes_its_card_along(kube: Kube, stage: "Stage") -> None:
-    """Nobody holds the card any more: it is the scheduler's to give."""
+    """No pod holds the card any more: the scheduler may give it to any pod."""
     owner, other = lender(kube, stage), borrowing(kube, stage)
     kube.apply(borrower(other, "train"))
     kube.wait_running(other, "train")
@@ -168,7 +170,7 @@ def test_an_owner_that_goes_takes_its_card_along(kube: Kube, stage: "Stage") -> 
 def test_a_card_that_fails_while_it_is_lent(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster
 ) -> None:
-    """Its borrower is evicted."""
+    """The borrower is evicted."""
     owner, other = lender(kube, stage), borrowing(kube, stage)
     kube.apply(borrower(other, "train"))
     kube.wait_running(other, "train")
@@ -181,14 +183,15 @@ def test_a_card_that_fails_while_it_is_lent(
             kube.wait_gone("pod", other, "train")
         finally:
             machine.set_health(uuid, xid=0)
-            # A fault outlives the agent, until somebody says that the card is repaired.
+            # The agent remembers the fault across restarts, until somebody says that the card is
+            # repaired.
             repaired = node.path("/var/lib/mizar") / f"{REPAIRED}{uuid}"
             repaired.touch()
             wait_for("the agent to take note", lambda: not repaired.exists())
 
 
 def test_a_quota_is_kept(kube: Kube, stage: "Stage") -> None:
-    """Two cards sleep, a tenant may have one of them."""
+    """Two cards' owners sleep, and a tenant may have one of the cards."""
     lender(kube, stage), lender(kube, stage)
     other = borrowing(kube, stage, cards=1)
     kube.apply(borrower(other, "one"), borrower(other, "two"))
@@ -212,7 +215,7 @@ def _end_of(kube: Kube, tenant: str, pod: str) -> Object | None:
 
 
 def _lendable(kube: Kube) -> int:
-    """The cards that nodes offer to borrowers, lent ones among them."""
+    """The cards that nodes offer to borrowers, including those that are lent."""
     offered = (one["status"]["allocatable"].get("mizar.spot/gpu", "0") for one in kube.all("nodes"))
     return sum(map(int, offered))
 
@@ -238,7 +241,7 @@ def _running(kube: Kube, tenant: str) -> list[str]:
 def test_what_cannot_be_lent_is_refused(
     kube: Kube, stage: "Stage", change: dict[str, Object], said: str
 ) -> None:
-    """With a sentence that names it."""
+    """The refusal is a sentence that names the reason."""
     pod = borrower(borrowing(kube, stage), "train")
     pod["metadata"].update(change.get("metadata", {}))
     pod["spec"]["containers"][0]["resources"]["limits"].update(change.get("limits", {}))
@@ -259,7 +262,8 @@ def refusal(kube: Kube, pod: Object) -> str:
 def test_a_borrower_stands_still_without_a_node_agent(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster
 ) -> None:
-    """Nobody would pause it for the owner: it does not work, until there is an agent again."""
+    """Without an agent nothing would pause the borrower for the owner, so it does not work until
+    there is an agent again."""
     owner, other = lender(kube, stage), borrowing(kube, stage)
     kube.apply(borrower(other, "train"))
     kube.wait_running(other, "train")

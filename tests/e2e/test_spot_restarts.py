@@ -1,4 +1,5 @@
-"""A card is lent while what watches over it dies or is away: agent, kubelet, API server."""
+"""A card is lent while a program that looks after it dies or is away: agent, kubelet, API
+server."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,8 +32,8 @@ OWNER, BORROWER = "owner", "train"
 
 @dataclass(frozen=True)
 class Loan:
-    """The card that tenant `lends` has lent to pod BORROWER of tenant `borrows`, which works on it
-    as process `pid`. `asleep`: the ID of pod OWNER's container."""
+    """A card that tenant `lends` has lent to pod BORROWER of tenant `borrows`, which works on it as
+    process `pid`. `asleep`: the ID of pod OWNER's container."""
 
     kube: Kube
     cluster: LocalCluster
@@ -50,18 +51,19 @@ class Loan:
         return str(exec_in_container(*where, *command, detach=detach).stdout)
 
     def owner_works(self) -> None:
-        """For four seconds, in which it has the card for itself."""
+        """Let the owner work for four seconds, in which it has the card for itself."""
         answer = self.owner(*WORK)
         busy = [float(line.split()[1]) for line in answer.splitlines() if line.startswith("busy")]
-        # Beside a borrower it would have half of the card; a busy machine keeps it from more.
+        # Beside a borrower the owner would have half of the card; a busy machine keeps it from
+        # more.
         assert busy and max(busy) > 75, answer
 
     def wait_still(self) -> None:
-        """Until nobody works on the card."""
+        """Wait until no process works on the card."""
         wait_for("the borrower to stand still", lambda: busy_part(self.machine, self.card) == 0)
 
     def wait_ended(self) -> None:
-        """Until the borrower's process is not on the card any more."""
+        """Wait until the borrower's process is no longer on the card."""
         wait_for(
             "the borrower's end",
             lambda: self.pid not in self._processes(),
@@ -71,13 +73,13 @@ class Loan:
         )
 
     def wait_evicted(self) -> None:
-        """Until the borrower's pod is gone, and its events say why."""
+        """Wait until the borrower's pod is gone, and its events say why."""
         assert "OwnerBack" in reason_of_eviction(self.kube, self.borrows, BORROWER)
         self.kube.wait_gone("pod", self.borrows, BORROWER)
         assert self.card in wait_event(self.kube, self.lends, OWNER, "OwnerWoke")
 
     def wait_lent_on(self) -> None:
-        """Until the borrower, which nobody has ended, works again."""
+        """Wait until the borrower, which was not ended, works again."""
         wait_for("the borrower to work", lambda: busy_part(self.machine, self.card) > 0.9)
         assert self.pid in self._processes()
         assert restart_counts(self.kube, self.borrows, BORROWER) == {"main": 0}
@@ -85,9 +87,12 @@ class Loan:
         wait_for("its owner to be told", lambda: self.active() == "False")
 
     def wait_lendable(self) -> None:
-        """Until another borrower has the card. An API server that has just started refuses objects
-        until its admission plugins have listed what they need; a kubelet refuses pods until it has
-        the devices again, and their owner makes others."""
+        """Wait until another borrower has the card.
+
+        An API server that has just started refuses objects until its admission plugins have listed
+        what they need; a kubelet refuses pods until it has the devices again, and their owner makes
+        others.
+        """
         wait_for("a borrower to be accepted", self._again)
         here = f"--namespace={self.borrows}"
         self.kube.run("rollout", "status", "deployment/again", here, "--timeout=240s")
@@ -99,13 +104,13 @@ class Loan:
         return True
 
     def _agents_log(self) -> str:
-        """Its end, which can be read without a kubelet."""
+        """The end of the agent's log, which can be read without a kubelet."""
         logs = self.node.path("/var/log/pods").glob("mizar-system_mizar-nodeagent-*/*/*.log")
         return "\n".join(log.read_text()[-8000:] for log in sorted(logs))
 
     @contextmanager
     def without_kubelet(self) -> Iterator[None]:
-        """The node's kubelet is dead meanwhile."""
+        """The node's kubelet is dead while the block runs."""
         self.cluster.kill_kubelet(self.node.name)
         try:
             yield
@@ -123,7 +128,7 @@ class Loan:
 
 @contextmanager
 def lent(kube: Kube, stage: "Stage", cluster: LocalCluster) -> Iterator[Loan]:
-    """A card that is lent, and its borrower works."""
+    """A card that is lent, and whose borrower works."""
     lends, borrows = lender(kube, stage, OWNER), borrowing(kube, stage)
     kube.apply(borrower(borrows, BORROWER))
     kube.wait_running(borrows, BORROWER)
@@ -162,7 +167,7 @@ def agent_on(kube: Kube, node: Node) -> tuple[str, int] | None:
 def test_an_agent_that_is_killed_and_comes_back(
     loan: Loan, kube: Kube, mizar_cluster: Cluster
 ) -> None:
-    """What it had lent stays lent, and comes back when its owner works."""
+    """What the agent had lent stays lent, and comes back when its owner works."""
     before = wait_for("the agent", lambda: agent_on(kube, loan.node))
     kill_component(kube, mizar_cluster, "nodeagent")
     wait_for("the next one", lambda: agent_on(kube, loan.node) not in (None, before))
@@ -176,8 +181,8 @@ def test_an_agent_that_is_killed_and_comes_back(
 def test_an_owner_that_wakes_while_nobody_is_there_to_see_it(
     loan: Loan, kube: Kube, mizar_cluster: Cluster, still: bool
 ) -> None:
-    """No agent, and no kubelet that would start one: the borrower stands still by itself. The next
-    agent lends on, if the owner sleeps again."""
+    """There is no agent, and no kubelet that would start one: the borrower stops working by itself.
+    The next agent goes on lending if the owner sleeps again."""
     with loan.without_kubelet():
         kill_component(kube, mizar_cluster, "nodeagent")
         loan.wait_still()
@@ -194,7 +199,7 @@ def test_an_owner_that_wakes_while_nobody_is_there_to_see_it(
 
 
 def test_a_kubelet_that_starts_again(loan: Loan, mizar_cluster: Cluster) -> None:
-    """The card stays lent, and its owner gets it back also while there is no kubelet."""
+    """The card stays lent, and its owner gets it back even while there is no kubelet."""
     mizar_cluster.restart_kubelet(loan.node.name)
     loan.wait_lent_on()
     with loan.without_kubelet():
@@ -205,7 +210,7 @@ def test_a_kubelet_that_starts_again(loan: Loan, mizar_cluster: Cluster) -> None
 
 
 def test_an_owner_that_wakes_while_the_api_server_is_away(loan: Loan) -> None:
-    """The node does all of it alone, but for the pod's deletion, which follows."""
+    """The node does everything alone, except for the pod's deletion, which follows later."""
     loan.cluster.kill_api_server()
     try:
         loan.owner_works()

@@ -1,5 +1,5 @@
-"""However often owners wake beside borrowers at full load, none of them fails, each has its
-card for itself soon, and all of the cards are lent again.
+"""However often owners wake beside borrowers at full load, no owner fails, each has its card for
+itself soon, and all cards are lent again.
 
 MIZAR_SPOT_WAKE_UPS=100 wakes them so often (some ten minutes); MIZAR_SEED repeats a run.
 """
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 WAKE_UPS = int(os.environ.get("MIZAR_SPOT_WAKE_UPS") or times(3))
 OWNERS = 4
-"""As many as the cluster has cards: one that is taken back again and again rests in between."""
+"""As many as the cluster has cards: a card that is taken back again and again rests in between."""
 TAKEN_MIB = 12 * 1024
-"""By a borrower: beside its two contexts, the owner and the reserve, little is left."""
+"""MiB that a borrower takes: beside its two contexts, the owner and the reserve, little is left."""
 AT_FULL_LOAD = f"cuda-sample hold {TAKEN_MIB} & exec cuda-sample busy"
 FREE_WITHIN_S = 15.0
-"""From the start of an owner's program until no process of the borrower is left. `make bench
-AREA=spot` says how soon it really is; here, the node agent has no processor to count on."""
+"""Seconds from the start of an owner's program until no process of the borrower is left. `make
+bench AREA=spot` measures how long it takes; here, the node agent has no processor of its own."""
 LOOK_S = 0.005
 PROGRAM = "cuda-sample"
 FULL_LOAD_NS = 500_000_000
@@ -56,17 +56,17 @@ class Owned:
     procs: Path
 
     def pids(self) -> frozenset[int]:
-        """Of all processes on the card, as the host sees them."""
+        """PIDs of all processes on the card, as the host sees them."""
         found = self.machine.processes(self.card).values()
         return frozenset(one.pid for one in found if one.pid)
 
     def is_awake(self) -> bool:
-        """Whether another program of the owner runs than the one that holds the card."""
+        """Whether the owner runs another program than the one that holds the card."""
         pids = frozenset(map(int, self.procs.read_text().split())) - self.own
         return any(_name(pid) == PROGRAM for pid in pids)
 
     def is_lent(self) -> bool:
-        """Whether a borrower works there, and has its memory."""
+        """Whether a borrower works on the card, and has its memory."""
         found = self.machine.processes(self.card).values()
         theirs = [one for one in found if one.pid not in self.own | {0}]
         worked, taken = sum(one.work_ns for one in theirs), sum(one.memory for one in theirs)
@@ -74,7 +74,8 @@ class Owned:
 
 
 def test_random_wake_ups(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> None:
-    """Work of all sorts, and memory that is only there when the borrower has gone."""
+    """Owners wake for work of all sorts, and for memory that is free only when the borrower has
+    gone."""
     chance = random.Random(SEED)
     print(f"{WAKE_UPS} wake-ups, MIZAR_SEED={SEED}")
     tenants = [lender(kube, stage) for _ in range(OWNERS)]
@@ -96,7 +97,7 @@ def test_random_wake_ups(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> 
 
 
 def _in_turn(owners: list[Owned], chance: random.Random) -> Iterator[Owned]:
-    """As many as there are wake-ups, in rounds, each of which is shuffled."""
+    """As many owners as there are wake-ups, in rounds, each of which is shuffled."""
     for number in range(WAKE_UPS):
         if number % len(owners) == 0:
             chance.shuffle(owners)
@@ -124,8 +125,8 @@ def _wake(kube: Kube, owned: Owned, command: list[str]) -> float:
 
 
 def _free_after(owned: Owned, theirs: frozenset[int], work: Future[tuple[int, str]]) -> float:
-    """From the start of the owner's process until no borrower is left on the card. The process may
-    end between two looks of a busy machine."""
+    """Seconds from the start of the owner's process until no borrower is left on the card. On a
+    busy machine the process may end between two looks."""
     wait_for("the owner to wake", lambda: owned.is_awake() or work.done(), interval=LOOK_S)
     woke = time.monotonic()
     wait_for("the card to be free", lambda: not owned.pids() & theirs, interval=LOOK_S)
@@ -138,7 +139,8 @@ def _owned(kube: Kube, cluster: Cluster, tenant: str) -> Owned:
     card = machine.card(uuid).index
 
     def alone() -> int | None:
-        """The node agent may just be trying what a context costs."""
+        """Whether only the owner is on the card; the node agent may just be measuring what a
+        context costs."""
         pids = [one.pid for one in machine.processes(card).values() if one.pid]
         return pids[0] if len(pids) == 1 else None
 
@@ -154,7 +156,7 @@ def _procs(pid: int) -> Path:
 
 
 def _name(pid: int) -> str:
-    """Of the process' program; empty where it has ended."""
+    """The name of the process' program; empty where it has ended."""
     try:
         return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
     except OSError:
@@ -162,7 +164,7 @@ def _name(pid: int) -> str:
 
 
 def _borrowers(tenant: str) -> Object:
-    """One for each card, made anew when it has lost one."""
+    """One borrower for each card, made anew when it has lost its card."""
     made = deployment(tenant, "train", "mizar.spot/gpu", OWNERS)
     (container,) = made["spec"]["template"]["spec"]["containers"]
     container["command"] = ["sh", "-c", AT_FULL_LOAD]

@@ -44,7 +44,7 @@ def test_asking_for_the_others_devices_by_name_is_refused(kube: Kube, stage: "St
 
 
 def test_dotted_name_in_a_pod_and_in_a_deployment(kube: Kube, stage: "Stage") -> None:
-    """`mizar.share.gpu.2`, which Kubernetes itself would refuse, just works."""
+    """`mizar.share.gpu.2`, which Kubernetes itself would refuse, is accepted."""
     tenant = stage.tenant({"devices": 2, "min": 0, "max": 1})
     pod = share_pod(tenant, "dotted", "mizar.share.gpu.2")
     kube.apply(pod, objects.deployment(tenant, "dotted", "mizar.share.gpu.2"))
@@ -86,7 +86,7 @@ def test_namespace_without_quota_is_told_so(kube: Kube, stage: "Stage") -> None:
 
 
 def test_minimum_is_kept_warm(kube: Kube, stage: "Stage") -> None:
-    """`min` shadow pods are there before anybody asks, and outlive the idle timeout."""
+    """`min` shadow pods are there before any pod asks, and outlive the idle timeout."""
     tenant = stage.tenant({"devices": 2, "min": 1, "max": 2}, pool=stage.pool(idleTimeoutSeconds=1))
     ready_shadows(kube, tenant)
     kube.apply(*(share_pod(tenant, name) for name in "abc"))

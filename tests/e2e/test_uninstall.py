@@ -1,6 +1,7 @@
-"""Mizar goes, and comes back: nothing is taken from those who share cards, nothing is left behind.
+"""Mizar is uninstalled and installed again: nothing is taken from pods that share cards, and
+nothing is left behind.
 
-On a cluster of its own, which each test finds with Mizar installed.
+The tests have a cluster of their own, on which each finds Mizar installed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def own_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def installed(own_cluster: Cluster) -> Cluster:
-    """With Mizar."""
+    """The cluster with Mizar installed."""
     listed = own_cluster.helm("list", HERE, "--short", "--deployed").stdout
     if RELEASE not in listed.split():
         cluster.mizar.install(own_cluster, Progress())
@@ -63,7 +64,8 @@ def kube(installed: Cluster) -> Kube:
 
 @pytest.fixture
 def tenant(kube: Kube, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A namespace, which goes with the test; Mizar is installed again if that takes it."""
+    """A namespace, which is deleted after the test; Mizar is installed again if that is needed for
+    it."""
     name = re.sub("[^a-z]+", "-", request.node.name.removeprefix("test_"))[:40].strip("-")
     kube.apply(objects.namespace(name))
     kube.wait_namespaces(name)
@@ -73,21 +75,21 @@ def tenant(kube: Kube, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def uninstall(of: Cluster, *flags: str) -> tuple[int, str]:
-    """Exit status of helm and all that it says."""
+    """The exit status of helm and all that it prints."""
     done = of.helm("uninstall", RELEASE, HERE, *flags, check=False)
     return done.returncode, f"{done.stdout}{done.stderr}"
 
 
 def shares(kube: Kube, tenant: str, pod: str) -> None:
-    """Have a share pod that runs."""
+    """Start a share pod and wait until it runs."""
     kube.apply(objects.quota(tenant, TWO), objects.share_pod(tenant, pod))
     kube.wait_running(tenant, pod)
     wait_held(kube, tenant, pod)
 
 
 def left(of: Cluster) -> list[str]:
-    """Of the release: every object that the API server can list, but for the definitions, the
-    pools, and the namespace that helm made."""
+    """What is left of the release: every object that the API server can list, except the
+    definitions, the pools, and the namespace that helm made."""
     kinds = of.kubectl("api-resources", "--verbs=list", "--output=name").stdout.split()
     asked = ",".join(one for one in kinds if not one.startswith("events"))
     found = of.kubectl("get", asked, "--all-namespaces", "--output=json")
@@ -110,7 +112,7 @@ def _is_ours(obj: Object) -> bool:
 
 
 def left_on_nodes(of: Cluster) -> list[str]:
-    """What is of the node agent on the nodes' disks."""
+    """What is left of the node agent on the nodes' disks."""
     folders = ("/var/lib/mizar/*", "/var/lib/mizar/.*", "/var/lib/kubelet/device-plugins/mizar-*")
     return [
         f"{node.name}:{path}"
@@ -121,7 +123,7 @@ def left_on_nodes(of: Cluster) -> list[str]:
 
 
 def assert_nothing_left(of: Cluster) -> None:
-    """Once Kubernetes has cleared up after helm."""
+    """Assert that nothing is left once Kubernetes has cleared up after helm."""
 
     def nothing() -> bool:
         found = [*left(of), *left_on_nodes(of)]
@@ -189,7 +191,7 @@ def test_without_the_check_shadow_pods_and_their_users_wait_for_the_next(
     status, said = uninstall(installed, "--no-hooks")
     assert status == 0, said
     wait_for("Mizar's pods to go", lambda: not kube.all("pods", NAMESPACE, PROGRAMS), timeout=240)
-    # Those of earlier tests' containers may still be there, and nobody collects them now.
+    # Slots of earlier tests' containers may still be there, and no agent collects them now.
     slots = (installed.nodes[0].path("/var/lib/mizar") / "slots").glob("*/slot.json")
     (slot,) = (one.parent for one in slots if f'"{tenant}.' in one.read_text())
     assert {"libmizar.so", "limits", "usage", "ld.so.preload"} <= {
@@ -206,7 +208,7 @@ def test_without_the_check_shadow_pods_and_their_users_wait_for_the_next(
 
 
 def test_nothing_is_left_and_it_can_come_back(installed: Cluster, kube: Kube, tenant: str) -> None:
-    """An uninstall that was interrupted is repeated."""
+    """An uninstall that was interrupted can be repeated."""
     shares(kube, tenant, "train")
     assert left_on_nodes(installed)
     kube.run("delete", "gpuquota", "--all", "--all-namespaces")

@@ -1,4 +1,4 @@
-"""What Mizar makes and takes away by itself beside shadow pods."""
+"""What Mizar makes and removes by itself, apart from shadow pods."""
 
 import json
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ SYSTEM = "mizar-system"
 
 
 def test_the_default_pool_is_its_administrators(kube: Kube) -> None:
-    """It is there from the start, and an operator that starts anew leaves it as it is."""
+    """The pool is there from the start, and an operator that starts anew does not change it."""
     patch = ("patch", "gpupool", "default", "--type=merge")
     kube.run(*patch, '--patch={"spec":{"idleTimeoutSeconds":77}}')
     kube.run("rollout", "restart", "deployment/mizar-operator", f"--namespace={SYSTEM}")
@@ -40,7 +40,7 @@ def leads(kube: Kube) -> bool:
 
 
 def test_former_tenants_are_swept_off_the_node(kube: Kube, stage: "Stage") -> None:
-    """The kubelet itself leaves the resources of tenants that went there as 0, for ever."""
+    """The kubelet itself leaves resources of former tenants on the node as 0, for ever."""
     former = f"{stage.mark}.mizar.share/gpu.2"
     node = kube.all("nodes")[0]["metadata"]["name"]
     none = {"status": {"capacity": {former: "0"}, "allocatable": {former: "0"}}}
@@ -58,5 +58,5 @@ def test_former_tenants_are_swept_off_the_node(kube: Kube, stage: "Stage") -> No
         status = found["status"]
         return not any(former in status[field] for field in ("capacity", "allocatable"))
 
-    # The agent does so a minute after its start.
+    # The agent does this a minute after its start.
     wait_for(f"{former} to go from {node}", swept, timeout=240)

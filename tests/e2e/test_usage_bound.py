@@ -1,7 +1,7 @@
-"""Where the agent's folder has a file system of its own, a tenant can fill that one alone.
+"""Where the agent's folder is a file system of its own, a tenant can fill that file system only.
 
-The usage file is the one file of the node that a tenant writes to. Here the folder of one node is a
-tmpfs of fixed size while the test runs, as README.md advises.
+The usage file is the one file of the node that a tenant writes to. While the test runs, the folder
+of one node is a tmpfs of fixed size, as README.md advises.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def node(kube: Kube, mizar_cluster: Cluster) -> Iterator[Node]:
 
 
 def _change_agents_folder(kube: Kube, cluster: Cluster, node: Node, command: list[str]) -> None:
-    """Run the command, and have the node's agent start anew after it."""
+    """Run the command, and make the node's agent start anew after it."""
     before = agent_on(kube, node)
     cluster.exec_on_node(node.name, command)
     for pod in component_pods(kube, "nodeagent"):
@@ -55,8 +55,8 @@ def _change_agents_folder(kube: Kube, cluster: Cluster, node: Node, command: lis
 
 
 def test_a_tenant_that_fills_its_usage_file(kube: Kube, node: Node, stage: "Stage") -> None:
-    """Again and again, as fast as it can: it gets what the file system has, and no more. Its
-    neighbour's programs start and take memory meanwhile, and nobody is ended."""
+    """The tenant writes again and again, as fast as it can: it gets what the file system has, and
+    no more. Meanwhile its neighbour's programs start and take memory, and no program is ended."""
     pool = stage.pool(nodeSelector={"kubernetes.io/hostname": node.name})
     tenant = stage.tenant(HALF, pool=pool)
     kube.apply(share_pod(tenant, "near"), share_pod(tenant, "greedy"))

@@ -1,4 +1,4 @@
-"""The watcher beside the tests notices who is where he must not be."""
+"""The watcher that runs beside the tests notices a container that has a card of others."""
 
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 def test_a_container_that_was_given_a_card_in_use_by_hand(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster, expected_faults: list[str]
 ) -> None:
-    """As whoever may mount what he likes from the node does."""
+    """The container gets it as anybody can who may mount any folder of the node."""
     tenant = stage.tenant({"devices": 2, "min": 0, "max": 1})
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")

@@ -27,14 +27,15 @@ ROLLOUTS = 2
 
 @dataclass
 class Asked:
-    """What became of share pods that were asked for. They are tried and not kept."""
+    """What became of share pods that were asked for. The API server tries their creation and keeps
+    none."""
 
     accepted: int = 0
     refused: list[str] = field(default_factory=list)
     enough: threading.Event = field(default_factory=threading.Event)
 
     async def go_on(self, cluster: Cluster, tenant: str) -> None:
-        """Ask for one every INTERVAL_S, until it is enough."""
+        """Ask for a pod every INTERVAL_S, until enough were asked for."""
         async with (
             await KubeClient.connect(cluster.kubeconfig) as client,
             asyncio.TaskGroup() as group,
@@ -67,7 +68,7 @@ def asking(cluster: Cluster, tenant: str) -> Iterator[Asked]:
 
 
 def replace_webhook(kube: Kube) -> None:
-    """Until the old one's pods are gone."""
+    """Replace the webhook; on return the old one's pods are gone."""
     old = {one["metadata"]["uid"] for one in component_pods(kube, "webhook")}
     kube.run("rollout", "restart", "deployment/mizar-webhook", f"--namespace={SYSTEM}")
     wait_for(
@@ -80,11 +81,11 @@ def replace_webhook(kube: Kube) -> None:
 def test_no_share_pod_is_refused_while_the_webhook_is_replaced(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster
 ) -> None:
-    """As by an upgrade."""
+    """The webhook is replaced as by an upgrade."""
     tenant = stage.tenant({"devices": 2, "min": 0, "max": 1})
     with asking(mizar_cluster, tenant) as asked:
         wait_for("the first ones to be accepted", lambda: asked.accepted >= 20)
-        asked.refused.clear()  # those that came before the webhook knew the tenant's quota
+        asked.refused.clear()  # pods that were asked for before the webhook knew the tenant's quota
         for _ in range(ROLLOUTS):
             before = asked.accepted
             replace_webhook(kube)

@@ -1,7 +1,7 @@
 """Looks at the nodes ten times a second, beside all end-to-end tests, for two owners of one thing.
 
-What it asks is neither Mizar's word nor the API server's: kubelets (podresources) tell who was
-given what, containerd's folder and /proc which containers live and what cards they have.
+It asks neither Mizar nor the API server: kubelets (podresources) tell what each pod was given, and
+containerd's folder and /proc show which containers live and what cards they have.
 """
 
 from __future__ import annotations
@@ -29,30 +29,32 @@ from support.waiting import wait_for
 EVERY_S = 0.1
 KUBELET_LIMIT_S = 2.0
 KUBELET_STARTS_S = 120.0
-"""So long at most, a kubelet that has just started may not know all pods that run: it asks the API
+"""Seconds for which a kubelet that has just started may not know all running pods: it asks the API
 server for them, which may be away."""
 CARD_RECOVERS_S = 30.0
-"""After a card is well again, the agent, the kubelet and NVIDIA's plugin have so long to say so."""
+"""Seconds that the agent, the kubelet and NVIDIA's plugin have to report that a card is well
+again."""
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CONTAINERS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 
 LOOKS_PER_S = 1.0
-"""Fewer on average, where kubelets answer, say that nobody looked for some of the time."""
+"""Looks a second. Where kubelets answer, a lower average shows that the watcher did not look for
+some of the time."""
 SHORT_S = 10.0
-"""In so few seconds an average says nothing."""
+"""Seconds below which an average says nothing."""
 
 working: list[Watcher] = []
 reports: list[str] = []
 """What each watcher that has ended did."""
 
-# Programs that look after cards, and therefore have all of them.
+# Programs that manage cards, and therefore have all of them.
 SYSTEM = frozenset({"kube-system", "mizar-system"})
 
 
 @dataclass
 class Watcher:
-    """Notes what is wrong on a cluster's nodes in two looks in a row: one alone may have been taken
-    while something moved."""
+    """Notes faults that two looks in a row show on a cluster's nodes: a single look may have been
+    taken while something moved."""
 
     nodes: list[NodeWatch]
     looks: int = 0
@@ -60,9 +62,9 @@ class Watcher:
     most_seen: int = 0
     longest_gap_s: float = 0.0
     blind_s: float = 0.0
-    """In which some kubelet gave no answer that could be used."""
+    """Looks in which a kubelet gave no answer that could be used."""
     rounds: int = 0
-    """In which all did."""
+    """Looks in which all kubelets gave one."""
     _found: set[str] = field(default_factory=set)
     _before: dict[str, frozenset[str]] = field(default_factory=dict)
     _withdrawals: dict[int, Withdrawals] = field(default_factory=lambda: defaultdict(Withdrawals))
@@ -70,14 +72,14 @@ class Watcher:
     _broken: BaseException | None = None
 
     def found(self) -> list[str]:
-        """What was wrong since the last question. Raises what ended the watcher, if it broke."""
+        """The faults since the last call. Raises what ended the watcher, if it broke."""
         if self._broken is not None:
             raise self._broken
         found, self._found = self._found, set()
         return sorted(found)
 
     def has_noted(self, words: str) -> bool:
-        """Whether one of the faults that the next answer of `found` tells contains these words."""
+        """Whether one of the faults that the next call of `found` returns contains these words."""
         return any(words in fault for fault in self._found.copy())
 
     def run(self) -> None:
@@ -98,8 +100,8 @@ class Watcher:
             self._broken = error
 
     def check(self, seconds: float) -> None:
-        """It has looked all the time, for so many seconds. Raises what ended it, or AssertionError:
-        it took too few looks."""
+        """Assert that it looked all the time, for so many seconds. Raises what ended it, or
+        AssertionError where it took too few looks."""
         if self._broken is not None:
             raise self._broken
         sighted = seconds - self.blind_s
@@ -135,8 +137,8 @@ class Watcher:
 
 @contextmanager
 def watching(cluster: Cluster) -> Iterator[Watcher]:
-    """A watcher at work on the cluster's nodes, in a thread. Raises at the end where it has not
-    looked all the time."""
+    """A watcher at work on the cluster's nodes, in a thread. Raises at the end where it did not
+    look all the time."""
     nodes = [NodeWatch(node) for node in cluster.nodes]
     watcher = Watcher(nodes)
     thread = threading.Thread(target=watcher.run, name=f"watcher of {cluster.name}")
@@ -183,7 +185,8 @@ class NodeWatch:
         self._starts_until = 0.0
 
     def look(self) -> Look | None:
-        """The node now; None where its kubelet doesn't answer, or doesn't know all pods yet."""
+        """What the node shows now; None where its kubelet doesn't answer, or doesn't know all pods
+        yet."""
         before = self._living()
         self._note_start()
         try:
@@ -211,13 +214,14 @@ class NodeWatch:
         self._machine.close()
 
     def _serving(self) -> frozenset[str]:
-        """The agents' processes, and which start of the kubelet it is; empty without an agent."""
+        """The agents' processes, and a number that changes with each start of the kubelet; empty
+        without an agent."""
         agents = {one.identity for one in self._known.values() if one.is_agent and one.lives()}
         return frozenset(agents | {f"kubelet {self._start}"}) if agents else frozenset()
 
     def _failed(self) -> frozenset[str]:
-        """The cards that have failed, or had until just now. A card that is well again has failed
-        until the agent, which may be dead, has read that somebody repaired it."""
+        """The cards that have failed, or had until just now. A card that is well again counts as
+        failed until the agent, which may be dead, has read that it was repaired."""
         now, noted = time.monotonic(), self._node.path("/var/lib/mizar")
         for card in self._machine.health():
             if not card.healthy or (noted / f"{REPAIRED}{card.uuid}").exists():
@@ -234,8 +238,8 @@ class NodeWatch:
             self._start, self._starts_until = start, time.monotonic() + KUBELET_STARTS_S
 
     def _is_starting(self, known: set[str]) -> bool:
-        """Whether the kubelet has just started and has not been told of all its pods yet, shadow
-        pods among them: it takes note of one after the other."""
+        """Whether the kubelet has just started and has not heard of all its pods yet, shadow pods
+        among them: it learns of one after the other."""
         if time.monotonic() >= self._starts_until:
             return False
         if all(one.pod in known for one in self._containers()):
@@ -283,17 +287,17 @@ class Container:
 
     @property
     def is_users(self) -> bool:
-        """Whether it is a container of a pod that does not look after cards."""
+        """Whether it is a container of a pod that does not manage cards."""
         return bool(self.name) and self.pod.partition("/")[0] not in SYSTEM
 
     @property
     def is_agent(self) -> bool:
-        """Whether it is a node agent's."""
+        """Whether it is a container of the node agent."""
         return self.name == "nodeagent" and self.pod.startswith("mizar-system/")
 
     @property
     def identity(self) -> str:
-        """What no other container has, nor a later one of the same pod."""
+        """A value that no other container has, not even a later one of the same pod."""
         return f"{self.pod} {self.process.name} {self.began}"
 
     def lives(self) -> bool:
@@ -306,12 +310,12 @@ class Container:
 
 
 def read_container(folder: Path, node: Node) -> Container | None:
-    """The container of a folder of containerd's; None where it is being made, or has ended."""
+    """The container of one of containerd's folders; None where it is being made, or has ended."""
     try:
         process = node.path(f"/proc/{(folder / 'init.pid').read_text()}")
         marks = json.loads((folder / "config.json").read_text()).get("annotations", {})
         if (process / "root").samefile(node.root):
-            return None  # It is still the runtime, which sees the whole node.
+            return None  # The process is still the runtime, which sees the whole node.
     except (OSError, ValueError):
         return None
     mark = "io.kubernetes.cri"
@@ -332,7 +336,7 @@ def _began(process: Path) -> str:
 
 
 def _held(answer: pb.ListPodResourcesResponse) -> tuple[Held, ...]:
-    """The kubelet names each device apart; here they are together."""
+    """What containers hold, by the kubelet, which lists each device separately."""
     together: dict[tuple[str, str, str], set[str]] = {}
     for pod in answer.pod_resources:
         for container in pod.containers:

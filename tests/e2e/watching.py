@@ -1,4 +1,4 @@
-"""What the end-to-end tests look at again and again."""
+"""Questions that many end-to-end tests ask."""
 
 from support.kube import Kube, Object, condition
 from support.waiting import wait_for
