@@ -55,7 +55,7 @@ class AgentProcess:
         wait_for("the node agent to be ready", self.is_ready, 180, explain=self.log)
 
     def stop(self, signal: str = "TERM") -> float:
-        """Seconds until it had ended."""
+        """End it; gives the seconds until it had ended."""
         assert self.process is not None
         began = time.monotonic()
         pid = (self.folder / "pid").read_text().strip()
@@ -69,7 +69,7 @@ class AgentProcess:
         self.start()
 
     def page(self, path: str) -> str:
-        """A page of the agent's, asked for on the node."""
+        """A page of the agent's metrics server, asked for on the node."""
         url = f"http://127.0.0.1:{PORT}{path}"
         code = f"import urllib.request; print(urllib.request.urlopen({url!r}).read().decode())"
         return str(self.cluster.exec_on_node(NODE, [sys.executable, "-c", code]).stdout)
@@ -112,7 +112,7 @@ class AgentProcess:
         }
 
     def _kubeconfig(self) -> str:
-        """The host's, with the API server's address as the node sees it."""
+        """The host's kubeconfig, with the API server's address as the node sees it."""
         body = yaml.safe_load(self.cluster.kubeconfig.read_text())
         server = "https://kubernetes.default.svc"
         seen = self.cluster.kubectl("get", "endpoints", "kubernetes", "--output=json").stdout
@@ -135,7 +135,7 @@ class Tenant:
         return f"{self.name}.mizar.share/gpu.2"
 
     def shadow(self, name: str = "shadow-2-aaaaa", **carving: Any) -> str:
-        """What the operator would create; returns the name."""
+        """Make a shadow pod as the operator would; returns the name."""
         carve = Carve(
             **{
                 "resource": self.resource,
@@ -189,8 +189,11 @@ class Tenant:
 
     @contextmanager
     def another(self) -> Iterator[None]:
-        """Another share pod, which runs. Bound before the kubelet has the devices again, a pod is
-        refused for good; this one has an owner, which makes the next."""
+        """Another share pod, which runs.
+
+        A pod that is bound before the kubelet has the devices again is refused for good; this one
+        has an owner, which makes the next.
+        """
         self.kube.apply(objects.deployment(self.name, "two", self.resource))
         here = f"--namespace={self.name}"
         self.kube.run("rollout", "status", "deployment/two", here, "--timeout=240s")
@@ -198,13 +201,13 @@ class Tenant:
         self.kube.delete("deployment", "two", self.name)
 
     def both_hold(self) -> bool:
-        """Whether pod one and `another` hold a device each."""
+        """Whether pod `one` and pod `another` hold a device each."""
         found = sorted(self.holders().values())
         assert len(found) == 2 and found[0] == "one" and found[1].startswith("two-"), found
         return True
 
     def holders(self, name: str = "shadow-2-aaaaa") -> dict[str, str]:
-        """Pod by device index."""
+        """The pod that holds each device, by the device's index."""
         return {
             one["id"].rpartition("-")[2]: one["holder"]["name"]
             for one in self.status(name).get("devices", [])

@@ -63,7 +63,7 @@ def prepared(cluster: Cluster) -> LocalCluster:
 
 @pytest.fixture(scope="module")
 def agent(prepared: LocalCluster) -> Iterator[AgentProcess]:
-    # The node sees the cluster's own folder.
+    # The node has the cluster's own folder at the same path.
     folder = prepared.logs_dir / f"nodeagent-{uuid4().hex[:8]}"
     folder.mkdir()
     made = AgentProcess(prepared, folder)

@@ -74,7 +74,7 @@ NAMED = f"{RELEASE}-named"
 
 @pytest.fixture
 def named(kube: Kube) -> Iterator[Object]:
-    """A pool whose profile has a name of NVIDIA's domain."""
+    """A pool whose profile has a name in NVIDIA's domain."""
     profiles = [{"devices": 10, "cards": 1, "alias": "nvidia.com/vgpu"}]
     pool = objects.pool(NAMED, profiles=profiles, resourcePrefix="named.example")
     kube.apply(pool)
@@ -94,7 +94,8 @@ def test_a_pool_names_a_resource(kube: Kube, named: Object) -> None:
 def test_a_name_that_no_pool_has_now(kube: Kube) -> None:
     pod = objects.share_pod(TENANT, "x", "nvidia.com/vgpu")
     sentence = "no profile of a GPUPool has this name as its alias"
-    # A pool of an earlier test may have had it, of which the webhook has a copy for a moment.
+    # A pool of an earlier test may have had the name, and the webhook still has a copy for a
+    # moment.
     wait_for("its refusal", lambda: sentence in refusal(kube, pod))
 
 
@@ -150,7 +151,7 @@ def test_the_pods_of_a_deployment_get_their_tenants_resource(kube: Kube) -> None
     kube.apply(in_template("Deployment", "apps/v1", "mizar.share.gpu.2", **SELECTOR))
     pods = wait_for("the pod", lambda: kube.all("pods", TENANT, "app=x"))
     assert limits_of(pods[0]["spec"]) == {MINE: "1"}
-    # The same manifest again, and a changed one.
+    # The same manifest again, then a changed one.
     kube.apply(in_template("Deployment", "apps/v1", "mizar.share.gpu.2", **SELECTOR))
     kube.apply(in_template("Deployment", "apps/v1", "mizar.share.gpu.4", **SELECTOR))
     stored = kube.get("deployment", "x", TENANT)
@@ -361,7 +362,7 @@ class TestPolicies:
     def agents(
         self, kube: Kube, cluster: Cluster, tmp_path: Path
     ) -> Iterator[tuple[str, Agent, Agent]]:
-        """The cluster's node, the agent of that one, and the agent of node `elsewhere`."""
+        """The cluster's node, the agent of that node, and the agent of node `elsewhere`."""
         node = kube.all("nodes")[0]["metadata"]["name"]
         kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "elsewhere"}})
         agent, stranger = (Agent(kube, cluster, name, tmp_path) for name in (node, "elsewhere"))
@@ -414,7 +415,7 @@ class TestPolicies:
         label = {"metadata": {"labels": {register: "x"}}}
         assert "labels or annotations" in agent.patch(node, label)[1]
         install(cluster)
-        # Another value each time: what does not change is permitted.
+        # Another value each time: an update that changes nothing is permitted.
         values = map(str, count())
         wait_for("the policy to forbid it", lambda: annotate(register, next(values))[0] != 0)
         assert annotate(register, None) == annotate(handshake, None) == (0, "")
@@ -430,7 +431,8 @@ class TestPolicies:
         shares, plain = objects.share_pod(TENANT, "shares"), objects.share_pod(TENANT, "plain")
         plain["spec"]["containers"][0]["resources"] = {}
         for pod in (shares, plain):
-            # No node of this cluster has the resource: bound as the scheduler would do it.
+            # No node of this cluster has the resource, so the pod is bound as the scheduler would
+            # do it.
             pod["spec"]["schedulerName"] = "nobody"
             kube.apply(pod)
             name = pod["metadata"]["name"]
@@ -488,7 +490,7 @@ class TestPolicies:
 
 
 class TestEscapes:
-    """What gets a container past the limits of its share."""
+    """Fields of a pod by which a container would get past the limits of its share."""
 
     @pytest.mark.parametrize("case", escapes.ESCAPES)
     def test_is_refused_with_a_sentence(self, kube: Kube, case: str) -> None:
@@ -554,7 +556,8 @@ def test_a_lost_secret_is_made_anew_and_trusted(kube: Kube) -> None:
 
 
 def test_a_deleted_secret_is_created_anew_and_trusted(kube: Kube) -> None:
-    """By which a rotation is forced. Replicas that start afterwards serve with it as well."""
+    """Deleting the Secret forces a rotation. Replicas that start afterwards serve with the new one
+    as well."""
     before = authorities(kube)
     kube.delete("secret", WEBHOOK, SYSTEM)
     wait_for("other authorities", lambda: authorities(kube) not in (None, before))

@@ -112,7 +112,7 @@ def test_exec_passes_the_exit_status_on(kube: Kube, web: str) -> None:
 
 def test_looking_for_a_name_server_fails_at_once(kube: Kube, web: str) -> None:
     status, said = kube.exec(NAMESPACE, "client", "timeout", "15", "getent", "hosts", "a.example")
-    # Not found; 124 would be the timeout. Without an answer it would take a minute.
+    # "Not found"; 124 would be the timeout: without an answer the lookup would take a minute.
     assert status == 2, said
 
 

@@ -1,4 +1,5 @@
-"""Clusters come whole or not at all, and whatever killed what, nothing of them is left behind."""
+"""Clusters come up whole or not at all, and nothing of them is left, whichever of their programs is
+killed."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ while (my $client = $server->accept) { print $client "hello\\n"; close $client }
 
 @dataclass(frozen=True)
 class Host:
-    """What of the host a cluster could change, other than what carries the cluster's name."""
+    """What of the host a cluster could change, apart from things that carry the cluster's name."""
 
     links: frozenset[str]
     files: frozenset[str]
@@ -58,11 +59,11 @@ class Host:
 
 
 def namespaces(layout: Layout) -> list[Path]:
-    """The namespaces that the cluster's nodes have, and not the host."""
+    """The namespaces that the cluster's nodes have and the host does not."""
     kinds = ("mnt", "net", "pid", "uts", "ipc")
     holders = [one for name, one in Processes(layout).all().items() if state.is_holder(name)]
     paths = [Path(f"/proc/{one.pid}/ns/{kind}") for one in holders for kind in kinds]
-    # A process that was just started may still be in the host's.
+    # A process that was just started may still be in the host's namespaces.
     return [
         path for path in paths if path.readlink() != Path("/proc/self/ns", path.name).readlink()
     ]
@@ -77,13 +78,13 @@ def inhabitants(spaces: set[str]) -> list[str]:
                 here = {str(one.readlink()) for one in (entry / "ns").iterdir()}
                 if here & spaces:
                     found.append(f"{entry.name} {(entry / 'comm').read_text().strip()}")
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
     return found
 
 
 def mounts_of(layout: Layout) -> list[str]:
-    """Mounts, seen from any process on this machine, of the cluster's folder."""
+    """The mounts below the cluster's folder, seen from any process on this machine."""
     found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -97,7 +98,7 @@ def mounts_of(layout: Layout) -> list[str]:
 
 @dataclass
 class Traces:
-    """Watches a cluster, to say afterwards what it left."""
+    """Watches a cluster, to tell afterwards what it has left."""
 
     layout: Layout
     before: Host
@@ -105,7 +106,8 @@ class Traces:
     held: ExitStack = field(default_factory=ExitStack)
 
     def watch(self) -> None:
-        """Remember the namespaces that the cluster has now, and keep others from their numbers."""
+        """Remember the namespaces that the cluster has now, and keep them open, so that no others
+        get their numbers."""
         for path in namespaces(self.layout):
             self.spaces.add(str(path.readlink()))
             self.held.enter_context(path.open())
@@ -122,7 +124,7 @@ class Traces:
 
 @pytest.fixture
 def traces(request: pytest.FixtureRequest) -> Iterator[Traces]:
-    """Traces of a cluster of the test's own, which goes with the test."""
+    """Traces of a cluster that the test makes; the cluster is removed after the test."""
     layout = Layout(f"life-{os.getpid()}")
     traces = Traces(layout, Host.now())
     with traces.held:
@@ -131,13 +133,13 @@ def traces(request: pytest.FixtureRequest) -> Iterator[Traces]:
 
 
 def start_up(layout: Layout, *options: str) -> subprocess.Popen[str]:
-    """`up` as a user runs it."""
+    """`up`, started as a user starts it."""
     argv = [sys.executable, "-m", "cluster", "up", f"--name={layout.name}", "--no-mizar", *options]
     return subprocess.Popen(argv, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
 def finish(up: subprocess.Popen[str]) -> tuple[int, str]:
-    """Its exit status and all that it said."""
+    """The exit status and all that it printed."""
     said, _ = up.communicate(timeout=LIMIT)
     return up.returncode, said
 
@@ -150,7 +152,7 @@ def run_cli(*arguments: str) -> tuple[int, str]:
 
 
 def reached(layout: Layout, process: str) -> Callable[[], bool]:
-    """Whether `up` has come so far as to start this process."""
+    """Whether `up` has come far enough to start this process."""
     return lambda: (layout.processes / f"{process}.json").exists()
 
 
@@ -255,7 +257,7 @@ def test_a_component_that_hangs_is_given_up_on(
     right = control_plane.api_server
 
     def waits_for_ever(credentials: Credentials) -> list[str]:
-        """An API server whose etcd is nowhere."""
+        """The command of an API server whose etcd does not exist, so that it waits for ever."""
         return [one.replace(control_plane.ETCD, "http://127.0.0.1:1") for one in right(credentials)]
 
     monkeypatch.setattr(control_plane, "api_server", waits_for_ever)

@@ -469,7 +469,8 @@ def test_one_word_lists_all_of_mizar(kube: Kube) -> None:
 
 
 def test_two_managers_share_a_status_without_conflict(kube: Kube) -> None:
-    """Operator and node agent apply parts of one ShadowPod's status; neither wipes the other's."""
+    """Operator and node agent apply parts of one ShadowPod's status; neither removes the other's
+    part."""
     name = "two-managers"
     kube.apply(_shadow(name=name))
     head = {key: value for key, value in _shadow(name=name).items() if key != "spec"}

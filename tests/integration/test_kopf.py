@@ -1,5 +1,8 @@
-"""Kopf is the operator's only watch of Mizar's own kinds: an operator in this process, against a
-real API server, with no periodic list that could hide a handler which is not there."""
+"""Kopf is the operator's only watch of Mizar's own kinds.
+
+An operator runs in this process, against a real API server, without the periodic list that could
+hide a missing handler.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +64,8 @@ class Setup:
         return await self.client.create(obj)
 
     async def tenancy(self, least: int) -> None:
-        """A pool and a quota of the tenant's. No node has the pool's label: nobody will ever use
-        a shadow pod, so none has to be drained."""
+        """A pool and a quota of the tenant's. No node has the pool's label: no pod will ever use a
+        shadow pod, so none has to be drained."""
         await self.create(objects.namespace(self.tenant))
         await self.create(objects.pool(self.tenant, nodeSelector={"nowhere": "true"}))
         profile = {"devices": 2, "min": least, "max": 2}
@@ -86,7 +89,7 @@ class Setup:
                 await self.client.delete(ref)
 
     async def let_go(self, name: str) -> None:
-        """Make a ShadowPod vanish at once."""
+        """Make a ShadowPod vanish at once, without waiting for its finalizer."""
         ref = Ref(SHADOW_POD, name, self.tenant)
         with suppress(NotFound):
             await self.client.patch_merge(ref, {"metadata": {"finalizers": None}})
@@ -97,7 +100,7 @@ Embedded = Callable[[], AbstractAsyncContextManager[Setup]]
 
 
 async def eventually(what: str, true: Callable[[], object]) -> None:
-    """Wait for a condition of this process."""
+    """Wait for a condition in this process."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not true():  # noqa: ASYNC110
@@ -107,7 +110,7 @@ async def eventually(what: str, true: Callable[[], object]) -> None:
 
 
 async def until(what: str, probe: Callable[[], Awaitable[object]]) -> None:
-    """Wait for a condition of the API server."""
+    """Wait for a condition at the API server."""
     try:
         async with asyncio.timeout(PATIENCE_S):
             while not await probe():  # noqa: ASYNC110
@@ -142,8 +145,8 @@ async def running(
 
 @pytest.fixture
 def embedded(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> Embedded:
-    """Not an asynchronous fixture: its end would run in a task that began after Kopf, which Kopf
-    cancels when it ends."""
+    """Runs an operator in this process. The fixture is not asynchronous: its end would run in a
+    task that began after Kopf, and Kopf cancels such tasks when it ends."""
     return partial(running, kubeconfig, kubeconfig, monkeypatch)
 
 
@@ -171,7 +174,7 @@ async def test_a_quota_that_is_created_changed_and_deleted_is_planned(embedded: 
         await setup.client.patch_merge(ref, {"spec": {"profiles": [profile]}})
         await until("a second one", lambda: count(2))
         await setup.client.delete(ref)
-        # Without a node nobody ever used them: they go undrained.
+        # Without a node no pod ever used them: they are deleted undrained.
         await until("both to go", lambda: count(0))
 
 

@@ -43,7 +43,8 @@ def test_two_share_pods_run_on_one_card_within_their_memory(tenant: Tenant) -> N
 
 
 def used_by(tenant: Tenant, pod: str) -> float:
-    """Bytes, by the agent's metrics. LookupError: they say nothing of the pod."""
+    """Bytes that the pod uses by the agent's metrics. LookupError: the metrics do not have the
+    pod."""
     labels = f'namespace="{tenant.name}",node="{NODE}",pod="{pod}"'
     used = [
         float(line.rpartition(" ")[2])
@@ -123,7 +124,7 @@ def test_a_drain_ends_drained_and_can_be_called_off(tenant: Tenant) -> None:
     tenant.wait_condition("Ready", "True", "Serving")
     tenant.drain()
     tenant.wait_condition("Draining", "True", "Drained")
-    # The kubelet may have put its earlier count over the agent's, until either writes again.
+    # The kubelet may have written its earlier count over the agent's, until either writes again.
     wait_for("the node to offer nothing", lambda: tenant.allocatable() == "0")
     tenant.drain(on=False)
     tenant.wait_condition("Ready", "True", "Serving")
@@ -166,5 +167,5 @@ def test_two_shadow_pods_of_one_resource_are_one_count(tenant: Tenant) -> None:
 
 
 def test_the_agent_ends_promptly(tenant: Tenant) -> None:
-    assert tenant.agent.stop() < 15  # seconds, as long as its pod is given
+    assert tenant.agent.stop() < 15  # seconds, as many as its pod is given to end
     tenant.agent.start()

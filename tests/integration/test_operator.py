@@ -1,5 +1,5 @@
-"""The operator, as a process, on a real API server, scheduler and kubelet. The node agent's part is
-played by hand: what a test says that the agent reports, is reported."""
+"""The operator, as a process, on a real API server, scheduler and kubelet. The tests play the node
+agent: they write the reports that an agent would write."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class OperatorProcess:
         wait_for("the operator to lead", self.leads, 180, explain=self.log.read_text)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> float:
-        """Seconds until it had ended."""
+        """End it; gives the seconds until it had ended."""
         assert self.process is not None
         began = time.monotonic()
         self.process.send_signal(number)
@@ -166,7 +166,7 @@ class Tenant:
         return self.kube.get("pod", shadow["metadata"]["name"], self.name)
 
     def agent(self, shadow: Object, stage: str = "Serving", holders: tuple[str, ...] = ()) -> None:
-        """What the node agent would do about a shadow pod that runs."""
+        """What the node agent would do about a running shadow pod."""
         name = shadow["metadata"]["name"]
         self.kube.wait_running(self.name, name)
         pod = self.pod_of(shadow)
@@ -235,7 +235,8 @@ class Tenant:
         return wait_for(f"an event {reason} on {about}", probe)
 
     def clear(self) -> None:
-        """No agent will ever say that the devices are out of use: let go of them by hand."""
+        """No agent will ever report that the devices are out of use, so the finalizers are removed
+        by hand."""
         self.kube.run("delete", "namespace", self.name, "--wait=false", "--ignore-not-found")
         free = json.dumps({"metadata": {"finalizers": None}})
         for shadow in self.kube.all("shadowpods", self.name):
@@ -258,7 +259,8 @@ def tenant(kube: Kube, operator: OperatorProcess) -> Iterator[Tenant]:
 
 
 def test_from_demand_to_reaping(tenant: Tenant) -> None:
-    """Created for two pods at once; ready; held; idle; drained; its card free again."""
+    """A shadow pod is created for two pods at once, gets ready, is held, idle and drained; then its
+    card is free again."""
     tenant.quota(0, 2)
     tenant.share("one", "two")
     (shadow,) = tenant.shadows()
@@ -285,7 +287,7 @@ def test_from_demand_to_reaping(tenant: Tenant) -> None:
 
 
 def test_a_pod_bound_in_the_middle_of_a_drain(tenant: Tenant, operator: OperatorProcess) -> None:
-    """Invariant 3: the API server, asked live, knows of a user whom no report names yet."""
+    """Invariant 3: the API server, asked live, knows of a user that no report names yet."""
     tenant.quota(0, 1)
     tenant.share("one")
     (shadow,) = tenant.shadows()
@@ -320,7 +322,7 @@ def figure(operator: OperatorProcess, name: str) -> float:
 
 
 def test_no_card_free(tenant: Tenant) -> None:
-    """Said by the ShadowPod, the quota and the pod that waits; gone when nobody waits any more."""
+    """The ShadowPod, the quota and the waiting pod say so, until no pod waits any more."""
     tenant.quota(0, 2)
     tenant.share("whole", resource="nvidia.com/gpu", count=2)
     tenant.kube.wait_running(tenant.name, "whole")
@@ -350,7 +352,7 @@ def test_quota_exceeded(tenant: Tenant) -> None:
 
 
 def test_killed_in_the_middle(tenant: Tenant, operator: OperatorProcess) -> None:
-    """Invariant 5: what was asked for while nobody led is made once."""
+    """Invariant 5: what pods asked for while no operator led is made once."""
     tenant.quota(1, 2)
     operator.stop(signal.SIGKILL)
     tenant.share("one", "two", "three")
@@ -363,7 +365,7 @@ def test_killed_in_the_middle(tenant: Tenant, operator: OperatorProcess) -> None
 
 
 def test_deleting_drains_first(tenant: Tenant) -> None:
-    """A ShadowPod that somebody deletes, and those of a quota that is gone."""
+    """A ShadowPod that a user deletes, and those of a deleted quota."""
     tenant.quota(1, 1)
     (shadow,) = tenant.shadows()
     tenant.agent(shadow)
@@ -406,7 +408,7 @@ def test_probes_and_metrics(tenant: Tenant, operator: OperatorProcess) -> None:
 
 
 def test_sigterm_ends_it_promptly(operator: OperatorProcess, kube: Kube) -> None:
-    assert operator.stop() < 15  # seconds; what it waits for by itself ends sooner
+    assert operator.stop() < 15  # seconds; every wait of its own ends sooner
     lease = kube.get("lease", "mizar-operator", SYSTEM)
     assert lease is not None
     assert not lease["spec"].get("holderIdentity")

@@ -41,9 +41,10 @@ OPERATOR = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-operator"
 WEBHOOK = f"--as=system:serviceaccount:{SYSTEM}:{RELEASE}-webhook"
 EDITOR = "--as=editor"
 DRAINER = "--as=drainer"
-"""May evict pods and update nodes, as autoscalers may and who drains nodes."""
+"""A user who may evict pods and update nodes, as autoscalers and administrators who drain nodes
+may."""
 NETWORK = "--as=network"
-"""May patch the status of pods, as pod networks may that leave notes there."""
+"""A user who may patch the status of pods, as pod networks may that leave notes there."""
 SCHEDULER = "--as=system:kube-scheduler"
 IN_USE = {"mizar.share/in-use": "true"}
 
@@ -85,7 +86,7 @@ def users(kube: Kube) -> None:
             rule("pods/eviction", "create"),
             rule("shadowpods", "get", "patch", group="mizar.share"),
         ],
-        # kubectl reads before it patches.
+        # kubectl reads an object before it patches it.
         "network": [rule("pods", "get"), rule("pods/status", "get", "patch")],
         "system:kube-scheduler": [rule("pods/status", "get", "patch")],
     }.items():
@@ -100,7 +101,7 @@ def rule(resource: str, *verbs: str, group: str = "") -> Object:
 
 
 def policies_are_on(kube: Kube) -> bool:
-    """Whether the last of them is: a policy works about a second after it was made."""
+    """Whether the last of the policies works: a policy does about a second after it was made."""
     body = json.dumps(shadowpod("not-yet"))
     said = kube.attempt("create", "--dry-run=server", "--filename=-", input=body)[1]
     pod = json.dumps(shadow_pod("not-yet"))
@@ -118,7 +119,7 @@ def shadowpod(name: str = NAME) -> Object:
 
 
 def shadow_pod(name: str = NAME, uid: str = "uid") -> Object:
-    """As the operator makes it, for a node that there is not."""
+    """A shadow pod as the operator makes it, for a node that does not exist."""
     view = replace(shadow_view(name, namespace=TENANT), uid=uid)
     nowhere = Needs(frozenset({("mizar.share/nowhere", "true")}))
     pod_settings = PodSettings(PAUSE, grace_s=35)
@@ -127,7 +128,7 @@ def shadow_pod(name: str = NAME, uid: str = "uid") -> Object:
 
 @pytest.fixture
 def shadow(kube: Kube) -> Iterator[str]:
-    """A shadow pod that the operator made and that no scheduler finds a node for."""
+    """A shadow pod that the operator made and for which no scheduler finds a node."""
     create = ("create", OPERATOR, "--output=json", "--filename=-")
     made = json.loads(kube.run(*create, input=json.dumps(shadowpod())))
     kube.run(*create, input=json.dumps(shadow_pod(uid=made["metadata"]["uid"])))
@@ -212,7 +213,7 @@ def test_notes_of_others_are_for_who_runs_the_cluster(kube: Kube, shadow: str) -
     assert "put your labels on the pods that share its cards" in patch(kube, EDITOR, *label)[1]
     assert patch(kube, NETWORK, "--subresource=status", *note) == (0, f"pod/{NAME} patched\n")
     assert patch(kube, DRAINER, *merge({"annotations": {"example.com/b": "c"}}))[0] == 0
-    # The status opens no way around.
+    # The status is no way around the policy.
     carve = merge({"annotations": {"mizar.share/carve": "{}"}})
     assert "only Mizar's operator" in patch(kube, NETWORK, "--subresource=status", *carve)[1]
 
@@ -239,7 +240,7 @@ def test_nobody_puts_a_container_into_a_shadow_pod(kube: Kube, shadow: str) -> N
 
 
 def connect(kube: Kube, how: str, pod: str, who: str = EDITOR) -> str:
-    """What becomes of a connection to a pod, which has no node in any case."""
+    """The answer to a connection to a pod, which has no node in any case."""
     here, who_is = f"--namespace={TENANT}", (who,) if who else ()
     if how == "proxy":
         path = f"/api/v1/namespaces/{TENANT}/pods/{pod}/proxy/"
@@ -278,7 +279,7 @@ def test_only_who_administers_nodes_evicts_a_shadow_pod(kube: Kube, shadow: str)
 
 
 def test_only_who_administers_nodes_deletes_a_shadow_pod(kube: Kube, shadow: str) -> None:
-    """Its cards would be another's while share pods still use them."""
+    """Otherwise another pod would have its cards while share pods still use them."""
     delete = ("delete", "pod", NAME, f"--namespace={TENANT}", "--dry-run=server")
     status, said = kube.attempt(*delete, EDITOR)
     assert status != 0
@@ -292,13 +293,13 @@ def test_only_who_administers_nodes_deletes_a_shadow_pod(kube: Kube, shadow: str
 
 
 def delete_all(kube: Kube, path: str, who: str = EDITOR) -> str:
-    """What is said to a request that deletes all objects of a kind in the tenant's namespace."""
+    """The answer to a request that deletes all objects of a kind in the tenant's namespace."""
     everything = path.format(f"namespaces/{TENANT}")
     return kube.attempt("delete", "--raw", everything, who)[1]
 
 
 def test_who_deletes_all_pods_deletes_no_shadow_pod(kube: Kube, shadow: str) -> None:
-    """Such a request names no pod."""
+    """Such a request does not name the pods."""
     said = delete_all(kube, "/api/v1/{}/pods")
     assert "delete those pods, and it goes by itself after the idle timeout" in said
     found = kube.get("pod", shadow, TENANT)
@@ -343,7 +344,7 @@ def test_only_the_scheduler_gives_a_shadow_pod_its_node(
     path = f"/api/v1/namespaces/{TENANT}/{where.format(NAME)}"
     ask = ("create", "--raw", path, "--filename=-", EDITOR)
     sentence = "only the scheduler gives a shadow pod its node"
-    # Until the API server has read the Role, it says no more than that this is forbidden.
+    # Until the API server has read the Role, it only says that this is forbidden.
     wait_for("its refusal", lambda: sentence in kube.attempt(*ask, input=json.dumps(body))[1])
 
 
@@ -393,7 +394,7 @@ class TestShadowPodObjects:
         )
         none = merge({"finalizers": None})
         sentence = "keeps its cards while somebody uses them"
-        # Until the API server has read the Role, it says no more than that this is forbidden.
+        # Until the API server has read the Role, it only says that this is forbidden.
         wait_for("refusal", lambda: sentence in patch(kube, EDITOR, *none, kind="shadowpod")[1])
         assert patch(kube, DRAINER, *none, kind="shadowpod")[0] == 0
 
@@ -476,7 +477,8 @@ BEYOND: dict[str, tuple[Change, str]] = {
 
 
 class TestOperator:
-    """Its right to make and delete pods anywhere is narrowed to pods that hold cards."""
+    """The operator's right to make and delete pods in any namespace is limited to pods that hold
+    cards."""
 
     ASK = ("create", OPERATOR, "--dry-run=server", "--filename=-")
 
@@ -491,7 +493,7 @@ class TestOperator:
         assert sentence in said
 
     def test_it_ends_share_pods_and_changes_none(self, kube: Kube) -> None:
-        """By eviction, and by deletion where a budget never allows that."""
+        """It ends them by eviction, and by deletion where a budget never permits an eviction."""
         pod = objects.plain_pod(TENANT, "share", nodeSelector={"mizar.share/nowhere": "true"})
         pod["metadata"]["labels"] = {"mizar.share/share-pod": "true"}
         kube.apply(pod)
@@ -565,7 +567,7 @@ def test_the_operator_sees_no_budgets_but_its_own(kube: Kube) -> None:
 
 
 def test_other_budgets_are_their_owners(kube: Kube) -> None:
-    """Also one whose name is made by the API server."""
+    """Also a budget whose name the API server makes."""
     meta = {"generateName": "mizar-shadow-pods-in-use-", "namespace": TENANT}
     mine = json.dumps(manifests.budget(TENANT) | {"metadata": meta})
     kube.run("create", "--filename=-", EDITOR, input=mine)
@@ -596,7 +598,8 @@ def test_a_share_pod_keeps_its_label(kube: Kube) -> None:
 
 
 def test_the_webhook_makes_no_secret_but_its_own(kube: Kube) -> None:
-    """The others would be another's, or be filled by Kubernetes with another account's token."""
+    """Other Secrets would be somebody else's, or Kubernetes would fill them with another account's
+    token."""
     account = {"kubernetes.io/service-account.name": f"{RELEASE}-operator"}
     token = {"type": "kubernetes.io/service-account-token"}
 

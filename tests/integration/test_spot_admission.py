@@ -1,8 +1,8 @@
-"""Spot pods on a real API server: what becomes of them at admission, who opens their gate and when,
-and what node agents may say of pods.
+"""Spot pods on a real API server: what admission does to them, who opens their gate and when, and
+what node agents may write about pods.
 
-Webhook and operator run; the node agent has no nodes, and its part is played by hand: no card is
-lendable unless a test says so.
+Webhook and operator run. No node agent does, and its part is played by hand: no card is lendable
+unless a test says so.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def spot(kube: Kube) -> Iterator[Object]:
 
 
 def test_a_spot_pod_waits_for_its_turn(kube: Kube) -> None:
-    """With the priority of the class that it got, which the API server computes anew."""
+    """It has the priority of its class, which the API server computes anew."""
     pod = dry_run(kube, objects.spot_pod(TENANT, "x"))
     assert pod["metadata"]["labels"] == {"mizar.share/spot-pod": "true"}
     spec = pod["spec"]
@@ -169,14 +169,14 @@ def note(key: str, value: str) -> Object:
 
 @pytest.mark.parametrize("key", ["low-power", "may-be-lost", "spot-notice", "spot-grace"])
 def test_a_note_that_means_nothing_is_refused(kube: Kube, key: str) -> None:
-    """Of any pod: owners of cards have notes too."""
+    """This holds for every pod: owners of cards have such annotations too."""
     said = refusal(kube, note(key, "yes"))
     assert f"annotation mizar.share/{key}: write " in said
     dry_run(kube, note(key, "true" if key in ("low-power", "may-be-lost") else "5"))
 
 
 class TestGate:
-    """Whose turn it is, only the operator says."""
+    """Only the operator decides whose turn it is."""
 
     OPEN = json.dumps([{"op": "remove", "path": "/spec/schedulingGates"}])
 
@@ -243,11 +243,11 @@ def test_what_escapes_a_share_escapes_no_borrowed_card(kube: Kube, case: str) ->
 
 
 class TestAgent:
-    """What node agents say of the pods of their own node."""
+    """What node agents may write about the pods of their own node."""
 
     @pytest.fixture
     def borrower(self, kube: Kube) -> Iterator[Object]:
-        """A spot pod on the node, as far as the API server knows."""
+        """A spot pod that is on the node as far as the API server knows."""
         node = kube.all("nodes")[0]["metadata"]["name"]
         pod = objects.spot_pod(TENANT, "borrower", **NOWHERE)
         kube.apply(pod)
@@ -334,7 +334,7 @@ PAUSE = "localhost/mizar/pause:dev"
 
 
 def pausing(name: str, **spec: Any) -> Object:
-    """A spot pod that runs on the cluster's node, which knows nothing of its card."""
+    """A spot pod that runs on the cluster's node, where nothing knows of its card."""
     pod = objects.spot_pod(TENANT, name, **spec)
     container = {"name": "main", "image": PAUSE, "imagePullPolicy": "Never"}
     resources = pod["spec"]["containers"][0]["resources"]
@@ -343,11 +343,11 @@ def pausing(name: str, **spec: Any) -> Object:
 
 
 class TestTurns:
-    """The operator on the real scheduler, as far as it goes without a card."""
+    """The operator with the real scheduler, as far as a pod gets without a card."""
 
     @pytest.fixture
     def node(self, kube: Kube) -> Iterator[str]:
-        """The node offers one card to borrow, as its agent would say."""
+        """A node that offers one card to borrow, as its agent would say."""
         name = str(kube.all("nodes")[0]["metadata"]["name"])
         self.offer(kube, name, "1")
         kube.run("patch", "gpupool", RELEASE, "--type=merge", f"--patch={LENDS}")
@@ -381,7 +381,7 @@ class TestTurns:
         assert self.borrowed(kube)["inUse"] == 1
         wait_for("the pool's figure", lambda: self.lent(kube) == 1)
 
-        # The node agent has ended it, and says so.
+        # The node agent has ended the pod, and says so.
         condition = {"type": "DisruptionTarget", "status": "True", "reason": "OwnerBack"}
         patch = json.dumps({"status": {"conditions": [condition]}})
         here = (f"--namespace={TENANT}", "--subresource=status", "--type=strategic")

@@ -28,11 +28,12 @@ LOW_POWER = {"mizar.share/low-power": "true"}
 
 @pytest.fixture(scope="module", autouse=True)
 def without_a_trace(prepared: LocalCluster) -> Iterator[None]:
-    """The kubelet forgets the resource, or it refuses pods that ask for it in other modules'
-    tests: it remembers one whose plugin has ended for minutes, and across restarts.
+    """After the tests the kubelet forgets the resource; otherwise it would refuse pods that ask for
+    it in other modules' tests.
 
-    A kubelet that finds no record of devices takes all of them off the node's status when it
-    starts, unless a plugin registers before that: then it leaves those that it does not know.
+    The kubelet remembers a resource whose plugin has ended for minutes, and across restarts. A
+    kubelet that finds no record of devices when it starts takes all of them off the node's status,
+    unless a plugin registers before that: then it leaves those that it does not know.
     """
     yield
     (node,) = prepared.nodes
@@ -54,14 +55,14 @@ def without_a_trace(prepared: LocalCluster) -> Iterator[None]:
 
 
 def _offered(kube: Kube) -> dict[str, str]:
-    """What the node has to give."""
+    """How many of the resource the node has to give."""
     found: dict[str, str] = (kube.get("node", NODE) or {})["status"]["allocatable"]
     return found
 
 
 @pytest.fixture(autouse=True)
 def rules(kube: Kube) -> Iterator[None]:
-    """What the operator would write."""
+    """Write the rules that the operator would write."""
     how = SpotRule(pool="default", spot=Spot(enabled=True, idle_after_seconds=IDLE_S))
     body = {
         "apiVersion": "v1",
@@ -107,14 +108,14 @@ def allocatable(tenant: Tenant) -> str | None:
 
 
 def has_condition(tenant: Tenant, pod: str, *wanted: str) -> bool:
-    """Type, status and reason."""
+    """Whether the pod has this condition: type, status and reason."""
     found = condition(tenant.kube.get("pod", pod, tenant.name) or {}, wanted[0])
     assert (found["status"], found["reason"]) == wanted[1:], found
     return True
 
 
 def works(machine: Machine, uuid: str) -> frozenset[int]:
-    """The processes on the card for which it has worked for more than a moment."""
+    """The processes on the card that have worked for more than a moment."""
     return frozenset(one.pid for one in machine.card(uuid).processes if one.work_ns > 50_000_000)
 
 

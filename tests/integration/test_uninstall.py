@@ -1,4 +1,4 @@
-"""What the README has an administrator run on nodes after an uninstall."""
+"""The commands that the README has an administrator run on nodes after an uninstall."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 README = Path(__file__).resolve().parents[2] / "README.md"
 LEFT = ("team-a.mizar.share/gpu.2", "team-b.mizar.share/gpu.16", "mizar.share/gpu.4")
 OTHERS = {"example.com/gpu.2": "0", "team-c.mizar.share/gpu.2": "3"}
-"""Of another plugin; and of Mizar, which serves it."""
+"""Resources of another plugin, and of Mizar, which serves them."""
 
 
 def command() -> str:
@@ -57,6 +57,6 @@ def test_former_resources_go_from_the_nodes_and_no_others(cluster: Cluster) -> N
             **dict.fromkeys(LEFT),
             **OTHERS,
         }
-        # Tests before this one may have left some of Mizar's on the node.
+        # Tests before this one may have left some of Mizar's resources on the node.
         others = {name for name in before[field] if "mizar.share/gpu" not in name}
         assert others <= after[field].keys()
