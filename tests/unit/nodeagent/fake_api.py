@@ -1,4 +1,5 @@
-"""An API server for the node agent: pods of one node, ShadowPods' and the node's status, events."""
+"""An API server for the node agent: the pods of one node, the statuses of ShadowPods and of the
+node, events."""
 
 import asyncio
 import json
@@ -54,7 +55,7 @@ class Watches:
 
 
 class FakeApi:
-    """Keeps objects in memory; `down` makes every call fail, `read_only` every write."""
+    """Keeps objects in memory. `down` makes every call fail, `read_only` every write."""
 
     def __init__(self) -> None:
         self.pods: dict[tuple[str, str], Object] = {}
@@ -76,7 +77,7 @@ class FakeApi:
 
     @property
     def rules(self) -> str:
-        """By which cards are lent; none of them without the ConfigMap, if it is empty."""
+        """The rules by which cards are lent; if empty, there is no ConfigMap."""
         return self._rules
 
     @rules.setter
@@ -126,7 +127,7 @@ class FakeApi:
         return found
 
     def condition(self, namespace: str, name: str, type: str) -> tuple[str, str]:
-        """(status, reason); empty strings when there is none yet."""
+        """(status, reason) of the condition; empty strings when the object has none yet."""
         for one in self.status(namespace, name).get("conditions", ()):
             if one["type"] == type:
                 return one["status"], one["reason"]
@@ -198,7 +199,7 @@ class FakeApi:
         return web.json_response(self.pods[key])
 
     def _pod_status(self, key: tuple[str, str], body: Any) -> web.Response:
-        """A server-side apply of conditions."""
+        """A server-side apply of conditions to a pod."""
         pod = self.pods.get(key)
         if pod is None:
             return web.json_response({"reason": "NotFound"}, status=404)
@@ -211,7 +212,7 @@ class FakeApi:
         return web.json_response(pod)
 
     def end_watches(self) -> None:
-        """As an API server does that is shut down."""
+        """End all watches, as an API server does that is being shut down."""
         self._pod_watches.end()
         self._rule_watches.end()
 

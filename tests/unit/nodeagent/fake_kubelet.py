@@ -65,7 +65,7 @@ Key = tuple[str, str, str]
 
 
 class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
-    """Lives in a folder like /var/lib/kubelet."""
+    """A kubelet whose folder is like /var/lib/kubelet."""
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
         self.plugin_dir = folder / "device-plugins"
@@ -106,7 +106,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         await self._serve(self.podresources_dir, pr_rpc.add_PodResourcesListerServicer_to_server)
 
     async def stop(self) -> None:
-        """Die."""
+        """Die: end all connections."""
         for client in [*self._clients.values(), *self._endpoints.values()]:
             await client.channel.close(None)
         for task in self._tasks:
@@ -138,7 +138,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         return pb.Empty()
 
     async def connect(self, resource: str, socket: Path) -> None:
-        """What Register does; a test may do it twice."""
+        """Connect to a plugin, as Register does; a test may do it twice."""
         options = (("grpc.use_local_subchannel_pool", 1),)
         channel = grpc.aio.insecure_channel(f"unix://{socket}", options=options)
         client = Client(resource, channel, rpc.DevicePluginStub(channel))
@@ -154,7 +154,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         with suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
             async for answer in client.call:
                 self._receive(client.resource, answer)
-        # Here the kubelet takes whichever client is the newest.
+        # Here the kubelet takes the newest client, whichever it is.
         newest = self._clients.pop(client.resource, None)
         if newest is not None:
             await asyncio.sleep(self.ends_after)
@@ -172,8 +172,8 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         }
 
     def undo_registration(self, resource: str) -> None:
-        """It comes to the end of an earlier stream only now: the newest client counts as
-        disconnected, and its stream stays open."""
+        """Handle the end of an earlier stream only now: the newest client counts as disconnected,
+        and its stream stays open."""
         self._clients.pop(resource)
         self._disconnect(resource)
 
@@ -186,7 +186,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         self._clients[resource].call.cancel()
 
     def is_serving(self, resource: str) -> bool:
-        """Whether the kubelet could allocate."""
+        """Whether the kubelet could allocate devices of the resource."""
         endpoint = self._endpoints.get(resource)
         return endpoint is not None and not endpoint.stopped and bool(self.healthy(resource))
 
@@ -196,19 +196,19 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
     # ---- pods ----
 
     def add_pod(self, pod: KubePod, **physical: Iterable[str]) -> None:
-        """A pod that was admitted; `physical` cards by container (of nvidia.com/gpu)."""
+        """Add a pod that was admitted; `physical` cards by container (of nvidia.com/gpu)."""
         self.pods[pod.uid] = pod
         self.physical[pod.uid] = {name: list(cards) for name, cards in physical.items()}
 
     def remove_pod(self, uid: str) -> None:
-        """It has ended; what it held is freed when somebody asks."""
+        """The pod has ended; what it held is freed at the next question about it."""
         self.pods.pop(uid, None)
         self.physical.pop(uid, None)
 
     async def allocate(
         self, pod: KubePod, container: str, resource: str, count: int, reuse: Iterable[str] = ()
     ) -> Allocated:
-        """Admission of one container. Raises Admission."""
+        """Admit one container. Raises Admission."""
         self.pods.setdefault(pod.uid, pod)
         self._free_the_dead()
         chosen = await self._choose(pod, resource, count, list(reuse))
@@ -251,7 +251,8 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         return (named + rest)[:count]
 
     async def start_container(self, pod: KubePod, container: str, resource: str) -> Allocated:
-        """PreStartContainer, then what the runtime would get. Raises grpc.aio.AioRpcError."""
+        """Call PreStartContainer and return what the runtime would get. Raises
+        grpc.aio.AioRpcError."""
         held = self.allocated[pod.uid, container, resource]
         endpoint = self._endpoints.get(resource)
         if endpoint is not None and not endpoint.stopped:

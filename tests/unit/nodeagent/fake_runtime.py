@@ -1,4 +1,5 @@
-"""A container runtime that speaks NRI, with a wire of its own: bytes are put together by hand."""
+"""A container runtime that speaks NRI. It has its own code for the wire: bytes are put together by
+hand."""
 
 import asyncio
 import struct
@@ -25,7 +26,7 @@ class Refused(Exception):
 
 
 class Connection:
-    """One plugin, from the runtime's side."""
+    """The connection of one plugin, from the runtime's side."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -60,7 +61,7 @@ class Connection:
         self.put(2, stream, 2, (answer or ttrpc.Response()).SerializeToString())
 
     def ask(self, method: str, request: Message) -> int:
-        """Ask without waiting for the answer. Returns the stream."""
+        """Send a request without waiting for the answer; returns its stream."""
         self._stream += 2
         asked = ttrpc.Request(
             service="nri.pkg.api.v1alpha1.Plugin",
@@ -86,7 +87,7 @@ class Connection:
         return pb.CreateContainerResponse.FromString(answer).adjust
 
     async def set_up(self, *parts: pb.SynchronizeRequest, patience_ms: int = 2000) -> None:
-        """All that the runtime does before it asks for containers."""
+        """Do all that the runtime does before it asks about containers."""
         await self.take_registration()
         request = pb.ConfigureRequest(
             runtime_name="containerd", runtime_version="v2.2.9", request_timeout=patience_ms
@@ -99,7 +100,7 @@ class Connection:
 
 
 class FakeRuntime:
-    """Its socket; `connections` gives the plugins that connect."""
+    """The runtime's socket; `connections` gives the plugins that connect."""
 
     def __init__(self, socket: Path) -> None:
         self.socket = socket
@@ -111,7 +112,7 @@ class FakeRuntime:
         self._server = await asyncio.start_unix_server(self._accept, str(self.socket))
 
     async def stop(self) -> None:
-        """As if the runtime was killed: the socket stays, nobody listens."""
+        """Stop as if the runtime was killed: the socket's file stays, and no process listens."""
         if self._server:
             self._server.close()
         for connection in self._open:

@@ -1,4 +1,5 @@
-"""The kubelet's device manager in the agent's machine: what it believes, and who has what."""
+"""The kubelet's device manager in the model of a node: what it believes, and which pods hold
+what."""
 
 from __future__ import annotations
 
@@ -12,9 +13,10 @@ from unit.nodeagent.makers import card_claim, share_claim
 
 @dataclass
 class Kubelet:
-    """The kubelet's part of one resource. `arriving`: lists that it was sent and has not read.
-    `allocating`: the devices of pods that are being admitted, by the pod's name; `answered`: when
-    the agent said yes. `cards`: by UUID, the shadow pod that has it."""
+    """The kubelet's part of one resource. `arriving`: lists that were sent to it and that it has
+    not read. `allocating`: the devices of pods that are being admitted, by the pod's name;
+    `answered`: when the agent permitted the allocation. `cards`: by UUID, the shadow pod that has
+    the card."""
 
     resource: str
     devices: dict[str, bool] = field(default_factory=dict)
@@ -26,12 +28,12 @@ class Kubelet:
 
     @property
     def coming(self) -> set[str]:
-        """Devices that somebody is about to hold."""
+        """Devices that a pod is about to hold."""
         return {one for ids in self.allocating.values() for one in ids}
 
     @property
     def unanswered(self) -> list[str]:
-        """Pods whose Allocate the agent has yet to answer."""
+        """Pods whose Allocate the agent has not answered yet."""
         return sorted(self.allocating.keys() - self.answered.keys())
 
     def healthy(self) -> set[str]:
@@ -46,7 +48,7 @@ class Kubelet:
         return {pod for one, pod in taken.items() if DeviceID.parse(one).shadow == shadow}
 
     def lose_the_plugin(self) -> None:
-        """Its stream ended: allocations fail, nothing is healthy."""
+        """The plugin's stream ended: allocations fail, and no device is healthy."""
         self.arriving.clear()
         self.devices = dict.fromkeys(self.devices, False)
         self.allocating.clear()
@@ -58,7 +60,7 @@ class Kubelet:
         self.devices = devices
 
     def record(self, pod: str) -> None:
-        """The pod holds what it was given."""
+        """From now on the pod holds what it was given."""
         del self.answered[pod]
         self.held |= dict.fromkeys(self.allocating.pop(pod), pod)
 
@@ -66,7 +68,8 @@ class Kubelet:
         self.held = {one: who for one, who in self.held.items() if who != pod}
 
     def claims(self, shadows: set[str], now: float) -> Claims:
-        """Its answer: one claim per pod. `shadows`: names of the shadow pods that are there."""
+        """The kubelet's answer to podresources: one claim per pod. `shadows`: names of the shadow
+        pods that exist."""
         cards: dict[str, list[str]] = {}
         for uuid, name in self.cards.items():
             if name in shadows:

@@ -42,7 +42,7 @@ def new_slots(folder: Path) -> Slots:
 
 
 def carve(**changes: Any) -> Carve:
-    """Two devices over one card of team-a."""
+    """A carve of two devices over one card of team-a."""
     given: dict[str, Any] = {
         "resource": RESOURCE,
         "devices": 2,
@@ -95,13 +95,13 @@ def share(name: str = "share", namespace: str = "team-a", **changes: Any) -> Pod
 
 
 def card_claim(name: str = SHADOW[1], *uuids: str, namespace: str = "team-a") -> Claim:
-    """A shadow pod holds cards."""
+    """The claim of a shadow pod that holds cards."""
     ids = frozenset(uuids or (CARD,))
     return Claim(namespace, name, "pause", "nvidia.com/gpu", ids)
 
 
 def share_claim(*ids: str, pod: str = "share", resource: str = RESOURCE) -> Claim:
-    """A share pod holds devices."""
+    """The claim of a share pod that holds devices."""
     return Claim("team-a", pod, "main", resource, frozenset(ids))
 
 
@@ -190,7 +190,7 @@ def share_object(
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No blocks are left for files."""
+    """Files get no blocks: the disk is full."""
     error = OSError(errno.ENOSPC, "No space left on device")
     with patch.object(os, "posix_fallocate", side_effect=error):
         yield

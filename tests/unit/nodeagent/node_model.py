@@ -1,5 +1,5 @@
-"""A node around the agent's state, which is real: its kubelet, the API server and time are models,
-each of which may be late, and the agent may start again at any moment."""
+"""A node around the agent's state. The state is real; kubelet, API server and time are models, each
+of which may be late, and the agent may start again at any moment."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from unit.nodeagent.makers import card, shadow, share
 NAMES = ("shadow-aaaaa", "shadow-bbbbb", "shadow-ccccc")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WHO = ("informer", "claims", "healthy", "node", "kubelet")
-"""The parts that act now and then, and may be late."""
+"""The parts of the node that act now and then, and may be late."""
 CARDS = 4
 OLD_S = 1.0
 """Claims older than this are noted: with newer ones the agent would have gone a step further."""
 
 
 class NodeModel:
-    """Two shadow pods of a shape, with cards of their own; `happened` is told what goes on.
+    """Two shadow pods of one shape, with cards of their own; `happened` is told what goes on.
 
     `pods`: as the API server has them. `used`: card and shadow pod of each device that was given.
-    `promised`: shadow pods that the operator may delete. `sick`: numbers of cards. `behind`: who
-    does not act. `forgetful`: an agent that starts again has lost its memory; then no name is used
-    again, which no operator does. What the agent knows is `known` (pods), `claims`, `healthy` and
-    `node_at`.
+    `promised`: shadow pods that the operator may delete. `sick`: numbers of cards. `behind`: parts
+    that do not act. `forgetful`: an agent that starts again has lost its checkpoint; then no name
+    is used again, which no operator does either. What the agent knows is in `known` (pods),
+    `claims`, `healthy` and `node_at`.
     """
 
     def __init__(self, carve: Carve, forgetful: bool, happened: Callable[[str], None]) -> None:
@@ -58,8 +58,8 @@ class NodeModel:
             self.all_act()
 
     def check(self) -> None:
-        """Two shadow pods that carve one card would carve it beyond itself; what is in use is on
-        the list."""
+        """Assert that no card is carved for two shadow pods, which would give out more than the
+        card has, and that every device in use is on the list."""
         users: dict[str, set[str]] = {}
         for one in self.kubelet.held:
             uuid, name = self.used[one]
@@ -132,7 +132,7 @@ class NodeModel:
             self.happened(f"Ready: {report.conditions[0].reason}")
 
     def _hear(self, report: Report) -> None:
-        """The operator trusts the agent: a drained shadow pod may be deleted."""
+        """The operator believes the agent's conditions: a drained shadow pod may be deleted."""
         pod, name = self.pods.get(report.key), report.key[1]
         drained = any(
             one.reason == "Drained" and one.status == "True" and one.type == "Draining"
@@ -146,7 +146,7 @@ class NodeModel:
     # ---- the parts, each at its own pace ----
 
     def act(self, who: str) -> None:
-        """Once."""
+        """Let one part act once."""
         self.now += 0.001
         match who:
             case "agent":
@@ -163,7 +163,7 @@ class NodeModel:
                 self.kubelet.read_a_list()
 
     def all_act(self, lazy: set[str] = frozenset()) -> None:  # type: ignore[assignment]
-        """One round of all parts, but for those that lag or are behind."""
+        """One round of all parts, except those that lag or are behind."""
         late = lazy | self.behind
         for who in (*WHO[:-1], "agent"):
             if who not in late:
@@ -172,7 +172,8 @@ class NodeModel:
             self.kubelet.read_a_list()
 
     def pass_time(self, seconds: float) -> None:
-        """The kubelet waits for an answer for a second at most, and records it within four."""
+        """Let time pass. The kubelet waits for an answer for a second at most, and records it
+        within four."""
         self.now += min(seconds, 3.0)
         if seconds > 1.0:
             for pod in self.kubelet.unanswered:
@@ -202,7 +203,7 @@ class NodeModel:
 
     @property
     def bound(self) -> list[Pod]:
-        """Pods that the kubelet has yet to admit."""
+        """Pods on the node that the kubelet has not admitted yet."""
         coming = self.kubelet.allocating
         return [one for one in self.pods.values() if not one.admitted and one.name not in coming]
 
@@ -213,7 +214,7 @@ class NodeModel:
         self.pods["team-a", name] = share(name, admitted=False, requests=requests)
 
     def admit(self, pod: Pod, choose: Callable[[list[str], int], list[str]]) -> None:
-        """The kubelet chooses devices for it, if there are any, and asks the agent."""
+        """The kubelet chooses devices for the pod, if there are any, and asks the agent."""
         free, count = self.kubelet.free(), pod.requested(self.carve.resource)
         if len(free) < count:
             del self.pods[pod.key]
@@ -240,14 +241,14 @@ class NodeModel:
         self.kubelet.answered[pod] = self.now
 
     def record(self, pod: str) -> None:
-        """From now on the kubelet tells that the pod holds its devices."""
+        """From now on the kubelet reports that the pod holds its devices."""
         shadows = {DeviceID.parse(one).shadow for one in self.kubelet.allocating[pod]}
         self.kubelet.record(pod)
         self.pods["team-a", pod] = replace(self.pods["team-a", pod], admitted=True)
         assert not shadows & self.promised, "a drained device was given out"
 
     def end(self, pod: str) -> None:
-        """The share pod is gone."""
+        """The share pod ends."""
         del self.pods["team-a", pod]
         self.kubelet.end(pod)
 
@@ -255,11 +256,11 @@ class NodeModel:
 
     @property
     def shadows(self) -> list[Key]:
-        """Those that the API server has."""
+        """The shadow pods that the API server has."""
         return sorted(key for key, pod in self.pods.items() if pod.shadow)
 
     def add_shadow(self, name: str, place: int) -> None:
-        """A shadow pod gets the cards of a place, if they are free."""
+        """A shadow pod gets the cards of a place, if the cards are free."""
         name = f"{name}-{self._next()}" if self.forgetful else name
         count = self.carve.cards
         uuids = [card(place * count + number).uuid for number in range(1, count + 1)]
@@ -270,7 +271,7 @@ class NodeModel:
         self.kubelet.cards |= dict.fromkeys(uuids, name)
 
     def remove_shadow(self, key: Key) -> None:
-        """Also from under its users."""
+        """Remove a shadow pod, even while pods use it."""
         if self.kubelet.users_of(key[1]):
             self.happened("lost in use")
         del self.pods[key]
@@ -278,7 +279,7 @@ class NodeModel:
         self.promised.discard(key[1])
 
     def ask(self, key: Key, off: bool = False) -> None:
-        """The operator asks for a drain, once more maybe, or calls it off."""
+        """The operator asks for a drain, perhaps once more, or calls it off."""
         self.pods[key] = replace(self.pods[key], drain="" if off else f"t{self._next()}")
         if off:
             self.promised.discard(key[1])

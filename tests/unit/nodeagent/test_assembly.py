@@ -150,7 +150,7 @@ class World:
         await self._stack.aclose()
 
     async def replanned(self) -> None:
-        """Wait until the agent has polled the kubelet once more and planned."""
+        """Wait until the agent has polled the kubelet once more and made a plan."""
         app, since = self.app, time.monotonic()
         app.poller.poll_soon()
         await until(lambda: app.poller.age < time.monotonic() - since)
@@ -351,7 +351,7 @@ async def test_a_foreign_pod_does_not_start(world: World) -> None:
 
 
 async def test_a_pod_that_asks_for_one_card_does_not_start_on_two(world: World) -> None:
-    """Two devices over two cards; the kubelet can give out no others."""
+    """The pod asks for two devices on one card; the kubelet has only devices of two cards."""
     await world.serve_shadow(cards=2)
     body = share_object(count=2)
     body["metadata"]["annotations"] = {"mizar.share/same-card": "true"}
@@ -387,7 +387,8 @@ async def test_a_share_of_the_cards_time_reaches_the_limits(
     assert (given.compute_mode, given.core_share) == (COMPUTE_MODES[compute], 5000)
     assert given.memory_mode == MEMORY_MODES["Oversubscribe"]
     assert given.priority == 1 << 31
-    # Alone, Soft may have the other half as well; somebody sees to it.
+    # Alone, a Soft container may have the other half as well, which shows that the time slicer
+    # runs.
     spare = 5000 if compute == "Soft" else 0
     await until(lambda: _live(held).beat > 0 and _live(held).spare_share == spare)
 
@@ -559,8 +560,8 @@ async def test_an_agent_serves_from_its_checkpoint_while_the_api_server_is_away(
 
 async def test_device_nodes_follow_the_driver(world: World) -> None:
     """A card drops out and comes back behind the others: the numbers that the agent has seen, and
-    may have kept, are other cards' then. It gives a new container the right one, and no container
-    starts again with the wrong one."""
+    may have kept, then belong to other cards. The agent gives a new container the right number, and
+    no container starts again with a wrong one."""
     await world.stop_agent()
     world.access = CardAccess(strategy="Mounts")
     await world.start_agent()
@@ -659,7 +660,7 @@ async def test_an_error_that_the_node_ignores_leaves_the_card_well(world: World)
 async def test_a_dead_link_survives_the_agent_and_ends_with_the_boot(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes down while no agent looks."""
+    """The link goes down while no agent looks."""
     signs = tuple(replace(one, after=0.0) for one in card_health.SIGNS)
     monkeypatch.setattr(card_health, "SIGNS", signs)
     monkeypatch.setattr(agent_base, "boot_id", lambda: "this")
@@ -688,7 +689,7 @@ async def test_after_a_reboot_the_kubelet_confirms_before_anybody_gets_a_device(
     held = await world.start_share()
     await world.stop_agent()
     monkeypatch.setattr(agent_base, "boot_id", lambda: "next")
-    world.kubelet.remove_pod(SHADOW_POD.uid)  # until it has admitted its pods again
+    world.kubelet.remove_pod(SHADOW_POD.uid)  # until the kubelet has admitted its pods again
     await world.start_agent()
     await until(lambda: world.ready() == ("False", "Unconfirmed"))
     await until(lambda: world.app.plugins.connected().get(RESOURCE))
@@ -753,7 +754,7 @@ async def test_figures_and_probes(world: World) -> None:
     labels = f'container="main",device_uuid="{CARD}",namespace="team-a",node="node-1",pod="share"'
     assert f"mizar_device_memory_limit_bytes{{{labels}}} 8.589934592e+09" in text
     assert f"mizar_device_memory_used_bytes{{{labels}}} 0.0" in text
-    assert "mizar_device_compute_seconds_total{" not in text  # no share is set: nobody measures
+    assert "mizar_device_compute_seconds_total{" not in text  # without a share nothing measures it
     assert f"mizar_device_memsets_total{{{labels}}} 0.0" in text
     directed = labels.replace(",namespace", ',direction="host_to_device",namespace')
     assert f"mizar_device_copies_total{{{directed}}} 0.0" in text
@@ -799,7 +800,8 @@ def test_short_paths() -> None:
 
 
 async def test_a_loop_that_ends_as_if_it_was_cancelled_ends_the_agent(world: World) -> None:
-    """What waits for a gRPC channel that is closed ends so; nobody would notice."""
+    """A loop that waits for a closed gRPC channel ends like that, and nothing else would show
+    it."""
 
     async def cancelled() -> None:
         raise asyncio.CancelledError
@@ -812,7 +814,8 @@ async def test_a_loop_that_ends_as_if_it_was_cancelled_ends_the_agent(world: Wor
 async def test_an_api_server_that_is_away_is_no_reason_for_a_restart(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which would take the devices away for a moment; a watch that hangs is one."""
+    """A restart would take the devices away for a moment. A watch that hangs, however, is a
+    reason."""
     pods = world.app.pods
     monkeypatch.setattr(pods, "age", lambda: 3600.0)
     assert not list(world.app.unwell())
@@ -823,7 +826,8 @@ async def test_an_api_server_that_is_away_is_no_reason_for_a_restart(
 async def test_by_nri_nothing_starts_while_the_runtime_does_not_ask(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The card comes when the container is made; until the runtime is there, the kubelet waits."""
+    """The card comes when the container is made; until the runtime is connected, the kubelet
+    waits."""
     monkeypatch.setattr(access_choice, "CONNECTED_WITHIN_S", 0.01)
     await world.stop_agent()
     socket = world.folder / "nri.sock"
@@ -852,7 +856,7 @@ async def test_by_nri_nothing_starts_while_the_runtime_does_not_ask(
 
 
 def to_be_made(held: Allocated, *env: str) -> tuple[pb.PodSandbox, pb.Container]:
-    """The share pod's container as the runtime shows it before it makes it."""
+    """The share pod's container as the runtime shows it before it makes the container."""
     mounts = [
         pb.Mount(destination=inside, source=outside, options=["ro"] if read_only else [])
         for inside, (outside, read_only) in mounted(held).items()
@@ -863,7 +867,7 @@ def to_be_made(held: Allocated, *env: str) -> tuple[pb.PodSandbox, pb.Container]
 
 
 async def test_what_came_by_nri_does_not_start_without(world: World) -> None:
-    """The kubelet answers from its cache, in which there is no card."""
+    """The kubelet answers from its cache, and the cached answer has no card."""
     await world.stop_agent()
     socket = world.folder / "nri.sock"
     world.access = CardAccess(strategy="NRI", nri_socket=socket, nri_gives="EnvVar")

@@ -1,4 +1,5 @@
-"""Memory and processes past the shim: found by /proc, the usage file and NVML's figures."""
+"""Memory and processes that the shim does not see: found by /proc, the usage file and NVML's
+figures."""
 
 import asyncio
 import os
@@ -42,7 +43,7 @@ STILL: frozenset[ProcessKey] = frozenset()
 
 
 def put_process(proc: Path, pid: int, cgroup: str, inner: int = 7, started: int = 4242) -> None:
-    """A process as /proc has it; its name is as bad as names get."""
+    """A process as /proc has it; its name has characters that are hard to parse."""
     folder = proc / str(pid)
     folder.mkdir(parents=True)
     (folder / "cgroup").write_text(cgroup)
@@ -91,7 +92,8 @@ OTHER = (8, 5000)
 def known(
     slot: str = "s", held: int = 100 * MIB, stamp: int = 1, **changes: Any
 ) -> AuditedContainer:
-    """A container with one process, which holds so much since the ledger's move `stamp`."""
+    """A container with one process, which has held so much memory since the ledger's change number
+    `stamp`."""
     given: dict[str, Any] = {
         "slot": slot,
         "owner": OWNER,
@@ -146,10 +148,10 @@ def test_what_one_process_has_too_much_makes_up_for_no_other() -> None:
 @pytest.mark.parametrize(
     ("size", "uses", "beyond"),
     [
-        (60 * MIB, 1000, 20 * MIB),  # of 100 MiB 60 may not be there: what is there of 40 is beyond
-        (60 * MIB, 3, 2 * MIB),  # so few functions take no more
+        (60 * MIB, 1000, 20 * MIB),  # of 100 MiB 60 may not be there: 40 of these 60 are explained
+        (60 * MIB, 3, 2 * MIB),  # so few functions take no more than this
         (30 * MIB, 1000, 0),
-        (130 * MIB, 3, 30 * MIB),  # shown all the same
+        (130 * MIB, 3, 30 * MIB),  # shown nevertheless
         (130 * MIB, 1000, 90 * MIB),
     ],
 )
@@ -163,7 +165,7 @@ def test_what_is_charged_and_not_there_hides_no_code(size: int, uses: int, beyon
     "after",
     [
         known(held=120 * MIB, stamp=2),
-        known(stamp=3),  # it took something and gave it back
+        known(stamp=3),  # it has taken something and given it back
         known(holdings={CARD: {KEY: Holding(100 * MIB, (1,), True)}}),
         known(holdings={CARD: {}}),
     ],
@@ -274,7 +276,7 @@ def test_processes_that_are_gone_count_no_more() -> None:
 
 
 def test_a_process_that_lives_counts_when_nvml_leaves_it_out() -> None:
-    """Lists of a driver may lack a process for a moment."""
+    """A driver's list may lack a process for a moment."""
     memory = UnaccountedMemory()
     for _ in range(AUDITS):
         memory.add(Finding({KEY: 10, OTHER: 20}, STILL, 5))
@@ -352,7 +354,7 @@ class Node:
         )
 
     def isolate(self, isolation: Isolation) -> None:
-        """The quota says something else."""
+        """Change the quota's isolation."""
         carving = SimpleNamespace(carve=carve(isolation=isolation))
         self._state.carving_of = lambda device: carving
 
@@ -365,7 +367,7 @@ class Node:
             await self.auditor.audit()
 
     def use_code(self, times: int) -> None:
-        """The shim has counted so many uses."""
+        """The shim has counted so many uses of code."""
         at = UsageHead.cards.offset + UsageCard.code_uses.offset
         with self.usage.open("r+b") as file:
             file.seek(at)
@@ -373,7 +375,7 @@ class Node:
 
     @property
     def withheld(self) -> tuple[int, int]:
-        """What was set as unaccounted last: MiB, and uses of code."""
+        """What was last set as unaccounted: MiB, and uses of code."""
         unaccounted = self.told[-1]["s", CARD]
         return unaccounted.bytes // MIB, unaccounted.code_uses
 
@@ -457,7 +459,7 @@ async def test_new_code_is_audited_soon(node: Node, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def stranger(node: Node) -> Iterator[subprocess.Popen[bytes]]:
-    """A process of the container without the shim."""
+    """A process of the container that runs without the shim."""
     with subprocess.Popen(["sleep", "1000"]) as made:
         folder = node.proc / str(made.pid)
         folder.mkdir(parents=True)
@@ -502,7 +504,7 @@ def test_another_process_of_that_pid_is_left_alone(
 def test_what_must_not_be_killed_is_said(
     node: Node, stranger: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for a process of another user, by an agent without CAP_KILL."""
+    """The agent has no CAP_KILL, and the process is another user's."""
     (found,) = container_processes.of_containers([stranger.pid], node.proc).values()
     refusal = Mock(side_effect=PermissionError(1, "Operation not permitted"))
     monkeypatch.setattr(signal, "pidfd_send_signal", refusal)

@@ -1,4 +1,5 @@
-"""How a node's containers get their cards: what is found there, what is chosen, and who is told."""
+"""How a node's containers get their cards: what the agent finds there, what it chooses, and where
+it reports that."""
 
 import json
 from pathlib import Path
@@ -78,7 +79,7 @@ class TestBestWay:
         ],
     )
     def test_cdi_only_where_it_is_on(self, host: Host, runtime: str, way: Way) -> None:
-        """containerd 1 ignores it without a word: the container would have no card."""
+        """containerd 1 ignores CDI without an error: the container would have no card."""
         host.cdi(CARDS)
         assert best_way(host.access(), runtime) == way
 
@@ -97,7 +98,7 @@ class TestBestWay:
         assert best_way(host.access(), TWO) == "EnvVar"
 
     def test_cdi_with_mig_devices_alone(self, host: Host) -> None:
-        """Of cards that are divided, files name the MIG devices."""
+        """For cards that are divided, CDI files name only the MIG devices."""
         host.cdi({"kind": "nvidia.com/gpu", "devices": [{"name": "MIG-1"}, {"name": "all"}]})
         assert best_way(host.access(), TWO) == "CDI"
 
@@ -115,7 +116,7 @@ class TestBestWay:
 
 
 class TestStaleFiles:
-    """Nobody writes CDI files anew when MIG devices are made."""
+    """No program writes CDI files anew when MIG devices are made."""
 
     async def check(self, host: Host, *uuids: str, **access: Any) -> None:
         runtime = SimpleNamespace(problem="", wait=AsyncMock())
@@ -171,7 +172,7 @@ class TestStaleFiles:
 
 class TestDevRoot:
     def test_the_folder_above_is_refused(self, host: Host) -> None:
-        """As NVIDIA's plugin wants it."""
+        """NVIDIA's plugin wants that folder."""
         (host.folder / "d" / "dev").mkdir(parents=True)
         access = host.access(dev_root=Path("/d"), host_root=host.folder)
         check_dev_root(access)
@@ -214,7 +215,8 @@ class TestChoice:
         assert not made.by_nri and not made.problem
 
     def test_a_runtime_that_comes_later_is_not_passed_over(self, host: Host) -> None:
-        """Nor when it goes again: a tenant could override what the answer of Allocate says."""
+        """Nor is it passed over when it goes away again: a tenant could override what the answer of
+        Allocate says."""
         made = choice(host.access(), nri=False, way="EnvVar", connections=1)
         assert made.by_nri and not made.problem
         made.runtime = SimpleNamespace(problem="gone again", connections=1)
@@ -238,7 +240,7 @@ class TestChoice:
 
 
 class Pods:
-    """A client that keeps the conditions that are written."""
+    """A client that remembers the conditions that were written."""
 
     def __init__(self) -> None:
         self.written: list[dict[str, str]] = []
@@ -273,7 +275,8 @@ class TestReport:
         assert "none gets a card: socket gone" in pods.written[-1]["message"]
 
     async def test_device_nodes_that_are_not_there(self, host: Host) -> None:
-        """Until they are; of no interest where containers are given none."""
+        """This is a problem until they are there, and none where containers are given no device
+        nodes."""
         pods, gds = Pods(), {"dev_root": Path("/dev"), "host_root": host.folder, "gds": True}
         made = choice(host.access(**gds), nri=False, way="Mounts")
         reporter = AccessReporter(pods, made, "mizar-system", "agent-x")  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ RUNBOOK = Path(__file__).parents[3] / "docs" / "runbooks" / "failing-card.md"
 
 
 class Course:
-    """A card's health over time."""
+    """A card's health as time passes."""
 
     def __init__(self) -> None:
         self.health = CardHealth()
@@ -34,7 +34,7 @@ class Course:
         self.health.read(WELL, self.now)
 
     def pass_by(self, seconds: float, readings: Readings) -> list[str]:
-        """The problems after it was so for a while."""
+        """The card's problems after its state has lasted for a while."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(end, self.now + 2.0)
@@ -104,7 +104,7 @@ def test_errors_of_programs_and_contained_ones(xid: int) -> None:
 
 
 def test_errors_that_the_node_ignores() -> None:
-    """Also those that an agent that did not ignore them has kept."""
+    """Also errors that an earlier agent, which did not ignore them, has remembered."""
     other = "GPU-other"
     inventory = CardInventory(ignored_xids=(48,))
     inventory.restore({CARD: 48, other: 79})
@@ -124,7 +124,7 @@ def test_all_problems_are_told() -> None:
     inventory.fault(CARD, 79)
     found = inventory.cards()[CARD]
     assert found.problem == "the card reported XID 79; it is so hot that it slows down"
-    assert found.readings == Readings()  # they change at every read, and must not wake anybody
+    assert found.readings == Readings()  # they change at every read, and must not cause a plan
 
 
 def test_somebody_says_that_a_card_was_repaired(tmp_path: Path) -> None:

@@ -39,7 +39,8 @@ def ended(world: World) -> None:
 
 
 def given_away(world: World) -> None:
-    """The kubelet takes the shadow pod for dead, and its card for free."""
+    """The kubelet takes the shadow pod for ended and its card for free, and gives the card to
+    another pod."""
     world.kubelet.physical[SHADOW_POD.uid] = {}
     world.kubelet.add_pod(OTHER, main=[CARD])
     assert world.app is not None
@@ -47,7 +48,7 @@ def given_away(world: World) -> None:
 
 
 def gone(world: World) -> None:
-    """It fell off the bus, and NVIDIA's plugin has noticed."""
+    """The card fell off the bus, and NVIDIA's plugin has noticed."""
     del world.cards.present[CARD]
 
 
@@ -79,7 +80,7 @@ async def test_sharers_of_a_lost_card_are_stopped_and_told(
 
 
 async def test_a_deleted_shadow_pod_keeps_its_cards_for_its_grace(world: World) -> None:
-    """Its users may end in peace; nobody else starts."""
+    """Its users have that time to end; no other container starts on the card."""
     await world.serve_shadow()
     held = await world.start_share()
     await until(lambda: world.holders() == ["share"])
@@ -103,7 +104,7 @@ async def test_another_agent_leaves_them_stopped_and_does_not_tell_again(world: 
     await world.stop_agent()
     await world.start_agent()
     await until(lambda: world.app is not None and world.app.agent.state.snapshot.pods is not None)
-    # Whatever was told before this has been written when this has.
+    # All events that were emitted earlier have been written when this one has.
     world.cards.tell(CARD, 79)
     await until(lambda: events(world, "DeviceUnhealthy"))
     assert is_stopped(held)
@@ -135,14 +136,14 @@ async def test_an_agent_that_lost_its_state_stops_no_container_whose_shadow_pod_
 
 
 async def test_a_pod_that_has_ended_and_is_still_listed_takes_nothing(world: World) -> None:
-    """Kubelets before 1.34 tell of them, with the cards that they once had."""
+    """Kubelets before 1.34 list such pods, with the cards that they once had."""
     await world.serve_shadow()
     held = await world.start_share()
     world.kubelet.add_pod(OTHER, main=[CARD])
     asked = _asked_at(world)
 
     def is_clear() -> bool:
-        """The kubelet was asked for longer than it takes to be believed."""
+        """Whether the kubelet was asked for longer than it takes to believe its answers."""
         world.app.poller.poll_soon()  # type: ignore[union-attr]
         return _asked_at(world) > asked + 2 * QUICK.taken
 
@@ -161,7 +162,7 @@ async def test_the_status_names_the_pod_that_has_the_card(world: World) -> None:
     await world.start_share()
     given_away(world)
     await until(lambda: world.ready() == ("False", "CardLost"))
-    # Nobody else gets a device of it.
+    # No other pod gets a device of it.
     await until(lambda: world.kubelet.healthy(RESOURCE) == set())
 
 

@@ -1,4 +1,4 @@
-"""A shadow pod that takes nobody new: step by step, so that nobody who is on the way fails."""
+"""A shadow pod takes no new users: step by step, so that no pod that is on its way fails."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ WAITS = share("late", admitted=False)
 
 
 def step(before: Plan, at: float, *more: Pod, claims: tuple[Claim, ...] = (HELD,)) -> Plan:
-    """A second or so later; the API server confirms what the node's status was to say."""
+    """The plan a second or so later; the API server confirms what the node's status was to say."""
     seen: dict[str, Any] = {"node": before.counts, "node_at": {RESOURCE: at}}
     pods = [CLOSED, share(), *more]
     return plan(before.carvings, snapshot(at, pods, [card_claim(), *claims], BOTH, **seen))
@@ -43,7 +43,7 @@ def test_the_scheduler_is_told_first_then_the_kubelet() -> None:
 
 
 def test_a_scheduler_that_may_not_know_yet_is_waited_for() -> None:
-    """The node's status is not confirmed since."""
+    """The node's status has not been confirmed since."""
     first = step(served(), 2.0)
     seen = snapshot(9.0, [CLOSED, share()], [card_claim(), HELD], BOTH, node_at={RESOURCE: 1.0})
     assert listed(plan(first.carvings, seen)) == {D0: True, D1: True}

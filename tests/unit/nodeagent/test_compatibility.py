@@ -20,7 +20,7 @@ fail-on-init-error gdrcopy-enabled gds-enabled imex-channel-ids imex-required ku
 mig-strategy mofed-enabled mps-root nvidia-cdi-hook-path nvidia-ctk-path nvidia-dev-root
 nvidia-driver-root pass-device-specs restart-on-device-unhealthy
 """
-"""Of cmd/nvidia-device-plugin/main.go."""
+"""Flags of NVIDIA's plugin: cmd/nvidia-device-plugin/main.go."""
 NVIDIA_VARIABLES = """
 CDI_ANNOTATION_PREFIX CDI_FEATURE_FLAGS CONFIG_FILE CONTAINER_DRIVER_ROOT DEVICE_DISCOVERY_STRATEGY
 DEVICE_ID_STRATEGY DEVICE_LIST_STRATEGY DP_DISABLE_HEALTHCHECKS DP_ENABLE_HEALTHCHECKS
@@ -28,13 +28,13 @@ DRIVER_ROOT_CTR_PATH FAIL_ON_INIT_ERROR GDRCOPY_ENABLED GDS_ENABLED IMEX_CHANNEL
 KUBELET_SOCKET MIG_STRATEGY MOFED_ENABLED MPS_ROOT NVIDIA_CDI_HOOK_PATH NVIDIA_CTK_PATH
 NVIDIA_DEV_ROOT NVIDIA_DRIVER_ROOT PASS_DEVICE_SPECS RESTART_ON_DEVICE_UNHEALTHY
 """
-"""Of the same, and of internal/rm/health.go."""
+"""Environment variables of NVIDIA's plugin: the same file, and internal/rm/health.go."""
 NVIDIA_KEYS = """
 resources.gpus resources.migs sharing.mps sharing.timeSlicing.failRequestsGreaterThanOne
 sharing.timeSlicing.renameByDefault sharing.timeSlicing.replicas
 sharing.timeSlicing.resources[].devices sharing.timeSlicing.resources[].rename
 """
-"""Of the file of --config-file, beside those of flags."""
+"""Settings in the file of --config-file that are not flags."""
 HAMI = """
 --device-cores-scaling --device-memory-scaling --device-split-count --disable-core-limit
 --node-name --resource-name ACTIVE_OOM_KILLER CUDA_DEVICE_MEMORY_LIMIT_i
@@ -45,11 +45,11 @@ knownMigGeometries nodeconfig nodeconfig[].operatingmode nouse-gputype
 nouse-gpuuuid nvidia.com/numa-bind nvidia.com/priority nvidia.com/use-gputype
 nvidia.com/use-gpuuuid nvidia.com/vgpu-mode overwriteEnv runtimeClassName
 """
-"""Of its device plugin, its device configuration, its library, and of pods."""
+"""Settings of HAMi: of its device plugin, its device configuration, its library, and of pods."""
 
 
 def rows() -> Iterator[tuple[str, str]]:
-    """What is there, and what is here."""
+    """The table's rows: the setting there, and the setting here."""
     for line in TABLE.read_text().splitlines():
         if line.startswith("| ") and not line.startswith("| there"):
             _, there, here, _ = re.split(r"(?<!\\)\|", line)
@@ -93,6 +93,6 @@ def test_it_says_exactly_what_overrides_may_have() -> None:
     may = quoted(said.partition("but for")[0]) - {"nodeagent.overrides"}
     assert may == {*map(to_camel, PLAIN), "cardAccess"} and set(PLAIN) < Config.model_fields.keys()
     same = quoted(said.partition("but for")[2].partition("which")[0])
-    # The chart alone sets hostRoot.
+    # Only the chart sets hostRoot.
     assert same == {to_camel(name) for name in MOUNTED} - {"hostRoot"}
     assert "`resourcePrefix`" in said, "the price of another pool"

@@ -55,7 +55,7 @@ def given(strategy: Strategy, **how: object) -> pb.ContainerAllocateResponse:
 
 
 def there(root: Path, pattern: str) -> list[Path]:
-    """Files of a folder with all device nodes but nvidia-modeset."""
+    """Files of a folder that has all device nodes except nvidia-modeset."""
     names = [*DEVICE_NODES, "nvidia-fs0", "nvidia-fs1", "gdrdrv", "infiniband/uverbs0"]
     found = [root / name for name in names if name != "nvidia-modeset"]
     return [path for path in found if path.match(f"{root}/{pattern}")]
@@ -125,7 +125,7 @@ class TestAccess:
         assert not answer.mounts and answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
 
     def test_the_agent_looks_where_the_nodes_folder_is_mounted(self, tmp_path: Path) -> None:
-        """The runtime is told the paths of the node."""
+        """The runtime, however, is told the paths on the node."""
         dev = tmp_path / "h" / "dev"
         (dev / "infiniband").mkdir(parents=True)
         for name in ("nvidiactl", "infiniband/uverbs0"):
@@ -173,7 +173,8 @@ class TestAccess:
         assert not {one for one in given("EnvVar").envs if one.endswith(("GDS", "MOFED", "COPY"))}
 
     def test_by_nri_the_kubelet_is_told_of_no_card(self) -> None:
-        """Nor of a variable: the runtime could not replace both it and one of the pod's own."""
+        """Nor of a variable: the runtime could not replace both Mizar's variable and one of the
+        pod's own."""
         config = CardAccess(strategy="NRI", nri_gives="Mounts", env={"X": "y"})
         answer = pb.ContainerAllocateResponse()
         parts = card_access.parts(AccessChoice(config).answered, [*TWO], TWO, config)
@@ -219,7 +220,8 @@ class TestCardInventory:
         return {CARD: replace(card(), readings=Readings(links=up))}
 
     def test_links_survive_the_agent(self) -> None:
-        """One that was up and is down: also where the agent did not see it go."""
+        """A link that was up and is now down is found, even where the agent did not see it go
+        down."""
         now = 100.0
 
         def clock() -> float:
@@ -366,7 +368,7 @@ class TestShareVariables:
         }
 
     def test_what_cannot_be_limited_fails_later(self, tmp_path: Path) -> None:
-        """An error here would fail the pod for good."""
+        """An error in Allocate would fail the pod for good."""
         how = {**self.FOUR, "variables": ("HAMi",), "isolation": Isolation(backend="MPS")}
         assert self.answered(tmp_path, [A0], **how) == {}
 
@@ -385,7 +387,8 @@ class TestAllocate:
         assert slot.minors == {CARD: 3}
 
     async def test_a_full_disk_fails_no_pod(self, allocator: Allocator) -> None:
-        """Any tenant may fill it for a moment; the slot's files come before the start."""
+        """Any tenant may fill the disk for a moment; the slot's files are written before the start
+        instead."""
         with full_disk():
             answer = await allocator.allocate(RESOURCE, [A0])
         (slot,) = allocator._slots.all()
@@ -445,7 +448,8 @@ class TestAllocate:
     async def test_what_is_drained_or_leaves_is_given_to_nobody(
         self, allocator: Allocator, state: AgentState, stage: DrainStage
     ) -> None:
-        """Others count on it. Before that, whoever comes ends the drain."""
+        """Other parts rely on it. In an earlier stage of a drain, a pod that comes ends the
+        drain."""
         state.carvings[SHADOW] = replace(state.carvings[SHADOW], stage=stage)
         if stage not in (DrainStage.DRAINED, DrainStage.LEAVING):
             assert (await allocator.allocate(RESOURCE, [A0])).mounts
@@ -465,7 +469,7 @@ class TestDeviceNodes:
     async def test_the_number_is_the_cards_own_when_the_device_is_given(
         self, state: AgentState, tmp_path: Path
     ) -> None:
-        """Another card dropped out after the adoption, and the driver numbered the others anew."""
+        """After the adoption another card dropped out, and the driver numbered the others anew."""
         now = {CARD: 0, card(2).uuid: 1}
         allocator = allocator_of(state, tmp_path, "Mounts", AsyncMock(side_effect=lambda _: now))
         assert self.nodes(await allocator.allocate(RESOURCE, [A0])) == ["/dev/nvidia0"]

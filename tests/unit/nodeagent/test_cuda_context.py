@@ -1,4 +1,5 @@
-"""What a context costs on each model of card: learned once, kept, and told to every container."""
+"""What a context costs on each model of card: measured once, kept, and written into every
+container's limits."""
 
 import asyncio
 import os
@@ -24,7 +25,7 @@ COST = 310 * MIB
 
 
 class Lab:
-    """A node whose cards' contexts cost `cost`; `asked`: on which cards one was made."""
+    """A node on whose cards a context takes `cost`; `asked`: the cards on which one was made."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "contexts.json"
@@ -45,7 +46,7 @@ class Lab:
         self.state.replan(snapshot(1, [shadow()], [card_claim()], cards=facts))
 
     def costs(self) -> ContextCosts:
-        """As an agent has them that begins now."""
+        """The costs as an agent has them that has just started."""
         return ContextCosts(self.path, self.state, self._measure, lambda: self.now)
 
     async def _measure(self, uuid: str) -> int:
@@ -128,7 +129,7 @@ def test_the_limits_say_it(tmp_path: Path) -> None:
 
 async def measured(machine: simgpu.Machine, uuid: str) -> int:
     async def workers(uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
-        """As NVML tells."""
+        """The processes that NVML reports."""
         cards = [machine.card(one) for one in uuids]
         return {card.uuid: {one.pid: one.memory for one in card.processes} for card in cards}
 
@@ -159,8 +160,8 @@ async def test_a_full_card_tells_nothing(machine: simgpu.Machine) -> None:
 async def test_a_process_that_does_not_end_is_left_behind(
     machine: simgpu.Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a driver that hangs, where no signal reaches it: every measurement waits for this one,
-    and with it the start of containers."""
+    """Such a process is in a driver that hangs, where no signal reaches it: every further
+    measurement waits for it, and with it the start of containers."""
     kill = Process.kill
     left: list[Process] = []
     monkeypatch.setattr(measure, "END_WITHIN_S", 0.1)

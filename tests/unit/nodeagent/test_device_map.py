@@ -1,4 +1,4 @@
-"""Who has what, as the agent tells it at /debug/devices."""
+"""Which pods hold which devices, as the agent shows at /debug/devices."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""A driver below a folder of its own, and a node without one: the agent's program itself."""
+"""A driver below a folder of its own, and a node without a driver: the agent's program itself is
+run."""
 
 import os
 import shutil
@@ -28,7 +29,7 @@ COST = 200 << 20
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A program without the folders of the driver among those that are searched."""
+    """Run a program without the driver's folders among those that are searched."""
     kept = {key: value for key, value in os.environ.items() if key != "LD_LIBRARY_PATH"}
     return subprocess.run(
         [sys.executable, *command],
@@ -61,7 +62,7 @@ def test_an_agent_without_a_driver_ends_where_it_is_told_to(tmp_path: Path) -> N
 
 
 def test_else_it_says_so_and_asks_again(tmp_path: Path) -> None:
-    """As far as the API server, which is not there either."""
+    """The agent gets as far as the API server, which is not there either."""
     flags = ("--node-name=n", f"--state-dir={tmp_path}", f"--driver-root={tmp_path}")
     done = run("-m", "mizar_nodeagent.main", *flags, KUBECONFIG=str(tmp_path / "none"))
     assert done.returncode == 2

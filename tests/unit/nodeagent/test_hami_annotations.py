@@ -24,7 +24,7 @@ ONE, TWO = card(1).uuid, card(2).uuid
 
 @pytest.fixture
 def state() -> AgentState:
-    """A card that is cut into four, and one that nobody shares, which is broken."""
+    """A card that is divided into four devices, and a broken card that is not shared."""
     made = AgentState()
     how = carve(
         resource="team-a.mizar.share/gpu.4",

@@ -64,7 +64,7 @@ def test_devices_of_one_card_are_one_and_each_card_has_its_own() -> None:
 
 
 def test_each_container_has_its_place() -> None:
-    """Init containers come first, and one without devices is there with nothing."""
+    """Init containers come first, and a container without devices has an empty place."""
     pod = share(containers=("init", "plain", "main"))
     found = allocated(state(held("main", device(0)), held("init", device(1)), pod=pod))
     assert found == {("team-a", "share"): f"{ONE};;{ONE};"}

@@ -1,4 +1,5 @@
-"""Limits of containers that run follow what their shadow pod is told, across the whole agent."""
+"""Limits of running containers follow what their shadow pod's annotation says, across the whole
+agent."""
 
 import os
 from pathlib import Path
@@ -45,7 +46,7 @@ def given(held: Allocated) -> LimitsCard:
 
 
 def _seen(world: World) -> Pod:
-    """The shadow pod as the agent last thought of it."""
+    """The shadow pod as the agent last saw it."""
     assert world.app is not None and world.app.agent.state.snapshot.pods is not None
     return world.app.agent.state.snapshot.pods[SHADOW]
 
@@ -60,7 +61,8 @@ def events(world: World, reason: str) -> list[tuple[str, str]]:
 
 
 async def running_share(world: World, pod: KubePod = SHARE) -> Allocated:
-    """Start a share pod and wait until the agent knows that it runs: then it is told of changes."""
+    """Start a share pod and wait until the agent knows that it runs: from then on events tell of
+    changes."""
     held = await world.start_share(pod)
     await until(lambda: pod.name in world.holders())
     return held
@@ -114,7 +116,7 @@ async def test_a_restarted_container_and_a_new_one_have_the_new_limits(world: Wo
 
 
 async def test_another_agent_goes_on_where_one_was_killed(world: World) -> None:
-    """The annotation changed while nobody looked; one slot is half written."""
+    """The annotation changed while no agent ran; one slot is half written."""
     await world.serve_shadow()
     one, two = await running_share(world), await running_share(world, NEXT)
     await world.stop_agent()
@@ -146,7 +148,8 @@ async def test_a_bug_with_one_slot_leaves_the_others_running(
 
 
 async def test_an_older_memory_does_not_bring_old_limits_back(world: World) -> None:
-    """The checkpoint of before the change, as after a power cut: the annotation counts."""
+    """The agent has the checkpoint from before the change, as after a power cut: the annotation
+    counts."""
     await world.serve_shadow()
     held = await world.start_share()
     path = world.config.state_dir / "checkpoint.json"
@@ -186,7 +189,7 @@ async def test_a_container_with_the_shim_keeps_its_limits_when_the_backend_is_no
     world.api.put_pod(shadow_object(isolation=Isolation(backend="None")))
     await until(lambda: given(held).compute_mode == COMPUTE_MODES["None"])
     assert given(held).memory_limit == 8 * GIB
-    # An event before may tell of limits between the two.
+    # An earlier event may tell of limits between the two.
     await until(
         lambda: any(
             "keeps its limits of memory" in note for _, note in events(world, "LimitsChanged")
@@ -208,7 +211,7 @@ async def test_limits_that_end_while_no_agent_runs_are_told_by_the_next_one_alon
     await until(lambda: events(world, "LimitsChanged"))
     await world.stop_agent()
     await world.start_agent()
-    # Whatever was told before this has been written when this has.
+    # All events that were emitted earlier have been written when this one has.
     world.api.put_pod(shadow_object(isolation=Isolation(compute="Soft")))
     await until(lambda: len(events(world, "LimitsChanged")) > 1)
     (_, first), (_, second) = events(world, "LimitsChanged")
@@ -254,7 +257,7 @@ async def test_a_closed_shadow_pod_takes_nobody_new(world: World) -> None:
     await until(lambda: world.kubelet.healthy(RESOURCE) == {taken})
     await until(lambda: world.node() == ("2", "1"))
     assert world.ready() == ("True", "Serving")
-    # What its holder leaves is nobody's either.
+    # Nor does any pod get the device that its holder leaves.
     world.kubelet.remove_pod("uid-share")
     world.api.delete_pod("team-a", "share")
     await until(lambda: world.kubelet.healthy(RESOURCE) == set())
@@ -265,7 +268,7 @@ async def test_a_closed_shadow_pod_takes_nobody_new(world: World) -> None:
 
 
 async def test_a_pod_that_gets_a_device_gets_one_event(world: World) -> None:
-    """However often its container starts, and whoever is the agent."""
+    """However often its container starts, and whichever agent runs."""
     await world.serve_shadow(isolation=Isolation(compute="Hard"))
     await world.start_share(count=2)
     for _ in range(3):
@@ -275,7 +278,7 @@ async def test_a_pod_that_gets_a_device_gets_one_event(world: World) -> None:
     await until(lambda: world.kubelet.is_serving(RESOURCE))
     await world.kubelet.start_container(SHARE, "main", RESOURCE)
     await until(lambda: world.holders() == ["share", "share"])
-    # Whatever was told before this has been written when this has.
+    # All events that were emitted earlier have been written when this one has.
     world.api.put_pod(shadow_object(memory=GIB))
     await until(lambda: events(world, "LimitsChanged"))
     ((pod, note),) = events(world, "DeviceGranted")
@@ -336,7 +339,7 @@ def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -
 def test_who_has_files_of_an_unserved_version_keeps_its_limits_and_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a rollback of the agent, say."""
+    """For example after a rollback of the agent."""
     slots = new_slots(tmp_path)
     slot = slots.assign(
         slots.create(RESOURCE, [device(0)], 0.0), Owner("team-a", "share", "uid-share", "main")
@@ -386,7 +389,7 @@ def test_containers_that_get_less_are_limited_before_those_that_get_more(
 
 
 async def test_who_opted_out_is_told_when_that_ends(world: World) -> None:
-    """And nothing else about limits that do not bind it."""
+    """There is no event about limits that do not bind the container."""
     may = Isolation(may_opt_out=True)
     await world.serve_shadow(isolation=may)
     pod = share_object("share", "team-a")

@@ -1,7 +1,8 @@
 """Invariants 1, 3 and 4 under every order of events: kubelet, API server and agent lag and die.
 
-What is rare by chance is made to happen often. Walks that a seed decides must reach all that the
-machine is for; what hypothesis draws besides, it makes as short as it can where something fails.
+Events that are rare by chance are made to happen often. Walks that a seed decides must reach
+everything that the machine is for. Hypothesis draws further walks, and makes them as short as it
+can where something fails.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SHAPES = {2: carve(), 4: carve(resource="team-a.mizar.share/gpu.4", devices=4, c
 STEPS = ("is bound", "asks for devices", "is given them", "holds them")
 """How far a share pod has come."""
 BREAKS = ("deleted", "gone", "replaced", "agent", "kubelet")
-"""A shadow pod goes in one way or another, somebody starts again."""
+"""Ways in which a shadow pod goes, or agent or kubelet starts again."""
 MEANWHILE = (
     "nothing",
     "comes",
@@ -42,7 +43,8 @@ MEANWHILE = (
 )
 """Events that may happen while a shadow pod is being drained."""
 ROUND_S = 0.6
-"""Steps of a drain that takes its course: several of them outlast the agent's grace periods."""
+"""Seconds between the steps of a drain that is not disturbed: several steps outlast the agent's
+grace periods."""
 
 OFTEN = {
     "new → Serving",
@@ -71,7 +73,7 @@ OFTEN = {
     "lost in use",
     "refused",
 }
-"""Without these the machine would not try what it is for."""
+"""Events without which the machine would not test what it is for."""
 
 ACTIONS = (
     "one_acts",
@@ -92,12 +94,12 @@ ACTIONS = (
 
 
 AT_ONCE = 60
-"""Walks of a test."""
+"""The number of walks of a test."""
 PARTS = times(1)
 
 
 class Walk:
-    """A node to which one thing after the other happens. `draw` decides among several."""
+    """A node to which one event after the other happens. `draw` chooses among several."""
 
     def __init__(self, draw: Callable[..., Any], happened: Callable[[str], None]) -> None:
         self.draw = draw
@@ -122,7 +124,7 @@ class Walk:
         self.node.all_act()
 
     def somebody_falls_behind(self) -> None:
-        """And stays so, until all catch up."""
+        """The part stays behind until all catch up."""
         self.node.behind = {self.draw(*WHO, "")} - {""}
 
     def something_breaks(self) -> None:
@@ -137,7 +139,7 @@ class Walk:
             self.life_goes_on()
 
     def life_goes_on(self) -> None:
-        """Everybody hears of what was, and somebody new comes."""
+        """All parts hear of what has happened, and a new pod comes."""
         self.node.behind.clear()
         for _ in range(3):
             self.node.all_act()
@@ -159,7 +161,7 @@ class Walk:
             self.a_share_pod_goes_on()
 
     def a_share_pod_goes_on(self) -> None:
-        """The next step of whoever is the farthest."""
+        """The pod that has come the farthest takes its next step."""
         node, kubelet = self.node, self.node.kubelet
         if kubelet.answered:
             node.record(min(kubelet.answered, key=kubelet.answered.__getitem__))
@@ -184,8 +186,8 @@ class Walk:
         self.node.add_shadow(self.draw(*NAMES), self.draw(0, 1))
 
     def a_shadow_pod_goes(self, key: Key, how: str) -> None:
-        """Being deleted, at once, or with another in its place that has its cards and maybe its
-        name; and somebody may just be asking for its devices."""
+        """It is deleted, with a grace period or at once, or replaced by another that has its cards
+        and maybe its name; a pod may just be asking for its devices."""
         node = self.node
         if self.draw(True, False):
             self.comes(1, STEPS[1])
@@ -200,7 +202,8 @@ class Walk:
             self.is_forgotten()
 
     def is_forgotten(self) -> None:
-        """After the time for which the agent lists what is gone, if nobody has it."""
+        """The agent forgets the shadow pod after the time for which it lists what is gone, if no
+        pod holds a device of it."""
         self.node.behind = {self.draw("", "", "kubelet", "claims")} - {""}
         for seconds in (0.5, 0.5, 11.0):
             self.node.all_act()
@@ -213,7 +216,8 @@ class Walk:
             self.node.ask(self.draw(*self.node.shadows), off=True)
 
     def a_drain_takes_its_course(self) -> None:
-        """From the question to the promise, unless something happens at some moment."""
+        """The drain goes from the operator's request to the agent's promise, unless an event
+        happens at some moment."""
         if not self.node.shadows:
             return
         key = self.draw(*self.node.shadows)
@@ -230,14 +234,14 @@ class Walk:
             self.node.all_act()
 
     def comes_to_rest(self, key: Key) -> None:
-        """Its users end, and everybody knows."""
+        """Its users end, and all parts know."""
         self.node.behind.clear()
         for pod in self.node.kubelet.users_of(key[1]) & set(self.node.kubelet.held.values()):
             self.node.end(pod)
         self.node.all_act()
 
     def happens(self, what: str, key: Key) -> None:
-        """In the middle of a drain."""
+        """An event in the middle of a drain."""
         match what:
             case "comes":
                 self.comes(1, self.draw(*STEPS))
@@ -254,7 +258,7 @@ class Walk:
                 self.node.ask(key, off=what == "is called off")
 
     def follows(self, what: str) -> None:
-        """Some rounds later."""
+        """Some rounds pass."""
         self.a_share_pod_goes_on()
         if what == "comes unseen, and the agent dies":
             self.a_share_pod_goes_on()
@@ -263,8 +267,8 @@ class Walk:
 
 
 class Node(RuleBasedStateMachine):
-    """As hypothesis draws it. Its own choice among rules would leave out half of them in each
-    example, and what takes several would hardly ever happen."""
+    """The walk as hypothesis draws it. If hypothesis chose among rules itself, it would leave out
+    half of them in each example, and events that take several steps would hardly ever happen."""
 
     @initialize(data=st.data())
     def begin(self, data: st.DataObject) -> None:
@@ -287,7 +291,7 @@ TestNode.settings = effort(9, stateful_step_count=25)
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_happens_on_a_walk(part: int) -> None:
-    """And what the machine is for does happen."""
+    """And the events that the machine is for do happen."""
     reached = Counter[str]()
     for seed in range(part * AT_ONCE, (part + 1) * AT_ONCE):
         _walk(seed, lambda what: reached.update([what]))

@@ -1,5 +1,5 @@
-"""Each container's slot has the right pod and the right limits, however many start at once and
-whatever their pods are made of."""
+"""Each container's slot has the right pod and the right limits, however many containers start at
+once and whatever their pods consist of."""
 
 import asyncio
 import random
@@ -21,13 +21,13 @@ from unit.nodeagent.test_assembly import world as world
 
 FIFTY = "team-a.mizar.share/gpu.50"
 PODS = 200 if EFFORT >= 3 else 40
-"""200 take a machine of two cores some 20 s."""
+"""Pods; 200 take a machine of two cores some 20 s."""
 CARDS = 4
 MEMORY = 16 * GIB // 50
 
 
 async def serve(world: World, resource: str, devices: int, shadows: int, cards: int = 1) -> None:
-    """Shadow pods that hold one card after the other."""
+    """Serve shadow pods, each of which holds the next cards."""
     for number in range(shadows):
         name = f"shadow-{devices}-{number}"
         world.api.put_shadow("team-a", name, f"owner-{name}")
@@ -39,7 +39,7 @@ async def serve(world: World, resource: str, devices: int, shadows: int, cards: 
 
 
 def pod_object(pod: KubePod, resource: str) -> dict[str, Any]:
-    """As the API server has it, before the kubelet has admitted it."""
+    """The pod as the API server has it before the kubelet has admitted it."""
     return {
         "metadata": {"namespace": pod.namespace, "name": pod.name, "uid": pod.uid},
         "spec": {
@@ -51,7 +51,7 @@ def pod_object(pod: KubePod, resource: str) -> dict[str, Any]:
 
 
 async def admit(world: World, pods: Iterable[KubePod]) -> dict[str, Allocated]:
-    """One after the other, as the kubelet admits pods; what each got, by its UID."""
+    """Admit pods one after the other, as the kubelet does; returns what each got, by its UID."""
     made = list(pods)
     for pod in made:
         world.api.put_pod(pod_object(pod, FIFTY))
@@ -65,14 +65,15 @@ def uid_of(world: World, key: Key) -> str:
 
 
 async def start(world: World, pods: Iterable[KubePod]) -> None:
-    """All at once, as the kubelet starts containers, and in any order."""
+    """Start all containers at once, in any order, as the kubelet does."""
     order = list(pods)
     random.shuffle(order)
     await asyncio.gather(*(world.kubelet.start_container(one, "main", FIFTY) for one in order))
 
 
 def check(held: Allocated, pod: KubePod, container: str = "main", memory: int = MEMORY) -> Limits:
-    """The slot that the kubelet mounts into the container says whose it is, and what it may."""
+    """Assert that the slot that the kubelet mounts into the container names its owner and its
+    limits."""
     found = limits_file.read(limits_of(held))
     said = (found.pod_namespace, found.pod_name, found.pod_uid, found.container)
     assert [one.decode() for one in said] == [pod.namespace, pod.name, pod.uid, container]
@@ -83,7 +84,7 @@ def check(held: Allocated, pod: KubePod, container: str = "main", memory: int = 
 
 
 async def test_equal_pods_at_once(world: World) -> None:
-    """And then half of them are deleted by force and made anew under their names, at once."""
+    """Then half of the pods are deleted by force and made anew under their names, at once."""
     await serve(world, FIFTY, 50, CARDS)
     pods = [KubePod("team-a", f"share-{number}", f"uid-{number}") for number in range(PODS)]
     held = await admit(world, pods)
@@ -103,8 +104,8 @@ async def test_equal_pods_at_once(world: World) -> None:
     for pod in again + pods[1::2]:
         check(held[pod.uid], pod)
     for pod in half:
-        # What it has mounted still may be running, and nobody else's limits are in it. A run that
-        # takes long sees slots collected meanwhile.
+        # The old container's slot may still be mounted in a running process, and no other pod's
+        # limits are in it. During a run that takes long, slots are collected.
         if limits_of(held[pod.uid]).exists():
             check(held[pod.uid], pod)
 
@@ -129,7 +130,7 @@ SHAPES = {
         Container("second", uses="first", init=True),
         Container("main", uses="second"),
     ],
-    # A sidecar is an init container that goes on: nobody else gets its device.
+    # A sidecar is an init container that goes on: no other container gets its device.
     "a sidecar": [Container("proxy"), Container("main", 2)],
     "a sidecar and an init container": [
         Container("prepare", 2, init=True),
@@ -142,7 +143,7 @@ SHAPES = {
 @pytest.mark.parametrize("static", [False, True], ids=["", "static"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 async def test_pods_of_any_shape(world: World, shape: list[Container], static: bool) -> None:
-    """A static pod has another UID at the kubelet than in the API server."""
+    """A static pod has another UID in the kubelet than in the API server."""
     await serve(world, FIFTY, 50, CARDS)
     pods = []
     for number in range(3):
@@ -163,7 +164,7 @@ async def test_pods_of_any_shape(world: World, shape: list[Container], static: b
             held[pod.name, one.name] = await world.kubelet.allocate(
                 pod, one.name, FIFTY, one.devices, reuse=reuse
             )
-    for one in shape:  # all pods are at the same container
+    for one in shape:  # all pods have come to the same container
         await asyncio.gather(
             *(world.kubelet.start_container(pod, one.name, FIFTY) for pod, _ in pods)
         )

@@ -1,5 +1,5 @@
-"""MIG devices are carved like cards of their size; what NVML does not tell of them is their
-card's."""
+"""MIG devices are carved like cards of their size; what NVML does not report for them is taken from
+their card."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ gpu3/gi1/ci0/access 418
 
 
 def healthy(inventory: CardInventory) -> dict[str, float]:
-    """What the metric mizar_card_healthy says, by UUID."""
+    """The values of the metric mizar_card_healthy, by UUID."""
     state = AgentState()
     state.snapshot = snapshot(1.0, cards=inventory.cards())
     collector = CardCollector("node-1", state, dict)
@@ -49,7 +49,8 @@ def healthy(inventory: CardInventory) -> dict[str, float]:
 
 
 def test_a_card_that_is_divided_and_made_whole_again_is_no_failure() -> None:
-    """An alert looks at who is unhealthy: not a divided card, nor the devices that it had."""
+    """An alert looks at cards that are unhealthy: a divided card is not one of them, nor are the
+    MIG devices that it had."""
     inventory = CardInventory(lambda: 1.0)
     inventory.update(CARDS)
     assert healthy(inventory) == {MIG: 1, OTHER: 1}
@@ -58,7 +59,7 @@ def test_a_card_that_is_divided_and_made_whole_again_is_no_failure() -> None:
     whole = replace(WHOLE, divided=False)
     inventory.update({CARD: whole})
     assert healthy(inventory) == {CARD: 1}
-    # Who is gone with its card is missed.
+    # MIG devices that are gone together with their card are missing.
     inventory.update({})
     assert healthy(inventory) == {CARD: 0, MIG: 0, OTHER: 0}
 
@@ -137,7 +138,7 @@ class TestAccess:
         assert named.name == f"nvidia.com/gpu={MIG}"
 
     def test_by_device_nodes(self, tmp_path: Path) -> None:
-        """Its card's, and those of the right to it."""
+        """The device nodes of its card, and those that give the right to the MIG device."""
         names = ["nvidia3", "nvidia-caps/nvidia-cap417", "nvidia-caps/nvidia-cap418"]
         found = {
             one.container_path: one.host_path for one in self.answer(tmp_path, "Mounts").devices

@@ -1,4 +1,4 @@
-"""The connection to the container runtime: what is said on it, and what becomes of bad ones."""
+"""The connection to the container runtime: what is sent on it, and how faults on it are handled."""
 
 import asyncio
 import struct
@@ -21,7 +21,7 @@ POD = pb.PodSandbox(name="share", namespace="team-a")
 
 
 class Answers:
-    """What the agent says of containers, by their name."""
+    """What the agent answers about containers, by their name."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -54,7 +54,7 @@ def answers() -> Answers:
 
 @pytest.fixture
 async def plugin(tmp_path: Path, answers: Answers) -> AsyncIterator[RuntimePlugin]:
-    """A plugin that connects, and is back at once."""
+    """A plugin that connects, and connects again at once when it is disconnected."""
     made = RuntimePlugin(
         tmp_path / "nri.sock", answers.create, answers.look, Backoff(first=0.001, most=0.001)
     )
@@ -76,7 +76,7 @@ async def test_it_registers_and_asks_for_new_containers(
 async def test_it_is_not_connected_before_it_knows_the_containers(
     runtime: FakeRuntime, plugin: RuntimePlugin, answers: Answers
 ) -> None:
-    """The runtime may make a container until then without asking."""
+    """Until then, the runtime may make a container without asking."""
     connection = await runtime.connections.get()
     await connection.take_registration()
     await connection.call("Configure", pb.ConfigureRequest())
@@ -118,7 +118,7 @@ async def test_a_bug_refuses_that_container_only(
 async def test_no_answer_in_time_is_an_error_in_time(
     runtime: FakeRuntime, plugin: RuntimePlugin
 ) -> None:
-    """Else the runtime drops the plugin and makes the container without asking anybody."""
+    """Otherwise the runtime drops the plugin and makes the container without asking it."""
     assert rpc.PATIENCE_S == 2.0, "the runtime's default"
     connection = await runtime.connections.get()
     await connection.set_up(patience_ms=20)

@@ -107,7 +107,7 @@ def test_cards_are_read_missed_and_found_again(machine: simgpu.Machine, reader: 
     machine.remove(first)
     assert reader.ask("read") == {second: expected[second]}
     machine.restore(first)
-    # Not every read looks for a missing card anew.
+    # Not every read looks for a missing card again.
     assert expected in [reader.ask("read") for _ in range(4)]
 
 
@@ -124,7 +124,7 @@ def test_the_minor_number_is_what_the_driver_says_now(
 
 
 def test_no_question_waits_behind_the_wait_for_faults(reader: Reader) -> None:
-    """NVML's one thread never waits in NVML."""
+    """NVML's only thread never waits inside NVML."""
     reader.ask("read")
     assert reader.ask("waits") == 0
 
@@ -143,7 +143,7 @@ def test_what_a_card_shows_of_its_health(machine: simgpu.Machine, reader: Reader
 
 def test_a_fault_is_told(machine: simgpu.Machine, reader: Reader) -> None:
     reader.ask("read")
-    reader.ask("waits")  # from then on it listens
+    reader.ask("waits")  # from then on the reader listens
     broken = machine.cards[1].uuid
     machine.set_health(broken, 79)
     assert reader.ask("fault") == [broken, 79]

@@ -1,4 +1,4 @@
-"""Settings that are different on some nodes, and what becomes of those that cannot be used."""
+"""Settings that differ on some nodes, and what the agent does with those that it cannot use."""
 
 import asyncio
 from collections.abc import Mapping
@@ -88,7 +88,7 @@ class TestModel:
 
 
 class World:
-    """A node whose overrides are in a file, and whose labels an API server tells."""
+    """A node whose overrides are in a file, and whose labels the API server has."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "overrides.yaml"
@@ -109,7 +109,7 @@ class World:
         return OverrideSource(self.config.model_copy(update=changes), self)  # type: ignore[arg-type]
 
     async def strategy(self) -> str:
-        """Of an agent that starts now."""
+        """The strategy of an agent that starts now."""
         return (await self.source().start()).card_access.strategy
 
 

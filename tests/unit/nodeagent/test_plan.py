@@ -1,4 +1,4 @@
-"""From what is seen to what is said: adoption, health, drains, leaving."""
+"""From what the agent sees to what it reports: adoption, health, drains, leaving."""
 
 import json
 from dataclasses import replace
@@ -156,7 +156,7 @@ class TestAdoption:
         assert listed(found) == {D0: False, D1: False}
 
     def test_a_card_that_nobody_uses_any_more_is_carved_again_at_once(self) -> None:
-        """The old IDs stay on the list for a while, but are given to nobody."""
+        """The old IDs stay on the list for a while, but are given to no pod."""
         other = shadow("shadow-2-bbbbb")
         claims = [card_claim(other.name)]
         found = plan(served().carvings, snapshot(2, [other], claims, BOTH))
@@ -173,8 +173,8 @@ class TestAdoption:
     def test_a_card_whose_shadow_pod_has_not_left_is_not_carved_again(
         self, stage: DrainStage
     ) -> None:
-        """Also when it is drained: its drain may be called off. The kubelet may name the card for
-        two pods while one takes the other's place."""
+        """This holds also when the shadow pod is drained, since its drain may be called off. The
+        kubelet may name the card for two pods while one replaces the other."""
         carving = replace(served().carvings[SHADOW], stage=stage, drain="t1")
         first, other = shadow(drain="t1"), shadow("shadow-2-bbbbb")
         claims = [card_claim(), card_claim(other.name)]
@@ -183,8 +183,8 @@ class TestAdoption:
         assert said(found, "Ready", other.key) == ("False", "DevicesInUse")
 
     def test_nothing_is_carved_while_a_device_is_held_that_nobody_knows(self) -> None:
-        """The agent has lost its carvings, and the device's shadow pod is gone: a new one may have
-        got its very card."""
+        """The agent has lost its carvings, and the device's shadow pod is gone: a new shadow pod
+        may have got the same card."""
         other = shadow("shadow-2-bbbbb")
         claims = [card_claim(other.name), share_claim(D0)]
         found = plan({}, snapshot(1, [other, share()], claims))
@@ -194,7 +194,7 @@ class TestAdoption:
         assert said(found, "Ready", other.key) == ("False", "NotAdvertised")
 
     def test_held_devices_of_shadow_pods_that_are_there_are_known(self) -> None:
-        """After a restart without carvings, in whatever order they are carved again."""
+        """After a restart without carvings, in whatever order the shadow pods are carved again."""
         first, last = shadow("shadow-2-00000"), shadow("shadow-2-bbbbb")
         claims = [
             card_claim(first.name, card(3).uuid),
@@ -245,7 +245,8 @@ class TestHolders:
         assert said(plan(found.carvings, seen), "PodInUsing") == ("True", "Allocating")
 
     def test_a_held_device_of_an_unknown_shadow_is_listed_unhealthy(self) -> None:
-        """After a restart without a checkpoint the kubelet may hold what nobody remembers."""
+        """After a restart without a checkpoint, the kubelet may report a held device that the agent
+        does not know."""
         found = plan({}, snapshot(1, [share()], [share_claim(D0)]))
         assert listed(found) == {D0: False}
 
@@ -291,8 +292,8 @@ class Drain:
         asked_at: float | None = None,
         **changes: object,
     ) -> DrainStage:
-        """The stage after a thought at `now`; `asked_at`: when the kubelet was asked who holds
-        what, if that was before."""
+        """The stage after a plan at `now`; `asked_at`: when the kubelet was asked who holds what,
+        if that was earlier."""
         claims = [card_claim(), *([share_claim(D0)] if held else [])]
         given = {"node": {RESOURCE: Counts(2, 0)}, "node_at": {RESOURCE: now}, **changes}
         pods = [shadow(drain=drain), *([share()] if held else [])]
@@ -364,8 +365,9 @@ class TestDrain:
         assert drain.at(6.0, node_at={RESOURCE: 5.5}) is DrainStage.BLOCKED
 
     def test_only_answers_from_after_a_step_tell_who_came_in_it(self) -> None:
-        """Blocked a second after the count was lowered, drained a second after nobody could get a
-        device: by answers that are so much younger, however late it is."""
+        """Blocked a second after the count was lowered, and drained a second after no pod could get
+        a device any more. What counts are answers that are that much later than the step, however
+        late it is now."""
         drain = Drain()
         drain.at(1.0)
         assert drain.at(9.0, asked_at=1.9) is DrainStage.LOWERED
@@ -402,7 +404,7 @@ class TestDrain:
         assert said(drain.last, "Draining") == ("False", "NotAsked")
 
     def test_found_in_a_drain_it_is_never_offered(self) -> None:
-        """An agent without carvings doesn't know what its predecessor has promised."""
+        """An agent without carvings doesn't know what the agent before it has promised."""
         found = plan({}, snapshot(1, [shadow(drain="t1")], [card_claim()]))
         assert found.carvings[SHADOW].stage is DrainStage.BLOCKED
         assert listed(found) == {D0: False, D1: False}
@@ -433,7 +435,7 @@ def test_devices_on_each_card_say_what_a_container_gets() -> None:
 
 
 class TestReboot:
-    """What an agent knows of before the node was started anew."""
+    """What an agent still knows after the node was started anew."""
 
     def unconfirmed(self) -> dict[Key, Carving]:
         (one,) = served().carvings.values()
@@ -451,7 +453,7 @@ class TestReboot:
         assert listed(found) == {D0: True, D1: True}
 
     def test_another_card_is_carved_instead(self) -> None:
-        """As where the kubelet lost its own checkpoint."""
+        """As where the kubelet has lost its own checkpoint."""
         other = card(2).uuid
         claims = [card_claim(SHADOW[1], other)]
         found = plan(self.unconfirmed(), snapshot(2, [shadow()], claims, NONE))
@@ -480,7 +482,7 @@ class TestReboot:
 
 
 class TestGoneCard:
-    """A card that NVML lists no more."""
+    """A card that NVML no longer lists."""
 
     GONE = cards() | {CARD: replace(card(1, "the card is gone"), gone_since=10.0)}
 
@@ -513,7 +515,7 @@ class TestGoneCard:
 
 
 def test_a_card_that_an_agent_has_never_seen_is_gone() -> None:
-    """It fell off the bus while no agent ran."""
+    """The card fell off the bus while no agent ran."""
     others = cards(2, 3)
     (one,) = served().carvings.values()
     found = plan({SHADOW: one}, snapshot(2, [shadow()], [card_claim()], NONE, cards=others))
@@ -536,7 +538,7 @@ def test_what_is_remembered_comes_back_from_the_checkpoint() -> None:
     )
     saved = json.loads(json.dumps(known.to_dict()))
     assert Carving.from_dict(saved, now=7.0) == replace(known, since=7.0, quiet_since=None)
-    # One of before cards could be taken, when the numbers of device nodes were kept.
+    # A carving from before cards could be taken, when the numbers of device nodes were kept.
     del saved["takenBy"]
     saved["cards"][0]["minor"] = 3
     assert Carving.from_dict(saved, now=7.0).taken_by == ""
@@ -549,7 +551,7 @@ def test_the_kubelet_hears_near_which_processors_a_device_is() -> None:
 
 
 class TestTaken:
-    """A card of a shadow pod that the kubelet says is another pod's."""
+    """A card of a shadow pod that, by the kubelet's answer, another pod has."""
 
     MINE = card_claim()
     OTHERS = card_claim("trainer", namespace="team-b")
@@ -592,7 +594,8 @@ class TestLeaving:
         assert found.lists == {} and found.carvings == {}
 
     def test_a_lost_shadow_pod_hears_of_its_holders_until_there_are_none(self) -> None:
-        """Else its ShadowPod would wait for them for ever, and its namespace with it."""
+        """Otherwise its ShadowPod would wait for its holders for ever, and its namespace with
+        it."""
         carvings = served(0).carvings
         for now in (1, 2, 20):
             found = self.gone(now, carvings, pods=[share()], claims=[share_claim(D0)])
@@ -670,7 +673,7 @@ def test_a_plan_is_the_same_in_any_order() -> None:
 
 @pytest.mark.parametrize("held", [False, True])
 def test_what_has_not_changed_is_the_same_object(held: bool) -> None:
-    """So that what was found out of it, such as its limits, is not found out at each plan."""
+    """So what was derived from it, such as its limits, is not derived again at each plan."""
     claims = [card_claim(), *([share_claim(D0)] if held else [])]
     pods = [shadow(), *([share()] if held else [])]
     before = served().carvings

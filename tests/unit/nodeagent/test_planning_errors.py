@@ -34,7 +34,7 @@ IDS = {device(0), device(1), device(0, BAD), device(1, BAD)}
 
 
 def broken(carving: Carving, step: str) -> Carving:
-    """A carving over which planning stumbles where it looks at that attribute."""
+    """A carving for which planning fails as soon as it reads that attribute."""
 
     def stumble(_: Carving) -> None:
         raise ZeroDivisionError("a bug")
@@ -51,7 +51,7 @@ def seen(now: float, **changes: Any) -> NodeSnapshot:
 
 @pytest.fixture
 def served() -> Plan:
-    """Both are served."""
+    """A plan in which both shadow pods are served."""
     found = plan(plan({}, seen(1)).carvings, seen(1))
     assert said(found, "Ready") == said(found, "Ready", BAD) == ("True", "Serving")
     return found
@@ -87,7 +87,7 @@ def test_its_users_are_told_as_they_are_now(served: Plan) -> None:
         ("Unhealthy", True),
     ]
     assert report.cards and report.idle_since is None
-    # Also by an agent that has just started, and has said nothing before.
+    # Also by an agent that has just started, and has reported nothing before.
     found = plan_isolated(spoiled(served), seen(2, pods=pods, claims=claims), None)
     assert said(found, "PodInUsing", BAD) == ("True", "PlanningFailed")
     assert said(found, "Draining", BAD) == ("Unknown", "PlanningFailed")
@@ -120,7 +120,7 @@ def test_it_goes_on_when_planning_succeeds_again(served: Plan) -> None:
 
 
 def test_several_are_found_and_no_more_than_those(served: Plan) -> None:
-    """Two that fail only together: one is left out."""
+    """Two shadow pods for which planning fails only together: one is left out."""
     third = ("team-a", "shadow-2-ccccc")
     calls = []
 

@@ -32,7 +32,7 @@ POD = KubePod("team-a", "share", "u1")
 
 
 class FakeHandlers:
-    """Allows everything but the ID that ends with `-13`."""
+    """Permits everything except the ID that ends with `-13`."""
 
     def __init__(self) -> None:
         self.started: list[Sequence[str]] = []
@@ -52,7 +52,7 @@ class FakeHandlers:
 
 
 class Slow:
-    """A plugin that ends when it may."""
+    """A plugin that ends only when the test lets it."""
 
     def __init__(self, said: list[str], may_end: asyncio.Event) -> None:
         self.said, self.may_end = said, may_end
@@ -184,7 +184,7 @@ async def test_registers_when_the_kubelet_comes_late(kubelet: FakeKubelet) -> No
 async def test_registers_again_when_the_kubelet_restarts(
     kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once: who waited for its back-off to end would wait for ever."""
+    """It does so at once: a plugin that waits for its back-off to end would wait for ever."""
     monkeypatch.setattr(
         resource_plugin, "Backoff", lambda first, most: Backoff(FOR_EVER_S, FOR_EVER_S)
     )
@@ -213,7 +213,7 @@ async def test_registers_again_when_the_stream_ends(kubelet: FakeKubelet) -> Non
 
 
 async def test_two_streams_end_as_one(kubelet: FakeKubelet) -> None:
-    """The kubelet connected twice: the end of the old stream would undo the new one."""
+    """The kubelet connected twice: the end of the old stream would undo the new registration."""
     await kubelet.start()
     async with plugins(kubelet) as made:
         made.apply({R: (ONE,)})
@@ -229,7 +229,7 @@ async def test_two_streams_end_as_one(kubelet: FakeKubelet) -> None:
 async def test_registers_again_when_the_kubelet_has_undone_the_registration(
     kubelet: FakeKubelet,
 ) -> None:
-    """Its stream stays open, so that only the kubelet's answer tells."""
+    """Its stream stays open, so that only the kubelet's answer shows it."""
     async with registered(kubelet) as made:
         kubelet.undo_registration(R)
         for now in (0.0, 9.9):
@@ -245,8 +245,8 @@ async def test_registers_again_when_the_kubelet_has_undone_the_registration(
 async def test_a_kubelet_that_is_slow_to_handle_an_end_does_not_undo_the_next_registration(
     kubelet: FakeKubelet, breaks: str, after: float
 ) -> None:
-    """Whether the stream has ended, or the socket has changed: who saw the old kubelet's socket
-    just before may have registered with the new one."""
+    """The plugin waits whether the stream has ended or the socket has changed: if it saw the old
+    kubelet's socket just before, it may have registered with the new kubelet."""
     kubelet.ends_after = after
     async with registered(kubelet):
         if breaks == "stream":
@@ -259,7 +259,7 @@ async def test_a_kubelet_that_is_slow_to_handle_an_end_does_not_undo_the_next_re
 async def test_a_stream_that_broke_is_given_the_same_time(
     kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever number the back-off draws."""
+    """Whatever random number the back-off uses."""
     monkeypatch.setattr(
         resource_plugin, "Backoff", lambda first, most: Backoff(first, most, lambda: 0.0)
     )
@@ -273,7 +273,7 @@ async def test_a_stream_that_broke_is_given_the_same_time(
 async def test_a_kubelet_that_keeps_its_devices_is_waited_for_no_longer_than_a_bound(
     kubelet: FakeKubelet, answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor one that does not say which it has."""
+    """The same holds for a kubelet that does not tell which devices it has."""
     monkeypatch.setattr(resource_plugin, "FORGET_TIMEOUT_S", 0.2)
     await kubelet.start()
     kubelet.devices[R] = {"kept": True}
@@ -291,7 +291,8 @@ async def test_a_kubelet_that_keeps_its_devices_is_waited_for_no_longer_than_a_b
 async def test_stays_registered_when_the_kubelet_follows(
     kubelet: FakeKubelet, devices: tuple[Device, ...], had: frozenset[str]
 ) -> None:
-    """With one device that it has, or none to have: containers may be getting devices now."""
+    """The kubelet follows if it has the list's only device, or if the list is empty: containers may
+    be getting devices now."""
     await kubelet.start()
     async with plugins(kubelet) as made:
         made.apply({R: devices or (ONE,)})
@@ -391,7 +392,7 @@ async def test_a_server_that_does_not_end_holds_up_no_registration(
 async def test_a_stream_that_does_not_end_is_not_counted_with_the_next_one(
     kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a kubelet that reads nothing any more, on a server that does not end either."""
+    """The kubelet reads nothing any more, and the server does not end either."""
 
     async def never(answer: pb.ListAndWatchResponse) -> None:
         await asyncio.Event().wait()
@@ -428,7 +429,7 @@ async def test_a_removed_socket_is_made_anew(kubelet: FakeKubelet) -> None:
 async def test_a_socket_that_is_removed_while_its_server_begins_is_made_anew(
     kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a kubelet that starts at that moment."""
+    """A kubelet that starts at that moment removes the socket."""
     kind = type(grpc.aio.server())
     begin, removed = kind.start, []
 

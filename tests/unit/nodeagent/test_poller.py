@@ -1,4 +1,4 @@
-"""Questions to the kubelet that many ask at once."""
+"""Questions to the kubelet that many callers ask at once."""
 
 import asyncio
 from dataclasses import replace
@@ -47,7 +47,7 @@ class SilentKubelet(FakeKubelet):
 async def test_a_closed_connection_ends_no_caller(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It did as if the caller had been cancelled, which ended the poller for good."""
+    """The poller behaved as if the caller had been cancelled, which ended it for good."""
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
     kubelet = SilentKubelet(tmp_path_factory.mktemp("k"))
     await kubelet.start()
@@ -77,7 +77,7 @@ async def test_those_who_come_together_share_an_answer() -> None:
 
 
 async def test_nobody_gets_an_answer_that_was_asked_for_before() -> None:
-    """The kubelet may have recorded the caller's devices in between."""
+    """In between, the kubelet may have recorded the caller's devices."""
     kubelet = FakePodResources()
     poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
     first = asyncio.create_task(poller.poll_claims())
@@ -109,7 +109,7 @@ async def test_an_error_is_for_those_who_asked_only() -> None:
 
 
 async def test_a_kubelet_that_has_just_started_is_not_believed_that_nobody_holds_anything() -> None:
-    """It serves before it knows its pods; after a while it is."""
+    """The kubelet serves before it knows its pods; after a while its answer is believed."""
     kubelet = FakePodResources()
     poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
     held = Claims((Claim("a", "pod", "main", "nvidia.com/gpu", frozenset({"GPU-1"})),), 1)

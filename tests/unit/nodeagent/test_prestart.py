@@ -40,7 +40,8 @@ OWNER = Owner("team-a", "share", "uid-share", "main")
 
 
 class Node:
-    """A node with a shadow pod of profile 2 and one of profile 4; who holds what is told."""
+    """A node with a shadow pod of profile 2 and one of profile 4; the test sets which pods hold
+    what."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +55,7 @@ class Node:
     async def start(
         self, *claims: Claim, pod: Pod | None = None, isolation: Isolation | None = None
     ) -> None:
-        """The first of the claims is that of the container that starts."""
+        """Start a container; the first of the claims is that container's."""
         state = AgentState()
         cards = [card_claim(), card_claim(WIDE.name, card(2).uuid)]
         first = shadow(carve=carve(isolation=isolation or Isolation()))
@@ -90,7 +91,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def written(slot: Slot) -> str | None:
-    """The UID of the pod for whom the slot's limits are; None while they are nobody's."""
+    """The UID of the pod whose limits are in the slot; None while no limits are."""
     try:
         return limits_file.read(slot.limits).pod_uid.decode()
     except RegionDamaged:
@@ -102,12 +103,12 @@ def written(slot: Slot) -> str | None:
     [
         Owner("team-a", "earlier", "uid-earlier", "main"),
         Owner("team-b", "share", "uid-share", "main"),
-        # As a StatefulSet makes them: the same name, and another pod.
+        # As a StatefulSet makes them: another pod of the same name.
         replace(OWNER, pod_uid="uid-of-the-last"),
     ],
 )
 async def test_a_start_fills_its_own_pods_slots_only(node: Node, before: Owner) -> None:
-    """Slots of the same device that other pods had are still mounted in their containers."""
+    """Slots of the same device that earlier pods had are still mounted in their containers."""
     theirs, own = node.slot(before), node.slot(created=1.0)
     await node.start(share_claim(D0))
     assert (written(theirs), written(own)) == (None, "uid-share")
@@ -115,7 +116,7 @@ async def test_a_start_fills_its_own_pods_slots_only(node: Node, before: Owner) 
 
 
 async def test_a_start_fills_all_slots_of_its_pod(node: Node) -> None:
-    """An init container had the device before; which slot is whose nobody has told."""
+    """An init container had the device before, and nothing has told which slot is whose."""
     first, second = node.slot(replace(OWNER, container="prepare")), node.slot(created=1.0)
     await node.start(share_claim(D0))
     assert (written(first), written(second)) == ("uid-share", "uid-share")
@@ -123,7 +124,7 @@ async def test_a_start_fills_all_slots_of_its_pod(node: Node) -> None:
 
 
 async def test_a_container_starts_when_the_disk_has_room_for_its_slot(node: Node) -> None:
-    """The kubelet tries again; an error of Allocate would have failed the pod for good."""
+    """The kubelet tries again; an error in Allocate would have failed the pod for good."""
     with full_disk():
         slot = node.slot()
         with pytest.raises(NotYet, match=r"cannot be made: .*No space left"):
@@ -134,7 +135,8 @@ async def test_a_container_starts_when_the_disk_has_room_for_its_slot(node: Node
 
 @pytest.mark.parametrize("starts", [0, 1])
 async def test_a_container_has_devices_of_one_profile(node: Node, starts: int) -> None:
-    """It has one slot: what a second answer mounts would take the place of the first one's."""
+    """The container has one slot: the mounts of a second answer would replace those of the
+    first."""
     slots = node.slot(), node.slots.create(FOUR, [device(0, WIDE.key)], 0.0)
     both = [share_claim(D0), share_claim(device(0, WIDE.key), resource=FOUR)]
     first, second = both[starts], both[1 - starts]
@@ -152,7 +154,7 @@ async def test_containers_of_one_pod_may_have_different_profiles(node: Node) -> 
 
 
 async def test_a_damaged_account_is_mended_before_a_start(node: Node) -> None:
-    """Its shim would refuse every CUDA program of the container that starts again."""
+    """Otherwise the shim would refuse every CUDA program of the container that starts again."""
     slot = node.slot(OWNER)
     with slot.usage.open("r+b") as file:
         file.write(b"NONSENSE")
@@ -190,7 +192,7 @@ async def test_who_has_files_of_the_version_before_starts_again_with_them(
 
 
 class TestRecovery:
-    """A container starts again with the paths that Allocate once returned, which the kubelet keeps;
+    """A container starts again with the paths that Allocate once returned and the kubelet keeps;
     invariant 5."""
 
     def _recorded(self, node: Node, name: str, *ids: str, uid: str = "uid-share") -> None:
@@ -198,7 +200,7 @@ class TestRecovery:
         node.recorded = (*node.recorded, Entry(uid, "main", RESOURCE, frozenset(ids), mounts))
 
     async def test_another_folder_than_at_the_first_start_is_told(self, node: Node) -> None:
-        """The kubelet mounts the files of the folder that the agent had then."""
+        """The kubelet mounts the files of the folder that the agent had at the first start."""
         mounts = frozenset({"/srv/before/slots/a-slot/limits", "/srv/driver"})
         node.recorded = (Entry("uid-share", "main", RESOURCE, frozenset([D0]), mounts),)
         with pytest.raises(StartRefused, match=r"/srv/before/slots/a-slot, since .*stateDir"):
@@ -269,7 +271,7 @@ class TestDeviceNodes:
     ) -> None:
         slot = self.slot(node, owner)
         node.minors = AsyncMock(return_value={CARD: 0})
-        node.slots.load(0.0)  # as an agent that was started again since
+        node.slots.load(0.0)  # as an agent that was started again in between
         with pytest.raises(StartRefused, match=r"/dev/nvidia1, which .* another card's now"):
             await node.start(share_claim(D0))
         assert (written(slot), node.warnings) == (None, ["CardRenumbered"])

@@ -1,4 +1,4 @@
-"""The mirror of the regions' layout, and what is written into and read from them."""
+"""The mirror of the regions' layout, and what the agent writes into and reads from regions."""
 
 import ctypes
 import fcntl
@@ -170,7 +170,7 @@ def put_usage(path: Path, card: int, words: tuple[int, int], held: dict[int, int
 
 
 def lock(path: Path, slot: int) -> int:
-    """Live in a slot: the lock goes when the descriptor is closed."""
+    """Hold the lock of a live process in a slot: the lock ends when the descriptor is closed."""
     descriptor = os.open(path, os.O_RDWR)
     ask = struct.pack("hhxxxxqqixxxx", fcntl.F_WRLCK, 0, 12288 + 1024 * slot, 1, 0)
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, ask)
@@ -224,7 +224,7 @@ def test_what_processes_hold_tells_whether_they_moved(tmp_path: Path) -> None:
     path = tmp_path / "usage"
     usage_file.create(path)
     put_usage(path, 0, ledger(7, 2, 5 * GIB, 9 * GIB), {1: GIB, 2: 1, 5: 3 * GIB})
-    # The fifth is dead, and another one's second.
+    # Slot 5 is dead, and it is the second slot of process 101.
     for slot, begun, absent in ((1, 0, 0), (2, 1, 0), (5, 0, 3 * GIB)):
         put_member(path, slot, 100 + slot % 4, 1, begun, absent)
     (first,) = usage_snapshot.take(path, 1).holdings
@@ -343,7 +343,8 @@ def test_what_is_behind_the_region_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_usage_file_has_all_of_its_blocks_from_the_start(tmp_path: Path) -> None:
-    """On a disk that another tenant fills, who writes to a part without a block gets SIGBUS."""
+    """On a disk that another tenant fills, a process that writes to a part without a block gets
+    SIGBUS."""
     path = tmp_path / "usage"
     usage_file.create(path)
     assert path.stat().st_size == layout.USAGE_SIZE

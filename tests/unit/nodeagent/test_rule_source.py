@@ -1,4 +1,4 @@
-"""What a node agent asks the API server for to know by which rules its cards are lent."""
+"""What a node agent asks the API server to learn by which rules its cards are lent."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -32,7 +32,8 @@ class Page:
 
 
 class Api:
-    """Has the operator's rules and the node's labels. `asked`: when it was asked for the node."""
+    """Has the operator's rules and the node's labels. `asked`: when the agent asked for the
+    node."""
 
     def __init__(self, rules: SpotRules) -> None:
         self.labels: dict[str, str] = dict(ZONE)
@@ -68,7 +69,7 @@ class Api:
 
 
 class World:
-    """A node agent's rules. `random`: always this."""
+    """A node agent's rules. `random`: the random number that it always gets."""
 
     def __init__(self, rules: SpotRules, random: float = 0.5) -> None:
         self.api = Api(rules)
@@ -80,7 +81,7 @@ class World:
         self.changes += 1
 
     def lends(self) -> bool:
-        """Whether it knows by now that its card is lent."""
+        """Whether the agent knows by now that its card is lent."""
         return self.rules.known and self.rules.of(card(), "nvidia.com/gpu") is not None
 
     def go(self, story: Coroutine[Any, Any, None]) -> None:
@@ -122,7 +123,7 @@ def test_an_agent_that_starts_where_cards_are_lent_asks_at_once_and_now_and_then
 
 
 def test_nodes_do_not_ask_all_at_once() -> None:
-    """Neither when they hear of the first rule nor later."""
+    """Nodes spread their questions both when they hear of the first rule and later."""
     for random in (0.0, 0.5, 0.99):
         world = World(NOTHING, random)
         world.go(_begins_to_lend(world))
@@ -139,7 +140,7 @@ async def _begins_to_lend(world: World) -> None:
 
 
 def test_until_it_has_the_labels_it_does_not_know_what_is_lent() -> None:
-    """Labels of days ago say nothing of the node now."""
+    """Labels that are days old say nothing of the node now."""
     world = World(LENDING)
 
     async def story() -> None:

@@ -128,7 +128,7 @@ async def test_what_could_not_be_taken_away_is_refused(node: Node, name: str) ->
 
 
 async def test_marks_of_the_tenants_own_are_taken_away(node: Node) -> None:
-    """NVIDIA's runtime takes what is mounted there for the names of cards."""
+    """NVIDIA's runtime takes the names of what is mounted there for names of cards."""
     marks = [
         "/var/run/nvidia-container-devices/all",
         "/run/nvidia-container-devices",
@@ -169,7 +169,7 @@ def test_device_nodes_and_mounts() -> None:
 
 
 async def test_device_nodes_by_todays_number(node: Node, tmp_path: Path) -> None:
-    """The card's minor number is asked for now: 5, whatever it was at Allocate."""
+    """The card's minor number is asked for now: it is 5, whatever it was at Allocate."""
     with pytest.raises(ContainerRefused, match="nvidia5"):
         await node.component(nri_gives="Mounts", dev_root=tmp_path).create(POD, node.container())
     (tmp_path / "nvidia5").touch()
@@ -223,7 +223,7 @@ async def test_no_card_before_prestart(node: Node) -> None:
 
 
 async def test_devices_of_another_slot_of_the_pod(node: Node) -> None:
-    """The annotation says device 1, PreStartContainer was called for device 0."""
+    """The annotation says device 1, but PreStartContainer was called for device 0."""
     other = {container_devices_from(): devices_from_value([DeviceID.parse(device(1))])}
     with pytest.raises(ContainerRefused, match="shadow-2-aaaaa-1"):
         await node.component().create(POD, node.container(other))
@@ -261,7 +261,7 @@ async def test_a_shadow_pod_that_goes_gives_no_card(node: Node) -> None:
 
 
 class TestShim:
-    """A container with limits must have the files that they come by, and its own."""
+    """A container with limits must have its own files of the shim."""
 
     async def refused(self, node: Node, mounts: list[pb.Mount]) -> str:
         with pytest.raises(ContainerRefused) as found:
@@ -294,7 +294,7 @@ class TestShim:
         assert "libmizar.so is another file" in await self.refused(node, mounts)
 
     async def test_an_earlier_containers_slot_does_not_help(self, node: Node) -> None:
-        """An init container had the same device; this one has its own slot."""
+        """An init container had the same device; this container has its own slot."""
         node.slots.assign(node.slots.create(RESOURCE, [device(0)], 1.0, by_nri=True), OWNER)
         assert (await node.component().create(POD, node.container())).env
         assert "not mounted" in await self.refused(node, [])
@@ -305,7 +305,7 @@ class TestShim:
 
 
 class TestSpot:
-    """Whole cards that are lent, by the other annotation."""
+    """Whole cards that are lent, which another annotation names."""
 
     def lend(self, node: Node, owner: Owner = OWNER, uuid: str = CARD) -> Slot:
         """A container's slot after PreStartContainer."""
@@ -332,7 +332,7 @@ class TestSpot:
             await node.component().create(POD, node.container(SPOTS, mounts=[]))
 
     async def test_a_pod_may_have_both(self, node: Node) -> None:
-        """In two containers."""
+        """One in each of two containers."""
         lent = self.lend(node)
         assert (await node.component().create(POD, node.container())).env
         assert (
@@ -386,7 +386,8 @@ class TestChoice:
     """Whether a container may start, by how its card would come."""
 
     async def check(self, strategy: str, by_nri: bool, *problems: str) -> None:
-        """`problems`: of the runtime, before and after it was waited for; none without NRI."""
+        """`problems`: the runtime's problems, before and after the wait for it; none without
+        NRI."""
         slot = Slot("s", Path("s"), RESOURCE, frozenset(), 0.0, by_nri=by_nri)
         runtime = SimpleNamespace(problem=problems[0]) if problems else None
 

@@ -1,4 +1,4 @@
-"""An agent that ends leaves on its node what containers use, and nothing else."""
+"""An agent that ends leaves on its node only what containers use."""
 
 import asyncio
 import fcntl
@@ -126,7 +126,7 @@ async def test_a_slot_that_was_just_made_stays_whosoever_it_is(
 
 
 async def test_the_slot_of_an_init_container_stays_with_its_pod(world: World) -> None:
-    """Only the kubelet's record knows it, once it has ended."""
+    """When the container has ended, only the kubelet's record knows the slot."""
     await world.serve_shadow()
     pod = KubePod("team-a", "share", "uid-share", frozenset({"first"}))
     world.api.put_pod(share_object(SHARE.name, SHARE.namespace))
@@ -197,7 +197,7 @@ class TestInstanceLock:
     async def test_a_file_that_goes_while_it_is_being_locked_is_not_taken(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Else the next one would find a file that nobody has locked."""
+        """Otherwise the next one would find a file that no process has locked."""
         lock, path = fcntl.flock, tmp_path / "agent.lock"
         opened = []
 

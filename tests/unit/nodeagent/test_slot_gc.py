@@ -1,4 +1,5 @@
-"""Slots over time, by the kubelet's own record: forgotten, or told again what they are for."""
+"""Slots over time, by the kubelet's own record: they are forgotten, or told again what they are
+for."""
 
 import asyncio
 import base64
@@ -27,7 +28,7 @@ LATER = GRACE_S + 10
 
 
 class Node:
-    """A node's slots, and those who say which of them are in use."""
+    """A node's slots, and the answers that say which of them are in use."""
 
     def __init__(self, folder: Path) -> None:
         self.plugin_dir = folder / "plugins"
@@ -62,7 +63,7 @@ class Node:
         (self.plugin_dir / allocation_record.FILE).write_text(json.dumps(body))
 
     async def collect(self, late: float = 0.0, now: float = LATER) -> list[Slot]:
-        """One round, so long after the kubelet was asked; the slots that are left."""
+        """Collect once, so long after the kubelet was asked; returns the slots that are left."""
         clock = lambda: ASKED_AT + late  # noqa: E731
         await SlotGarbageCollector(
             self.state, self.slots, self.plugin_dir, clock, lambda: now
@@ -90,7 +91,7 @@ async def test_what_nobody_speaks_for_is_removed(node: Node) -> None:
 
 
 async def test_what_the_kubelet_recorded_for_a_living_pod_stays(node: Node) -> None:
-    """As of an init container, which holds nothing by podresources."""
+    """For example the slot of an init container, which holds nothing by podresources."""
     slot = node.slots.create(RESOURCE, [D0], 1.0)
     node.record(slot)
     node.say([share()])
@@ -106,7 +107,7 @@ async def test_what_a_pod_holds_stays(node: Node) -> None:
 
 
 async def test_what_an_agent_did_not_live_to_answer_goes(node: Node) -> None:
-    """The kubelet asked the next agent for the same device, and recorded that one's answer."""
+    """The kubelet asked the next agent for the same device, and recorded that agent's answer."""
     node.slots.create(RESOURCE, [D0], 1.0)
     answered = node.slots.create(RESOURCE, [D0], 2.0)
     other = node.slots.create(RESOURCE, [D1], 2.0)
@@ -194,7 +195,7 @@ class TestLearning:
         assert (found.resource, found.ids, found.owner) == (RESOURCE, {D0, D1}, None)
 
     async def test_an_owner_is_put_right(self, node: Node) -> None:
-        """Two pods had the devices one after the other; podresources tells names alone."""
+        """Two pods had the devices one after the other; podresources gives only names."""
         wrong = Owner("team-a", "share", "uid-of-the-last", "other")
         slot = node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), wrong)
         node.record(slot)
@@ -218,7 +219,7 @@ class TestLearning:
 
 
 async def test_old_versions_of_the_shim_go_unless_a_container_mounts_them(node: Node) -> None:
-    """As of agents that gave all containers one file."""
+    """Versions from agents that gave all containers one file."""
     library = node.slots.shim.library
     old, mounted = (library.with_name(f"libmizar-{one}.so") for one in ("old", "mounted"))
     for path in (old, mounted):

@@ -1,4 +1,4 @@
-"""Slots: made, found again, given an owner, and forgotten only when nobody can use them."""
+"""Slots: made, found again, given an owner, and forgotten only when no container can use them."""
 
 import asyncio
 import hashlib
@@ -172,7 +172,8 @@ def test_a_slot_that_is_whole_is_left_alone(slots: Slots) -> None:
 
 
 def test_files_that_are_mapped_have_all_their_blocks(slots: Slots) -> None:
-    """On a disk that is full by then, the kernel ends who writes to a block that is not there."""
+    """If the disk is full by then, the kernel ends a process that writes to a block that is not
+    there."""
     slot = slots.create(RESOURCE, [D0], 1.0)
     for path, size in ((slot.usage, layout.USAGE_SIZE), (slot.limits, layout.LIMITS_SIZE)):
         status = path.stat()

@@ -1,4 +1,4 @@
-"""The agent lends cards: between a kubelet and an API server that behave like the real ones."""
+"""The agent lends cards, between a kubelet and an API server that behave like the real ones."""
 
 import asyncio
 import json
@@ -102,7 +102,7 @@ class SpotWorld(World):
         *cards: str,
         annotations: dict[str, str] | None = LOW_POWER,
     ) -> None:
-        """A pod that holds whole cards."""
+        """Add a pod that holds whole cards."""
         self.api.put_pod(pod_object(pod, "nvidia.com/gpu", annotations))
         self.kubelet.add_pod(pod, main=cards or [CARD])
         self.app.poller.poll_soon()
@@ -115,7 +115,8 @@ class SpotWorld(World):
     async def lend(self, annotations: dict[str, str] | None = None) -> Allocated:
         """The scheduler binds a spot pod, the kubelet admits and starts it."""
         self.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE, annotations))
-        # Or the slot has no UID, by which its processes are found while the API server is away.
+        # Otherwise the slot has no UID, by which its processes are found while the API server is
+        # away.
         await until(lambda: BORROWER.uid in {one.uid for one in self.app.pods.values()})
         await self.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, 1)
         held = await self.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
@@ -195,8 +196,8 @@ class Victim:
 
 
 def show(proc: Path, pid: int, cgroup: str, files: Mapping[str, str] | None = None) -> None:
-    """Make the process one of that cgroup in a /proc of the test's own. `files`: what it shows
-    otherwise than the real one does, by name."""
+    """Show the process as one of that cgroup in a /proc of the test's own. `files`: by name, what
+    it shows in other words than the real /proc."""
     folder = proc / str(pid)
     folder.mkdir(parents=True)
     own = {"cgroup": cgroup, **(files or {})}
@@ -209,7 +210,7 @@ def show(proc: Path, pid: int, cgroup: str, files: Mapping[str, str] | None = No
 
 
 def sandbox(program: str = "/pause", kib: int = 1000, inner: str = "7\t1") -> dict[str, str]:
-    """What a process of that name shows: a pod's sandbox, but for what is given."""
+    """What a process of that name shows: a pod's sandbox, except for what is given."""
     status = f"Name:\tpause\nNSpid:\t{inner}\nVmSize:\t{kib:8} kB\n"
     return {"comm": "pause\n", "status": status, "exe": program}
 
@@ -255,7 +256,7 @@ async def test_a_sleeping_owners_card_is_lent(world: SpotWorld) -> None:
 async def test_looks_that_find_nothing_new_decide_nothing(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They come several times a second, and cost processor time that is the pods'."""
+    """Such looks come several times a second, and cost processor time that the pods could use."""
     world.add_owner()
     await world.lendable()
     steps = Mock(wraps=world.lender.step)
@@ -271,7 +272,7 @@ async def test_looks_that_find_nothing_new_decide_nothing(
 async def test_a_registration_that_the_kubelet_has_undone_is_made_again(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its stream stays open, so that only the kubelet's answer tells."""
+    """Its stream stays open, so that only the kubelet's answer shows it."""
     monkeypatch.setattr(manager, "UNDONE_AFTER_S", 0.2)
     world.add_owner()
     await world.lendable()
@@ -287,7 +288,7 @@ async def test_a_registration_that_the_kubelet_has_undone_is_made_again(
 async def test_a_card_is_taken_back_when_nvml_hangs(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing else would tell that an owner without the shim works."""
+    """Nothing else would show that an owner without the shim works."""
     world.add_owner()
     await world.lendable()
     await world.lend()
@@ -302,7 +303,7 @@ async def test_a_card_is_taken_back_when_nvml_hangs(
 async def test_an_agent_that_starts_while_nvml_hangs_pauses_borrowers_and_takes_cards_back(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without NVML it does not even know whose whole cards are."""
+    """Without NVML the agent does not even know which whole card a pod holds."""
     world.add_owner()
     await world.lendable()
     held = await world.lend()
@@ -393,7 +394,7 @@ async def test_an_owner_that_works_gets_its_card_back(world: SpotWorld) -> None:
 async def test_an_owner_that_works_little_may_fall_asleep_but_gets_a_lent_card_back(
     world: SpotWorld,
 ) -> None:
-    """On any of its cards. How busy the borrower keeps it is another matter."""
+    """Work on any of its cards counts; how busy the borrower keeps the lent card does not."""
     world.api.rules = rules(max_utilisation_percent=5).to_json()
     other = card(2).uuid
     world.cards.working = {CARD: {os.getpid(): 5}, other: {os.getpid(): 5}}
@@ -414,7 +415,7 @@ async def test_an_owner_that_works_little_may_fall_asleep_but_gets_a_lent_card_b
 
 
 async def test_an_owner_that_always_works_a_little_keeps_its_card(world: SpotWorld) -> None:
-    """A borrower would lose it within a second, again and again."""
+    """A borrower would lose the card within a second, again and again."""
     idle = card(2).uuid
     world.cards.working = {CARD: {os.getpid(): 1}, idle: {}}
     world.add_owner()
@@ -468,8 +469,8 @@ async def test_a_pool_that_lends_no_more_drains_its_cards(world: SpotWorld) -> N
 async def test_an_agent_that_lends_no_more_tells_owners_of_the_one_before(
     world: SpotWorld,
 ) -> None:
-    """As when lending is switched off: all agents start anew. An owner that was told nothing is
-    not told anything now."""
+    """Lending is switched off, so all agents start anew. An owner that was told nothing earlier is
+    told nothing now."""
     world.add_owner()
     other = KubePod("team-a", "other", "uid-other")
     world.add_owner(other, card(2).uuid, annotations={})
@@ -496,7 +497,7 @@ async def test_an_owner_of_two_cards_that_works_on_one_is_awake_on_both(world: S
 
 
 async def test_a_lent_card_stays_lent_across_the_agents_restart(world: SpotWorld) -> None:
-    """And nothing else is lent before everything has been seen."""
+    """No other card is lent before everything has been seen."""
     world.add_owner()
     world.add_owner(KubePod("team-a", "other", "uid-other"), card(2).uuid)
     await world.lendable()
@@ -522,7 +523,7 @@ async def test_a_lent_card_stays_lent_across_the_agents_restart(world: SpotWorld
 async def test_a_look_at_a_snapshot_that_was_not_read_yet_takes_nothing_back(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when the time slicer or NVML tells something while the agent plans."""
+    """The time slicer or NVML may report something while the agent makes a plan."""
     world.add_owner()
     await world.lendable()
     await world.lend()
@@ -550,7 +551,7 @@ async def test_a_look_at_a_snapshot_that_was_not_read_yet_takes_nothing_back(
 async def test_an_agent_that_starts_without_the_api_server_sees_an_owner_work(
     world: SpotWorld,
 ) -> None:
-    """It beats the borrower's heartbeat, so it must watch the owners, too."""
+    """The agent beats the borrower's heartbeat, so it must watch the owners, too."""
     world.add_owner()
     await world.lendable()
     with Victim(world) as victim:
@@ -569,7 +570,8 @@ async def test_an_agent_that_starts_without_the_api_server_sees_an_owner_work(
 async def test_an_agent_that_starts_without_the_api_server_leaves_a_loan_alone(
     world: SpotWorld,
 ) -> None:
-    """Who agreed, and by which rule, is not known meanwhile. The owner has another card."""
+    """Meanwhile it does not know which owners agreed, and by which rule. The owner has another
+    card."""
     world.add_owner(OWNER, CARD, card(2).uuid)
     await world.lendable()
     await world.lendable(card(2).uuid)
@@ -595,7 +597,7 @@ async def test_an_agent_that_starts_without_the_api_server_leaves_a_loan_alone(
 async def test_an_agent_without_checkpoint_and_api_server_leaves_what_owners_were_told(
     world: SpotWorld,
 ) -> None:
-    """Their shims go on to say when they copy, which nothing else would tell."""
+    """The owners' shims go on reporting copies, which nothing else would show."""
     await world.serve_shadow()
     world.api.put_pod(pod_object(SHARE, RESOURCE, LOW_POWER))
     await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
@@ -627,7 +629,8 @@ async def test_what_an_agent_began_to_take_back_the_next_one_does(world: SpotWor
 
 
 async def test_a_lent_card_stays_lent_across_the_kubelets_restart(world: SpotWorld) -> None:
-    """A kubelet lists no pods before it was told of them: that is no word of who holds what."""
+    """A kubelet that has not been told of its pods yet lists none: that says nothing about who
+    holds what."""
     world.add_owner()
     await world.lendable()
     await world.lend()
@@ -644,7 +647,7 @@ async def test_a_lent_card_stays_lent_across_the_kubelets_restart(world: SpotWor
 
 
 async def test_how_often_a_card_was_taken_back_outlives_the_agent(world: SpotWorld) -> None:
-    """Also when the next agent has to end what the last one began: that counts once."""
+    """Also when the next agent has to finish what the last one began: that counts once."""
     world.add_owner()
     await world.lendable()
     await world.lend()
@@ -673,7 +676,7 @@ async def test_without_the_api_server_all_but_the_deletion_happens(world: SpotWo
 
 
 async def test_every_process_of_the_borrowers_containers_is_killed(world: SpotWorld) -> None:
-    """Those of its other containers, of its sandbox and of other pods are not."""
+    """Processes of the pod's other containers, of its sandbox and of other pods are spared."""
     world.add_owner()
     await world.lendable()
     with (
@@ -700,7 +703,8 @@ PRETENDS = {
 
 @pytest.mark.parametrize("files", PRETENDS.values(), ids=PRETENDS)
 async def test_no_process_saves_itself_by_its_name(world: SpotWorld, files: dict[str, str]) -> None:
-    """In a container that nobody knows yet; in one that has the card, nothing saves it."""
+    """A name may save a process in a container that is not known yet; in one that has the card,
+    nothing does."""
     world.add_owner()
     await world.lendable()
     with (
@@ -716,7 +720,7 @@ async def test_no_process_saves_itself_by_its_name(world: SpotWorld, files: dict
 def test_a_sandbox_is_known_where_its_program_may_not_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kib: int, spared: bool
 ) -> None:
-    """The agent has no right to trace processes of other users, as a sandbox's is."""
+    """The agent has no right to trace processes of other users, as a sandbox's process is."""
     monkeypatch.setattr(Path, "readlink", Mock(side_effect=PermissionError))
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_text(sandbox(kib=kib)["status"])
@@ -724,7 +728,7 @@ def test_a_sandbox_is_known_where_its_program_may_not_be_read(
 
 
 async def test_a_borrower_may_have_a_notice_and_a_grace(world: SpotWorld) -> None:
-    """It computes on until the notice is over; the pool bounds both."""
+    """The borrower goes on computing until the notice is over; the pool limits both."""
     world.api.rules = rules(notice_seconds=1, grace_seconds=1).to_json()
     world.add_owner()
     await world.lendable()
@@ -735,11 +739,11 @@ async def test_a_borrower_may_have_a_notice_and_a_grace(world: SpotWorld) -> Non
         await until(lambda: victim.heard() == ["USR1"])
         found = limits_file.read(limits_of(held)).cards[0]
         assert (found.priority, found.memory_limit) == (PRIORITY_NOTICE, 11 * GIB)
-        # With no share of its own, it stops by itself when the agent dies.
+        # With no share of its own, the borrower stops by itself when the agent dies.
         assert (found.compute_mode, found.core_share) == (COMPUTE_MODES["Soft"], 0)
         await until(lambda: victim.heard() == ["USR1", "TERM"])
         assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
-        # The operator evicts by the condition, and the kubelet then ends the processes.
+        # The operator evicts the pod by the condition, and the kubelet then ends the processes.
         await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
         assert victim.ended()
     assert victim.processes[0].wait() == -signal.SIGKILL
@@ -747,7 +751,8 @@ async def test_a_borrower_may_have_a_notice_and_a_grace(world: SpotWorld) -> Non
 
 
 async def test_a_notice_ends_nobody_who_does_not_expect_it(world: SpotWorld) -> None:
-    """As a shell, or the tee behind the program that saves its work: SIGTERM ends it later."""
+    """SIGUSR1 would end a shell, or the `tee` behind the program that saves its work; SIGTERM ends
+    them later."""
     world.api.rules = rules(notice_seconds=1, grace_seconds=30).to_json()
     world.add_owner()
     await world.lendable()
@@ -760,7 +765,7 @@ async def test_a_notice_ends_nobody_who_does_not_expect_it(world: SpotWorld) -> 
 
 
 async def test_who_has_a_notice_is_not_evicted_before_it_is_over(world: SpotWorld) -> None:
-    """It was counted by then."""
+    """By then the eviction is counted."""
     world.api.rules = rules(notice_seconds=30).to_json()
     world.add_owner()
     await world.lendable()
@@ -803,7 +808,8 @@ async def test_who_evicts_hears_of_it_at_once_and_after_it_is_counted(tmp_path: 
 async def test_who_cannot_be_ended_is_evicted_in_the_end(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a process in the kernel's hands: it is counted, and no card is said to be free of it."""
+    """A process that hangs in the kernel is an example: the eviction is counted, and the card is
+    not reported free of it."""
     monkeypatch.setattr(reclaim, "LONG_S", 0.3)
     world.add_owner()
     await world.lendable()
@@ -820,8 +826,8 @@ async def test_who_cannot_be_ended_is_evicted_in_the_end(
 
 
 async def test_an_agent_that_dies_during_a_notice_ends_it(world: SpotWorld) -> None:
-    """The next one gives no other, also where the owner sleeps again: an agent that dies again and
-    again would let the borrower compute on."""
+    """The next agent gives no other notice, also where the owner sleeps again: otherwise an agent
+    that dies again and again would let the borrower go on computing."""
     world.api.rules = rules(notice_seconds=30, grace_seconds=30).to_json()
     world.add_owner()
     await world.lendable()
@@ -836,7 +842,7 @@ async def test_an_agent_that_dies_during_a_notice_ends_it(world: SpotWorld) -> N
 
 
 async def test_an_agent_that_ends_during_a_notice_stops_the_borrower(world: SpotWorld) -> None:
-    """Nobody knows when the next one comes, and until then nobody would."""
+    """Nothing tells when the next agent comes, and until then nothing else would stop it."""
     world.api.rules = rules(notice_seconds=30).to_json()
     world.add_owner()
     await world.lendable()

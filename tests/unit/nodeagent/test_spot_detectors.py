@@ -1,4 +1,4 @@
-"""What tells that the owners of a card come, go, work or sleep."""
+"""How the agent learns that the owners of a card come, go, work or sleep."""
 
 import ctypes
 import os
@@ -129,7 +129,7 @@ class TestUsageFiles:
         assert parsed.call_count == 2
 
     def test_who_only_copies_works(self, slot: Slot) -> None:
-        """Each process counts its own; those of the dead are counted together."""
+        """Each process counts its own copies; those of dead processes are counted together."""
         detector, first = UsageDetector(), layout.Usage.slots.offset
         own = first + layout.UsageSlot.copies.offset
         counts = (layout.UsageHead.copies.offset, own)

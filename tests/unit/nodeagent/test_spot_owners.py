@@ -1,4 +1,4 @@
-"""Whose each card is, and which rule it has."""
+"""Which owners each card has, and which rule."""
 
 from mizar_core.models import Spot
 from mizar_core.spot_rules import SpotRule, SpotRules
@@ -58,7 +58,7 @@ def test_what_a_shadow_pod_holds_is_its_sharers() -> None:
     now = snapshot(1.0, [shadow(), share(low_power=True)], claims)
     pod = PodIdentity("team-a", "share", "uid-share")
     assert owners(now, carving(2)) == (CardOwner(pod, frozenset({SECOND}), low_power=True),)
-    # It is on one of these: on which, nobody knows yet.
+    # The pod is on one of these cards; which one is not known yet.
     assert owners(now, {}) == (CardOwner(pod, frozenset({CARD, SECOND}), low_power=True),)
 
 

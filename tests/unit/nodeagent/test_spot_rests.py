@@ -1,4 +1,4 @@
-"""How long a card rests whose owners take it back again and again."""
+"""How long a card rests when its owners take it back again and again."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ WHO = PodIdentity("team-a", "owner", "uid")
 
 
 class Flapping:
-    """A card that is borrowed whenever it can be, and whose owner works so long after that."""
+    """A card that is borrowed whenever possible, and whose owner works so long after that."""
 
     def __init__(self, idle_s: int, works_after_s: float) -> None:
         self.now = 1000.0
@@ -69,7 +69,7 @@ class Flapping:
     [(10, [0, 20, 40, 80]), (60, [0, 120, 240, 480]), (200, [0, 400, 600, 600])],
 )
 def test_rests_grow_and_stay_long_while_the_owner_goes_on(idle_s: int, grows: list[int]) -> None:
-    """As one that always works a little: what is remembered does not fade during the rests."""
+    """The owner always works a little: the count of its wake-ups does not fade during the rests."""
     rests = list(Flapping(idle_s, works_after_s=1).rests(20))
     wanted = [max(0, one - idle_s) for one in grows]
     assert rests[:4] == pytest.approx(wanted, abs=1)

@@ -1,4 +1,5 @@
-"""A card is lent and taken back between programs under the real shim, on a simulated card."""
+"""A card is lent and taken back between programs that run under the real shim, on a simulated
+card."""
 
 import os
 import signal
@@ -32,7 +33,7 @@ ROUNDS = 3
 
 
 class SimulatedCards(Cards):
-    """What NVML would tell of a simulated machine."""
+    """What NVML would report about the cards of a simulated machine."""
 
     def __init__(self, machine: simgpu.Machine) -> None:
         super().__init__()
@@ -136,8 +137,8 @@ class ShimWorld(SpotWorld):
         return program
 
     def stopped(self, program: Program) -> bool:
-        """Stop a program that works; False where it has a lock of the card, which whoever looks at
-        the card would wait for: then it goes on."""
+        """Stop a program that works. False where it has a lock of the card, for which every look at
+        the card would wait: then it goes on."""
         pid = program.process.pid
         program.process.send_signal(signal.SIGSTOP)
         wait_for("it to stop", lambda: _state(pid) == "T", interval=0.001)
@@ -203,7 +204,7 @@ async def test_an_owner_that_wakes_has_its_card_back(
     owner.begin()
 
     def is_halted() -> bool:
-        """Paused by the time slicer, and soon after stopped for good by the reclaimer."""
+        """The time slicer pauses it, and soon after the reclaimer stops it for good."""
         limits = limits_file.read(limits_of(held))
         return bool(limits.live[0].paused) or limits_file.is_stopped(limits, world.uuid)
 
@@ -223,7 +224,7 @@ async def test_an_owner_that_wakes_has_its_card_back(
 
 
 async def test_an_owner_that_sleeps_keeps_its_card_lent(world: ShimWorld) -> None:
-    """The borrower has all of the card's time; what the owner holds stays where it is."""
+    """The borrower has all of the card's time, and the owner's memory stays on the card."""
     owner = await world.share("Hard")
     await world.lendable(world.uuid)
     borrower, _ = await world.borrow()
@@ -232,13 +233,15 @@ async def test_an_owner_that_sleeps_keeps_its_card_lent(world: ShimWorld) -> Non
     until_ns = before + 1_000_000_000
     await until(lambda: world.worked(borrower) > until_ns)
     took = world.machine.busy(one.uuid).now_ns - began
-    # All of it on an idle machine; a busy one keeps the borrower from launching in time.
+    # It is all of the time on an idle machine; a busy one keeps the borrower from launching in
+    # time.
     assert (world.worked(borrower) - before) / took > 0.3
     assert world.state(world.uuid) is CardState.LENT and world.is_on_card(owner)
 
 
 async def test_an_owner_comes_back_again_and_again(world: ShimWorld) -> None:
-    """It never fails, and its card is lent again each time, although it rests longer."""
+    """The owner never fails, and its card is lent again each time, after longer and longer
+    rests."""
     owner = await world.share("None")
     for _ in range(ROUNDS):
         await world.lendable(world.uuid)

@@ -1,4 +1,4 @@
-"""Former tenants' resources go from the node's status, and nothing else does."""
+"""Former tenants' resources are removed from the node's status, and nothing else is."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_only_what_nobody_serves_goes() -> None:
 
 
 def test_what_the_kubelet_still_has_stays() -> None:
-    """Unhealthy devices that somebody holds count in the capacity alone."""
+    """Unhealthy devices that a pod holds count in the capacity only."""
     status = _status()
     status["capacity"][GONE] = "1"
     assert stale(status, {HERE, IDLE}) == []

@@ -54,8 +54,11 @@ class World:
             task.cancel()
 
     async def let_write(self, statuses: ShadowStatusWriter, *reports: Report) -> None:
-        """Wait until all these reports are dealt with. The writer takes one after another; NEXT is
-        written behind them, twice, since a report that is being written comes again behind it."""
+        """Wait until all these reports are dealt with.
+
+        The writer takes one after another; NEXT is written behind them, twice, since a report that
+        is being written comes again behind it.
+        """
         self.api.put_shadow(*NEXT, "owner")
         statuses.set_desired(reports)
         for said in (READY, BROKEN):
@@ -105,7 +108,7 @@ async def test_a_condition_keeps_its_time_across_agents() -> None:
         await until(lambda: world.api.writes)
         status = world.api.status(*SHADOW)
         assert status["conditions"][0]["lastTransitionTime"] == "2026-01-01T00:00:00Z"
-        # The same idleness that the earlier agent saw begin.
+        # The same idle time that the earlier agent saw begin.
         assert status["idleSince"] == "2026-01-01T00:00:00Z"
 
 
@@ -134,7 +137,7 @@ async def test_another_shadow_pod_of_the_name_is_left_alone() -> None:
 
 
 async def test_a_status_that_meets_a_conflict_is_written_again() -> None:
-    """The API server answers so, too, when somebody else has just written to the object."""
+    """The API server answers so, too, when another client has just written to the object."""
     world = World()
     world.api.conflicts = 1
     async with world.statuses() as statuses:

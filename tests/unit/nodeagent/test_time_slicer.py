@@ -1,4 +1,5 @@
-"""The time slicer: what it reads of containers, what it tells them, and what it survives."""
+"""The time slicer: what it reads about containers, what it writes for them, and which faults it
+survives."""
 
 import asyncio
 import ctypes
@@ -35,7 +36,7 @@ LIVE = layout.Limits.live.offset
 
 
 class Tenant:
-    """A container's slot, and what its shim would write."""
+    """A container's slot, and what its shim would write there."""
 
     def __init__(self, folder: Path, mode: ComputeMode, share: int, *cards: str) -> None:
         self.name = folder.name
@@ -57,20 +58,20 @@ class Tenant:
             os.pwrite(file.fileno(), struct.pack("<QQ", at, longest), place + 24)
 
     def charge(self, total: int) -> None:
-        """It has used so many ns in its life."""
+        """The container has used so many ns in its life."""
         with self.usage.open("r+b") as file:
             os.pwrite(file.fileno(), struct.pack("<Q", total), BLOCK + 16)
 
     def use_code(self, times: int, card: int = 0) -> None:
-        """It has used code for the first time, so often in its life."""
+        """The container has used code for the first time, so often in its life."""
         self._count(layout.UsageCard.code_uses.offset, times, card)
 
     def settle(self, times: int, card: int = 0) -> None:
-        """The memory of so many of its dead processes was given back."""
+        """The memory of so many of the container's dead processes was given back."""
         self._count(layout.UsageCard.settled.offset, times, card)
 
     def take_memory(self, changes: int) -> None:
-        """Its memory has changed so often in its life."""
+        """The container's memory has changed so often in its life."""
         self._count(layout.UsageCard.ledger.offset, changes, 0)
 
     def _count(self, offset: int, times: int, card: int) -> None:
@@ -115,7 +116,7 @@ class Room:
         return tenant
 
     def round(self, *busy: Tenant, after_ms: int = 100) -> float:
-        """Some time later, while these want GPU time."""
+        """One round, some time later, while these containers want GPU time."""
         self.now += after_ms * MS
         for tenant in busy:
             tenant.want(self.now)
@@ -143,7 +144,7 @@ def test_two_containers_that_want_the_card_get_a_window_each(room: Room) -> None
 def test_who_has_files_of_the_version_before_gets_its_window_too(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The agent is upgraded beside a container that runs."""
+    """The agent is upgraded while a container runs."""
     one = room.add("one", "Hard", 3000)
     room.round(one)
     monkeypatch.setattr(layout, "SERVED", frozenset({layout.VERSION, layout.VERSION + 1}))
@@ -174,7 +175,7 @@ def test_a_borrower_is_paused_in_the_round_in_which_an_owner_wakes(
     assert room.round(borrower, owner, after_ms=10) < 0.02
     assert borrower.live().paused == 1 and borrower.live().wake != rung
     assert room.woken == [{"owner"}]
-    for _ in range(19):  # the owner wanted it for a moment; the borrower must be stopped meanwhile
+    for _ in range(19):  # the owner wanted it briefly; the borrower must stop in that time
         room.round(borrower)
         assert borrower.live().paused == 1
     room.round(borrower, after_ms=200)
@@ -187,7 +188,7 @@ def test_a_borrower_is_paused_in_the_round_in_which_an_owner_wakes(
 def test_between_full_rounds_sleepers_are_looked_at_all_at_once(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This comes a hundred times a second for each lent card."""
+    """This happens a hundred times a second for each lent card."""
     owner, borrower = room.add("owner", "Soft", 3000), room.add("borrower", "Soft", 0)
     room.round(borrower)
     room.round(borrower, after_ms=10)
@@ -204,7 +205,7 @@ def test_between_full_rounds_sleepers_are_looked_at_all_at_once(
 
 
 def test_a_sleeper_is_looked_at_in_the_file_that_it_has_now(room: Room) -> None:
-    """The kernel gives the number of a file that was closed to the next that is opened."""
+    """The kernel gives the number of a closed file to the next file that is opened."""
     owner, borrower = room.add("owner", "Soft", 3000), room.add("borrower", "Soft", 0)
     room.round(borrower)
     room.tenants.remove(owner)
@@ -256,7 +257,8 @@ def test_a_notice_lets_a_borrower_work_beside_its_owner_while_the_agent_lives(ro
 
 
 def test_the_notice_of_an_agent_that_has_ended_is_over(room: Room) -> None:
-    """Before the next one knows the borrower, which it ends without another."""
+    """It is over before the next agent knows the borrower, which that agent ends without another
+    notice."""
     owner, borrower = room.add("owner", "Soft", 3000), room.add("borrower", "Soft", 0)
     limits_file.give_notice(borrower.limits, [CARD])
     room.round(owner, borrower)
@@ -306,7 +308,7 @@ def test_what_is_outside_the_account_is_told_where_it_is_known(room: Room) -> No
         room.round()
         for live in (one.live(), two.live(1)):
             assert (live.unaccounted_bytes, live.code_seen) == (beyond.bytes, beyond.code_uses)
-    room.time_slicer.set_unaccounted({})  # nobody knows: what was told goes on
+    room.time_slicer.set_unaccounted({})  # while nothing is known, the last answer holds
     room.round()
     assert one.live().code_seen == 9
     assert (two.live().unaccounted_bytes, two.live().code_seen) == (0, 0)
@@ -383,7 +385,7 @@ def test_every_round_beats(room: Room) -> None:
 
 
 def test_borrowers_see_no_agent_live_that_looks_for_no_owners(room: Room) -> None:
-    """One without the shim is seen by the event loop only."""
+    """Owners without the shim are looked for by the event loop only."""
     owner, borrower = room.add("owner", "Soft", 3000), room.add("borrower", "Soft", 0)
 
     def beats() -> tuple[int, int]:
@@ -590,7 +592,7 @@ def test_a_quiet_card_is_looked_at_less_often(room: Room) -> None:
 
 
 def test_a_card_whose_users_all_work_on_is_looked_at_less_often(room: Room) -> None:
-    """64 containers that work all day would cost the agent a quarter of a processor."""
+    """Otherwise 64 containers that work all day would cost the agent a quarter of a processor."""
     one, two, idle = (room.add(name, "Hard", 3000) for name in ("one", "two", "idle"))
     room.round(one, two, after_ms=100)
     before = one.live().beat
@@ -599,14 +601,14 @@ def test_a_card_whose_users_all_work_on_is_looked_at_less_often(room: Room) -> N
     assert one.live().beat == before
     room.round(one, two, after_ms=10)
     assert one.live().beat == before + 1
-    # Who wakes up has its share at once.
+    # A container that wakes up has its share at once.
     room.round(one, two, idle, after_ms=10)
     assert one.live().beat == before + 2
     assert idle.live().window
 
 
 def test_between_looks_at_all_cards_a_lent_one_is_only_looked_at_for_its_owners(room: Room) -> None:
-    """Sixteen borrowers that work all day would cost the agent much."""
+    """Otherwise sixteen borrowers that work all day would cost the agent much."""
     owner, borrower = room.add("owner", "None", 3000), room.add("borrower", "Soft", 0)
     assert room.round(borrower) < 0.02
     before = borrower.live().beat
@@ -662,7 +664,7 @@ def _deal_for_ever(containers: list[Container]) -> None:
 
 
 def _sleep_on(path: Path, offset: int, value: int) -> threading.Thread:
-    """A thread that waits on the word, through a mapping of its own, until it is woken."""
+    """A thread that sleeps on the word, through a mapping of its own, until it is woken."""
     with path.open("r+b") as file:
         region = mmap.mmap(file.fileno(), 0)
     address = ctypes.addressof(ctypes.c_char.from_buffer(region)) + offset

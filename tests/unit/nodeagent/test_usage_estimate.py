@@ -1,4 +1,4 @@
-"""A container that is content with little of its share, and one that only seems so."""
+"""A container that needs little of its share, and one that only seems to."""
 
 from collections.abc import Iterable
 
@@ -19,7 +19,8 @@ class Eater:
         self.sample(0, 0)
 
     def sample(self, used: float, waited: float) -> int | None:
-        """It used and waited for such parts of the time since the last sample; its need then."""
+        """The container used and waited for these parts of the time since the last sample; returns
+        its need then."""
         self.now += SAMPLE_NS
         self.charged += int(used * SAMPLE_NS)
         self.waited += int(waited * SAMPLE_NS)

@@ -1,4 +1,4 @@
-"""What a tenant adds to its usage file is cut off, soon and again and again."""
+"""What a tenant adds to its usage file is soon cut off, again and again."""
 
 import asyncio
 import fcntl
@@ -40,7 +40,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def fill(slot: Slot, size: int = 1 << 20) -> int:
-    """Add to its usage; returns the size of before."""
+    """Add bytes to the container's usage file; returns the size before."""
     before = slot.usage.stat().st_size
     with slot.usage.open("ab") as file:
         file.write(b"x" * size)
@@ -122,7 +122,7 @@ async def test_nor_does_one_that_is_taken_again_whenever_it_ends(node: Node) -> 
 
 
 async def test_a_lease_keeps_nobody_from_cutting_it_off(node: Node) -> None:
-    """Root in the container could hold one, and the agent's open would have to wait for it."""
+    """Root in the container could hold a lease, and the agent's open would have to wait for it."""
     files = ContainerFiles(Container("s", node.second.limits, node.second.usage))
     size = fill(node.second)
     tenant = os.open(node.second.usage, os.O_RDONLY)
