@@ -79,8 +79,8 @@ class Cluster(Model):
         return look
 
     def _allocate(self, state: NodeState, uid: str, resource: str, count: int) -> bool:
-        """As the model's, and then the node agent refuses to start who got a device of a shadow
-        pod whose pod is gone."""
+        """Allocate as the model does; then the node agent refuses to start a pod that got a device
+        of a shadow pod whose own pod is gone."""
         there = {pod["metadata"]["uid"] for pod in self.api.all(POD)}
         before = dict(state.held)
         if not super()._allocate(state, uid, resource, count):
@@ -99,10 +99,10 @@ class Cluster(Model):
         return look
 
     def wake(self) -> None:
-        """Something has changed that the API server does not tell: everybody looks again."""
+        """Something has changed that the API server does not report: every part looks again."""
         self.api.poke()
 
-    # The node agent's reports travel, too, each shadow pod's in their order.
+    # The node agent's reports are delayed, too, but each shadow pod's stay in order.
 
     def _write_report(
         self, shadow: Object, carved: Carved, devices: list[Object], node: str

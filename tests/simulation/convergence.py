@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from simulation.schedule import Schedule
 
 LISTS_S = 1.4 * OFTEN_S
-"""In this time every copy is listed again, where that is done often."""
+"""Seconds in which every copy is listed again, where that is done often."""
 STARTED_S = 20.0
-"""By then every process has come up and its watches run."""
+"""Seconds by which every process has come up and its watches run."""
 MINUTE_S = 60.0
 STEP_S = 5.0
 PATIENCE_S = 600.0
@@ -76,7 +76,7 @@ async def _is_right(schedule: Schedule) -> None:
 
 
 def _knows_everything(schedule: Schedule, replica: Replica) -> None:
-    """Its copies are what the API server has."""
+    """The process' copies are what the API server has."""
     caches = replica.operator.caches
     if problems := [*replica.operator.dead(), *replica.operator.unready()]:
         raise Broken(f"{replica.name} is not well: {problems}")
@@ -111,7 +111,7 @@ def _nothing_strays(schedule: Schedule) -> None:
         if is_shadow(one) and one["metadata"]["namespace"] != spared
     }
     in_use = {key for key in shadows if schedule.cluster.holders(*key)}
-    # One that lost its cards stays until nobody holds its devices any more.
+    # A shadow pod that lost its cards stays until no pod holds its devices any more.
     if set(pods) - set(shadows) or set(shadows) - set(pods) - in_use:
         raise Broken(f"ShadowPods {sorted(shadows)}, pods {sorted(pods)}")
     for kind, found in ((SHADOW_POD, shadows), (POD, pods)):
@@ -121,7 +121,7 @@ def _nothing_strays(schedule: Schedule) -> None:
 
 
 def _who_is_in_use_is_marked(schedule: Schedule) -> None:
-    """So that nobody evicts it; a namespace without shadow pods has no budget."""
+    """So that nothing evicts it; a namespace without shadow pods has no budget."""
     budgets = {one["metadata"]["namespace"] for one in schedule.api.all(BUDGET)}
     for shadow in schedule.api.all(SHADOW_POD):
         key, pod = key_of(shadow), _pod_of(schedule, shadow)

@@ -19,8 +19,8 @@ UNNOTICED = (EVENT.plural, LEASE.plural)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change of an object at a time of the loop. The objects are nobody's to change; `text` is
-    the newer one as JSON, or the last one before a deletion."""
+    """One change of an object at a time of the loop. The objects must not be changed; `text` is the
+    newer one as JSON, or the last one before a deletion."""
 
     version: int
     at: float
@@ -57,7 +57,7 @@ class HistoryApi(MemoryApi):
         return await super().create(obj, **more)
 
     def touch(self, obj: Object) -> Object:
-        """The object has changed, unless it has not."""
+        """The object has changed; without a difference nothing happens."""
         key = id_of(ref_of(obj))
         if self.objects.get(key) is not obj:
             return obj
@@ -88,7 +88,7 @@ class HistoryApi(MemoryApi):
         return self.after(kind, version)
 
     def after(self, kind: Kind, version: int) -> Iterator[Change]:
-        """The same for a watch that goes on: it gets them all."""
+        """The same for a watch that goes on: it gets all changes."""
         changes = self._changes[kind.plural]
         start = len(changes)
         while start and changes[start - 1].version > version:
@@ -96,7 +96,7 @@ class HistoryApi(MemoryApi):
         yield from changes[start:]
 
     def compact(self) -> None:
-        """Forget the past: who watches goes on, who comes again must list."""
+        """Forget the past: open watches go on, and a new one must list first."""
         self.compacted = self.version
 
     async def changed(self, plural: str = "") -> None:

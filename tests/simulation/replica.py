@@ -22,7 +22,8 @@ from simulation.kopf_watch import KopfWatch
 from simulation.network import Server
 
 OFTEN_S, RARELY_S = 30.0, 3600.0
-"""From list to list of Mizar's own kinds. Rare ones show what watches and answers alone come to."""
+"""Seconds between two lists of Mizar's own kinds. Rare lists show what watches and answers achieve
+alone."""
 RESTART_S = 3.0
 SLOW_HANDLERS_S = (0.0, 0.05, 2.0)
 
@@ -43,8 +44,8 @@ class Process(Operator):
 
 
 class Replica:
-    """A Deployment's pod: its process is started again when it ends. `failed` hears of what must
-    not happen in it; `alone`: it is the only one and needs no Lease."""
+    """A Deployment's pod, whose process is started again when it ends. `failed` is called with what
+    must not happen in it; `alone`: it is the only one and needs no Lease."""
 
     def __init__(
         self,
@@ -81,17 +82,17 @@ class Replica:
 
     @property
     def leads(self) -> bool:
-        """Whether it believes to lead."""
+        """Whether the process believes that it leads."""
         return bool(self.operator.metrics.leader._value.get() == 1)
 
     def kill(self) -> None:
-        """As SIGKILL does: nothing of it does anything any more."""
+        """End it as SIGKILL does: nothing of the process acts any more."""
         self._killed = True
         self.client.cut()
         self._running.cancel()
 
     def terminate(self) -> None:
-        """As SIGTERM does."""
+        """End it as SIGTERM does."""
         self._stop.set()
 
     def calm(self) -> None:
@@ -99,7 +100,7 @@ class Replica:
         self._slow = 0.0
 
     async def list_again(self) -> None:
-        """The list of Mizar's own kinds that would come some time, comes now."""
+        """List Mizar's own kinds now instead of at some later time."""
         caches = self.operator.caches
         for store in (caches.pools, caches.quotas, caches.shadows):
             await store.refresh()
@@ -157,7 +158,7 @@ class Replica:
             self._failed(f"{self.name} ended: {error!r}")
 
     def _watch_rounds(self) -> None:
-        """A round may fail for the API server's sake, and for nothing else."""
+        """A round may fail because of the API server, and for no other reason."""
         reconcile: Any = self.operator.reconciler.reconcile
 
         async def watched(key: str) -> None:

@@ -39,7 +39,8 @@ class Rules:
 
     def __init__(self, cluster: Cluster, broken: Callable[[str], None], leased: bool) -> None:
         self.sender = ""
-        """Of the write that takes effect now; empty where it died or gave it up."""
+        """The process whose write takes effect now; empty where the process has died or given the
+        write up."""
         self._cluster = cluster
         self._leased = leased
         self._api = cluster.api
@@ -110,7 +111,7 @@ class Rules:
             self._broken(f"create {ref}: for another ShadowPod of that name")
 
     def _within_quota(self, ref: Ref, obj: Object) -> None:
-        """No more than a quota allowed that the operator may have known."""
+        """There are no more shadow pods than a quota allowed that the operator may have known."""
         spec, namespace = obj["spec"], ref.namespace or ""
         known = self._known_specs(namespace, spec["quota"])
         same = [
@@ -134,7 +135,8 @@ class Rules:
             self._broken(f"create {ref}: the quota's cards are exceeded")
 
     def _is_known(self, shadow: Object) -> bool:
-        """Whether the sender must know of it: it made it itself, or it was not made just now."""
+        """Whether the sender must know of the object: it made it itself, or the object was not made
+        just now."""
         sender, at = self._created[str(ref_of(shadow))]
         return sender == self.sender or asyncio.get_running_loop().time() - at > REMEMBERED_S
 
@@ -153,7 +155,7 @@ class Rules:
         return [one.after["spec"] for one in found]
 
     def _has_lost_its_card(self, ref: Ref, pod: Object) -> None:
-        """Only who has a device of a card that is lost is evicted, or has none any more."""
+        """Only a pod is evicted that has a device of a lost card, or no device any more."""
         uid = pod["metadata"]["uid"]
         for state in self._cluster.nodes.values():
             held = [device for device, holder in state.held.items() if holder == uid]

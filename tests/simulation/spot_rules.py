@@ -14,12 +14,12 @@ from stateful.memory_api import has_ended
 from stateful.model import is_spot
 
 REMEMBERED_S = 90.0
-"""Longer than a watch may be behind, a call under way, or a process without news."""
+"""Seconds: longer than a watch may be behind, a call under way, or a process without news."""
 
 
 class SpotRules:
-    """Breaches go to `broken`. What the operator may not have known of yet is not held against
-    it."""
+    """Violations are reported to `broken`. What the operator may not have known yet does not
+    count."""
 
     def __init__(self, cluster: Cluster, broken: Callable[[str], None]) -> None:
         self._api = cluster.api
@@ -31,14 +31,15 @@ class SpotRules:
         if verb == "patch":
             self._opening(ref, pod, sender)
         elif verb in ("evict", "delete"):
-            # A call that is refused for the API server's load looks as if a budget were in the way.
+            # A call that is refused because the API server is busy looks as if a budget refused it.
             self._ending(ref, pod)
         else:
             self._broken(f"{verb} {ref}: it is somebody else's")
 
     def _opening(self, ref: Ref, pod: Object, sender: str) -> None:
-        """No more than was lendable of late, nor than a quota allowed of late. Cards that were
-        promised to a pod which is too large for any node by now may go to smaller ones."""
+        """The operator opened no more gates than there were lendable cards lately, nor than a quota
+        allowed lately. Cards that were promised to a pod which by now is too large for any node may
+        go to smaller pods."""
         if not pod["spec"].get("schedulingGates"):
             return
         borrowers = [one for one in self._borrowers() if self._is_known(one, sender)]
@@ -54,7 +55,7 @@ class SpotRules:
         self._opened[pod["metadata"]["uid"]] = sender, asyncio.get_running_loop().time()
 
     def _ending(self, ref: Ref, pod: Object) -> None:
-        """Who has lost its card, or whose namespace had more than its quota of late."""
+        """The pod has lost its card, or its namespace had more than its quota lately."""
         told = {one["type"] for one in pod["status"].get("conditions") or ()}
         if "DisruptionTarget" in told:
             return
@@ -71,12 +72,13 @@ class SpotRules:
                 yield pod
 
     def _is_known(self, pod: Object, sender: str) -> bool:
-        """Whether the sender must know of it: it opened it itself, or that was not just now."""
+        """Whether the sender must know that the gate is open: it opened it itself, or that was not
+        just now."""
         opened, at = self._opened[pod["metadata"]["uid"]]
         return opened == sender or asyncio.get_running_loop().time() - at > REMEMBERED_S
 
     def _lendable(self) -> int:
-        """The most cards that each node lent of late, and had promised, in all."""
+        """The most cards that each node lent lately, promised ones included."""
         offered = self._offered(asyncio.get_running_loop().time() - REMEMBERED_S)
         return sum(max(counts) for counts in offered.values())
 

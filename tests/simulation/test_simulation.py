@@ -76,8 +76,8 @@ OFTEN = (
     "delete the pool",
     "create spot pod .*",
 )
-"""What must happen in the schedules of REACHING parts: the operator's writes, failures, deaths,
-and what people do."""
+"""What must happen in the schedules of REACHING parts: the operator's writes, failures, deaths, and
+what users do."""
 REACHING = 1 if SEED else 3
 
 
@@ -101,7 +101,7 @@ def test_the_schedules_reach_what_they_are_for() -> None:
 
 
 def test_a_seed_decides_everything() -> None:
-    """In another process, too, where names have other hashes."""
+    """Also in another process, where names have other hashes."""
     program = "import sys; from simulation.test_simulation import shown; print(shown(7))"
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -44,7 +44,7 @@ class Users:
             self._delete_or_add_pool: 1,
             self._forbid_or_allow: 1,
         }
-        # Each schedule leaves some of it out: what is rare beside others gets room.
+        # Each schedule leaves some of the acts out, which makes room for rare ones.
         self._does = [
             (one, weight) for one, weight in often.items() if weight > 5 or random.random() < 0.6
         ]
@@ -69,7 +69,7 @@ class Users:
             self._told(do())
 
     def leave(self) -> None:
-        """All share pods end, and nobody is in the way any more."""
+        """All share pods end, and nothing hinders the operator any more."""
         self._cluster.catch_up()
         self._told("all share pods end")
         for pod in self.shares():

@@ -77,14 +77,14 @@ class Harness:
                 self._fill(kind, informer)
 
     def catch_up(self, node: str = "n1") -> None:
-        """Everybody but the operator acts, and its caches catch up."""
+        """Let all parts but the operator act, and its caches catch up."""
         self.model.schedule()
         self.model.kubelet(node)
         self.model.agent(node)
         self.sync(KINDS)
 
     def round(self, seconds: float = 1) -> None:
-        """Everybody acts, the operator last; then time goes by."""
+        """Let all parts act, the operator last; then time goes by."""
         self.catch_up()
         self.reconcile()
         self.model.tick(seconds)

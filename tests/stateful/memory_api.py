@@ -40,7 +40,7 @@ class MemoryApi:
         self._uids = itertools.count(1)
         self.now = ""
 
-    # What tests and the models of other components call, without faults.
+    # What tests and the models of other components call; these calls have no faults.
 
     def all(self, kind: Kind) -> Iterator[Object]:
         """The objects themselves, not copies."""

@@ -71,11 +71,11 @@ class Model:
         self.tick(0)
 
     def tick(self, seconds: float) -> None:
-        """Time goes by."""
+        """Let time go by."""
         self.time += timedelta(seconds=seconds)
         self.api.now = format_time(self.time)
 
-    # Objects that people make.
+    # Objects that users make.
 
     def add_node(self, name: str) -> None:
         """A node with cards."""
@@ -131,8 +131,8 @@ class Model:
         self._add_pod(namespace, name, SPOT_RESOURCE, cards, labels, schedulingGates=[gate])
 
     def lend(self, node: str, cards: int) -> None:
-        """The node agent finds that so many cards can be lent. It ends the newest borrowers of the
-        others, and says so."""
+        """The node agent finds that so many cards can be lent. It ends the newest borrowers of any
+        other cards, and says so."""
         obj = self.api.find(NODE, node)
         if obj is None:
             return
@@ -256,7 +256,7 @@ class Model:
         ]
         if len(free) < count:
             return False
-        # As good as random, and the same each time.
+        # As good as random, and the same in each run.
         state.held |= dict.fromkeys(sorted(free, key=lambda one: (-one[2], one))[:count], uid)
         return True
 
@@ -319,7 +319,7 @@ class Model:
             elif carved.stage == "Gone":
                 del state.carved[key]
             else:
-                # The last report says that nobody holds it.
+                # The last report says that no pod holds it.
                 carved.stage = "Gone"
             return
         held = any(device in state.held for device in carved.devices)

@@ -1,8 +1,8 @@
-"""The operator in a cluster where everything happens at once, or too late, or not at all.
+"""The operator in a cluster where everything happens at once, too late, or not at all.
 
-After each step: a device has one holder, of its own tenant (invariants 1 and 2); nobody loses a
-card that the operator gave away (3); no quota is exceeded; planning again plans nothing (6). In
-the end everything settles from whatever state it is in, crashes included (5).
+After each step: a device has one holder, of its own tenant (invariants 1 and 2); no pod loses a
+card because the operator gave it away (3); no quota is exceeded; planning again plans nothing (6).
+In the end everything settles from whatever state it is in, crashes included (5).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Cluster(RuleBasedStateMachine):
         self.operator = Harness(self.model)
 
     def note(self, what: str) -> None:
-        """Something has happened that the machine is for."""
+        """Note that something has happened that the machine is for."""
         if not self.settles:
             event(what)
             self.reached[what] += 1
@@ -165,7 +165,7 @@ class Cluster(RuleBasedStateMachine):
     def all_machines(self) -> None:
         self._machines()
 
-    # Nothing is in the way for a while: by chance alone, hardly any device would ever be held.
+    # For a while nothing hinders the pods: by chance alone, hardly any device would ever be held.
 
     @rule(
         namespace=st.sampled_from(NAMESPACES), size=st.sampled_from(SIZES), rounds=st.integers(2, 5)
@@ -257,7 +257,7 @@ class Cluster(RuleBasedStateMachine):
         self._who_is_in_use_is_marked()
 
     def _settle(self) -> None:
-        """Let everything work until nothing happens any more."""
+        """Let all parts work until nothing happens any more."""
         quiet = 0
         for _ in range(60):
             self._machines()
@@ -316,7 +316,7 @@ class Cluster(RuleBasedStateMachine):
             assert exhausted or capped or self._stuck(namespace, size), resource
 
     def _who_is_in_use_is_marked(self) -> None:
-        """So that nobody evicts it; a namespace without shadow pods has no budget."""
+        """So that nothing evicts it; a namespace without shadow pods has no budget."""
         for shadow in self._shadows():
             pod, key = self._pod_of(shadow), shadow["metadata"]
             if pod is None or "deletionTimestamp" in pod["metadata"]:
@@ -373,7 +373,7 @@ class Cluster(RuleBasedStateMachine):
 
 
 class Watchful:
-    """Looks at every write of the operator before it is done, and lets one fail."""
+    """Looks at every write of the operator before it takes effect, and lets one fail."""
 
     def __init__(self, cluster: Cluster, fault: tuple[str, int] | None) -> None:
         self._cluster = cluster
@@ -442,7 +442,7 @@ TestCluster.settings = settings(
 
 
 def test_the_runs_reach_what_the_operator_decides() -> None:
-    """The same runs each time, so that only a change makes a difference."""
+    """The runs are the same each time, so that only a change of the code makes a difference."""
     Cluster.reached.clear()
     same = settings(TestCluster.settings, max_examples=REACHING, derandomize=True, database=None)
     run_state_machine_as_test(Cluster, settings=same)  # type: ignore[no-untyped-call]

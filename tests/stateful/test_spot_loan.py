@@ -59,8 +59,8 @@ REACHING = 60
 
 
 class Loans(RuleBasedStateMachine):
-    """A card, its owners, and somebody who borrows whenever he may. `reached`: what happened in any
-    of the runs."""
+    """A card, its owners, and a pod that borrows the card whenever it may. `reached`: what happened
+    in any of the runs."""
 
     reached: ClassVar[Counter[str]] = Counter()
 
@@ -110,7 +110,7 @@ class Loans(RuleBasedStateMachine):
 
     @rule(who=owners, after=st.sampled_from([0.0, IDLE_S, REST_TIMES * IDLE_S]))
     def takes_it_back(self, who: PodIdentity, after: float) -> None:
-        """Nothing in the way, it is lent, and one owner comes back."""
+        """Nothing prevents it, so the card is lent, and one owner comes back."""
         if self._lends(after):
             self.wakes(who, Source.USAGE)
             assert self.loan.state is State.RECLAIMING
@@ -118,13 +118,13 @@ class Loans(RuleBasedStateMachine):
 
     @rule(who=owners, why=st.sampled_from(LOSSES))
     def is_lent_and_lost(self, who: PodIdentity, why: SpotEvictionReason) -> None:
-        """It is lent, and somebody else's doing ends that."""
+        """The card is lent, and something else than its owners ends that."""
         if self._lends(REST_MAX_S):
             self._lose(why, who)
             assert self.loan.reason is why
 
     def _lends(self, after: float) -> bool:
-        """Whether it is lent, so much later than nothing is in the way and its owners sleep."""
+        """Whether the card is lent, so much later than nothing prevents it and its owners sleep."""
         self._know(complete=True, rule=Spot(idle_after_seconds=IDLE_S), problem="")
         self._know(borrowed=False, revoked=False)
         for one in OWNERS:
@@ -185,7 +185,7 @@ class Loans(RuleBasedStateMachine):
 
     @rule(remembers=st.sampled_from([True, True, False]))
     def the_agent_starts_anew(self, remembers: bool) -> None:
-        """With its checkpoint, or without."""
+        """The agent starts with its checkpoint, or without."""
         taking_back = self.loan.state is State.RECLAIMING
         self.loan = CardLoan(CARD, taken_back=self.loan.taken_back if remembers else ())
         self.taken = self.taken if remembers else []
@@ -229,7 +229,7 @@ class Loans(RuleBasedStateMachine):
 
     @invariant()
     def all_that_may_be_lent_is_lent_again(self) -> None:
-        """Once everybody sleeps, within a bounded time."""
+        """The card is lent once all owners sleep, within a bounded time."""
         loan, facts = self.loan, CardFacts(**{**self.facts, "borrowed": False})
         later = self.now + 1
         for who in self.agree:
@@ -285,7 +285,8 @@ class Loans(RuleBasedStateMachine):
         is_new = self.loan.state is not before and not self.facts.get("revoked")
         if is_new and self.loan.reason in by_owners:
             self.taken.append(self.now)
-        # Whatever its owners do meanwhile, who must go goes; and who comes too late has nothing.
+        # Whatever its owners do meanwhile, a borrower that must go goes, and one that comes too
+        # late gets nothing.
         if self.facts.get("borrowed") and before in (State.RECLAIMING, State.BUSY, State.RESTING):
             assert self.loan.state is State.RECLAIMING
 
@@ -295,7 +296,7 @@ TestLoans = Loans.TestCase
 
 
 def test_the_runs_reach_all_that_happens_to_a_loan() -> None:
-    """The same runs each time, so that only a change makes a difference."""
+    """The runs are the same each time, so that only a change of the code makes a difference."""
     Loans.reached.clear()
     run_state_machine_as_test(
         Loans, settings=settings(effort(60), max_examples=REACHING, derandomize=True, database=None)

@@ -1,5 +1,5 @@
-"""A cluster of two tenants, where something goes wrong for the first: the second is to notice
-nothing, and what the first has is to stay as it is."""
+"""A cluster of two tenants, where something goes wrong for the first one. The second must not
+notice anything, and what the first has must stay as it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TENANTS = ("team-a", "team-b")
 
 
 def cluster() -> Model:
-    """Two tenants, each with a shadow pod in use; the first one's quota keeps one warm."""
+    """Two tenants, each with a shadow pod in use; the first one's quota keeps another ready."""
     made = Model()
     made.add_pool(idleTimeoutSeconds=60)
     for number, tenant in enumerate(TENANTS):
@@ -81,7 +81,7 @@ def all_of_a_is_there(model: Model) -> None:
 
 
 def ends(model: Model, operator: Harness, tenant: str) -> None:
-    """The tenant's first share pod ends, and everybody has seen it."""
+    """The tenant's first share pod ends, and all parts have seen it."""
     model.api.start_delete(first(model, tenant))
     work(model, operator)
 
@@ -100,7 +100,7 @@ def condition(obj: Object | None, type: str) -> Object:
 
 
 def spoil(model: Model, obj: Object | None, change: Callable[[Object], None]) -> None:
-    """Somebody changes the object."""
+    """Change the object as a user would."""
     assert obj is not None
     change(obj)
     model.api.touch(obj)

@@ -18,11 +18,11 @@ EFFORT = float(os.environ.get("MIZAR_EFFORT", "1"))
 SEED = int(os.environ.get("MIZAR_SEED") or random.SystemRandom().randrange(1, 1 << 30))
 SHRINK = os.environ.get("MIZAR_SHRINK") != "0"
 EXAMPLES = 34
-"""Of a property that asks for no other number."""
+"""Examples of a property test that asks for no other number."""
 
 
 def times(number: int) -> int:
-    """As many as the effort makes of it."""
+    """The number, multiplied by the effort."""
     return max(1, round(number * EFFORT))
 
 

@@ -1,4 +1,5 @@
-"""Who is on which card, judged from what kubelets and containers show: nobody beside its owner.
+"""Which containers are on which card, judged from what kubelets and containers show: only those
+that were given it.
 
 Pure: `tests/e2e/watcher.py` takes the looks.
 """
@@ -102,10 +103,8 @@ def _without_shadow(look: Look) -> Iterator[str]:
 
 
 def _vanished(look: Look) -> Iterator[str]:
-    """A held device that the kubelet has no longer, though it has others of the resource.
-
-    None at all: the agent restarts, or `Withdrawals` notices.
-    """
+    """A held device that the kubelet no longer has, although it has others of the resource. Where
+    it has none at all, the agent restarts, or `Withdrawals` notices."""
     cards = _cards_of(look)
     for one in _sharers(look):
         if offered := look.offered.get(one.resource):
@@ -119,7 +118,7 @@ WITHDRAWN_FOR_S = 90.0
 """An agent or a kubelet that starts may need the API server, which may be away, and the other; then
 they have all devices again long before."""
 LOOKED_AWAY_S = 10.0
-"""After so long without a look it is not known what was offered meanwhile."""
+"""Seconds after which, without a look, it is no longer known what was offered."""
 
 
 class Withdrawals:
@@ -167,7 +166,7 @@ def _withdrawn(look: Look) -> Iterator[tuple[Pod, str]]:
 
 
 def _on_anothers_card(look: Look) -> Iterator[str]:
-    """A container with a card that neither it nor its devices' shadow pods were given."""
+    """A container that has a card which neither it nor its devices' shadow pods were given."""
     cards = _cards_of(look)
     owners = {card: pod for pod, own in cards.items() for card in own}
     for one in look.seen:

@@ -12,11 +12,11 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 MINUTES = 30
-"""For so long the series of a page are there, without a change."""
+"""Minutes for which the series of a page exist, without a change."""
 
 
 def promtool_says(promtool: Path, folder: Path, *words: str) -> str:
-    """What it says with these arguments in that folder; it has to be content."""
+    """The output of promtool with these arguments in that folder; fails where promtool does."""
     done = _run(promtool, folder, *words)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PATIENCE_S = 60.0
-"""Of fast tests, whose conditions come true within milliseconds on a machine that is not busy."""
+"""Seconds for fast tests, whose conditions come true within milliseconds on an idle machine."""
 
 
 class WaitedTooLong(AssertionError):

@@ -1,4 +1,4 @@
-"""Reading back what the shim is told of windows."""
+"""Reads the windows that the shim is given."""
 
 from mizar_core.time_slicing import WINDOW_BITS, WINDOW_VALID, Window
 

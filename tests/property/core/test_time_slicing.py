@@ -1,4 +1,5 @@
-"""How the time of one card is dealt out: nobody above its share, nobody's window in another's."""
+"""How the time of one card is divided: no container gets more than its share, and no window
+overlaps another's."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -57,7 +58,7 @@ cards = st.lists(sharers, max_size=8, unique_by=lambda one: one.name)
 
 
 def _is_paused(one: Sharer, granted: Mapping[str, TimeGrant]) -> bool:
-    """Whether it may launch nothing, and so takes nothing from the others."""
+    """Whether the container may launch nothing, and so takes nothing from the others."""
     return granted[one.name].paused
 
 

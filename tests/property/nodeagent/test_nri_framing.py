@@ -55,7 +55,7 @@ def test_no_frame_is_longer_than_the_runtime_reads(data: bytes) -> None:
 
 @given(st.lists(st.binary(max_size=100), max_size=10))
 def test_nonsense_is_refused_or_waited_for(pieces: list[bytes]) -> None:
-    """Whatever comes, nothing but RuntimeRefused is raised."""
+    """Whatever bytes come, nothing but RuntimeRefused is raised."""
     frames, messages = Frames(), Messages()
     try:
         for piece in pieces:
@@ -67,7 +67,7 @@ def test_nonsense_is_refused_or_waited_for(pieces: list[bytes]) -> None:
 
 @given(st.integers(4194305, 2**32 - 11))
 def test_too_long_is_refused_before_it_has_come(length: int) -> None:
-    """Nobody makes the agent keep gigabytes: the header is enough."""
+    """No sender can make the agent keep gigabytes: the header is enough."""
     for header, parser in (
         (struct.pack(">II", 1, length + 10), Frames()),
         (struct.pack(">IIBB", length, 1, 1, 0), Messages()),

@@ -39,14 +39,14 @@ LIVES = (
     *("no pod yet",),
 )
 CALM = ("idle", "idle", "idle", "used")
-"""Where little happens, idle shadow pods are in somebody's way."""
+"""Where little happens, idle shadow pods are in the way of some pod."""
 LOSSES: tuple[dict[str, Any], ...] = ({"phase": "Failed"}, {"deleting": True}, {"node": "gone"})
 CARDS = "nvidia.com/gpu"
 EAST, WEST = (Needs(selector=frozenset({("zone", zone)})) for zone in ("east", "west"))
 
 
 def snapshots() -> st.SearchStrategy[Snapshot]:
-    """Of all kinds."""
+    """Snapshots of all kinds."""
     return st.one_of(st.integers(0, 2**32).map(cluster), wild_snapshots())
 
 
@@ -77,7 +77,7 @@ def cluster(seed: int) -> Snapshot:
 
 
 def _quota(random: Random, namespace: str, size: int) -> GPUQuota:
-    """For as many shadow pods as there are, or for one more; some keep one warm."""
+    """A quota for as many shadow pods as there are, or for one more; some keep one ready."""
     most = max(size + random.choice([0, 0, 1]), 1)
     return quota(namespace, profiles=[{"devices": 2, "min": random.choice([0, 0, 1]), "max": most}])
 
@@ -110,7 +110,7 @@ def _life(
 
 
 def _waiting(random: Random, number: int) -> ShareView:
-    """A share pod that waits, of a tenant; the scheduler may have refused it for a while."""
+    """A share pod of a tenant that waits; the scheduler may have refused it for a while."""
     namespace = random.choice(NAMESPACES)
     resource = f"{namespace}.mizar.share/gpu.2"
     made = waiting(f"p{number}", random.choice([1, 1, 2]), resource, namespace)

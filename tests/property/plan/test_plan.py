@@ -38,7 +38,7 @@ def _tallies(snapshot: Snapshot) -> tuple[Counter[tuple[Key, int]], Counter[Key]
     shadows, cards = Counter[tuple[Key, int]](), Counter[Key]()
     nodes = {one.name for one in snapshot.nodes}
     for one in snapshot.shadows:
-        # Nothing is left of those that only somebody else's finalizer keeps.
+        # Nothing is left of shadow pods that only another program's finalizer keeps.
         if stage_of(one, nodes) is not ShadowStage.GONE:
             shadows[one.quota_key, one.devices] += 1
             cards[one.quota_key] += one.cards
@@ -92,7 +92,7 @@ def test_creates_nothing_beyond_a_quota(snapshot: Snapshot) -> None:
 @effort(9)
 @given(snapshots())
 def test_takes_nothing_from_a_holder(snapshot: Snapshot) -> None:
-    """Invariant 3: nobody's device is drained, deleted or forgotten while it is held."""
+    """Invariant 3: no device is drained, deleted or forgotten while a container holds it."""
     known = {one.key: one for one in snapshot.shadows}
     nodes = {one.name for one in snapshot.nodes}
     for action in plan(snapshot, NOW).actions:
@@ -104,7 +104,8 @@ def test_takes_nothing_from_a_holder(snapshot: Snapshot) -> None:
 @effort(9)
 @given(snapshots())
 def test_deletes_only_what_is_drained_lost_or_was_never_bound(snapshot: Snapshot) -> None:
-    """Invariant 3: stop advertising, then nobody holds, then delete."""
+    """Invariant 3: stop advertising the devices, make sure that no container holds one, then
+    delete."""
     known = {one.key: one for one in snapshot.shadows}
     nodes = {one.name for one in snapshot.nodes}
     for action in plan(snapshot, NOW).actions:
@@ -127,7 +128,7 @@ def test_deletes_only_what_is_drained_lost_or_was_never_bound(snapshot: Snapshot
 def test_idleness_costs_nobody_the_minimum(snapshot: Snapshot) -> None:
     sound = [one for one in snapshot.quotas if _is_sound(one, snapshot)]
     planned = plan(snapshot, NOW)
-    # What is replaced keeps the minimum by what replaces it.
+    # Where a shadow pod is replaced, its replacement keeps the minimum.
     drained = {
         one.shadow
         for one in planned.actions
@@ -160,7 +161,8 @@ def _is_sound(quota: GPUQuota, snapshot: Snapshot) -> bool:
 @effort(9)
 @given(snapshots())
 def test_the_worst_is_over_after_the_world_has_moved(snapshot: Snapshot) -> None:
-    """Converges: when every deletion comes through, plan after plan ends in an empty one."""
+    """The planner converges: when every deletion takes effect, plan after plan ends in an empty
+    one."""
     for _ in range(12):
         planned = plan(snapshot, NOW)
         snapshot = _move(apply_plan(snapshot, planned))
@@ -170,7 +172,7 @@ def test_the_worst_is_over_after_the_world_has_moved(snapshot: Snapshot) -> None
 
 
 def _move(snapshot: Snapshot) -> Snapshot:
-    """Kubelet and node agents do what they were asked for."""
+    """Kubelet and node agents do what they were asked to do."""
     moved = []
     for one in snapshot.shadows:
         if one.pod is not None and one.pod.deleting:
@@ -230,7 +232,7 @@ def test_nobody_waits_beside_a_satisfied_quota(snapshot: Snapshot) -> None:
 @effort(9)
 @given(snapshots())
 def test_all_that_wait_count_for_a_quota_of_their_namespace(snapshot: Snapshot) -> None:
-    """Whatever profile they ask for."""
+    """Whatever profile the pods ask for."""
     draft, counted = Draft(snapshot, NOW), Counter[str]()
     for (namespace, _), status in plan(snapshot, NOW).quotas.items():
         counted[namespace] += status.waiting
@@ -258,7 +260,7 @@ def test_what_is_refused_is_not_asked_for_again(snapshot: Snapshot) -> None:
 @effort(9)
 @given(snapshots())
 def test_a_shadow_pod_serves_whom_it_is_made_for(snapshot: Snapshot) -> None:
-    """Else one after the other would be made, as far as the quota goes."""
+    """Otherwise one shadow pod after the other would be made, as far as the quota goes."""
     known = {one.metadata.name: one for one in snapshot.pools}
     feasible_nodes = FeasibleNodes(known, snapshot.nodes, snapshot.shadows)
     for name, owner in known.items():

@@ -1,4 +1,5 @@
-"""Whatever asks for borrowed cards, and whoever sleeps: what a plan for spot pods must keep to."""
+"""What a plan for spot pods must keep to, whichever pods ask for borrowed cards and whichever
+owners sleep."""
 
 from __future__ import annotations
 
@@ -196,7 +197,8 @@ def test_the_order_of_its_input_does_not_count(
 
 @given(snapshots())
 def test_a_plan_that_is_applied_leaves_nothing_to_do(snapshot: SpotSnapshot) -> None:
-    """But what follows from pods that went: their promises are free again."""
+    """Except for what follows from evicted pods: cards that were promised to them are free
+    again."""
     first = plan_spot(snapshot, NOW)
     again = plan_spot(applied(snapshot, first), NOW)
     if not any(isinstance(one, EvictSpot) for one in first.actions):
@@ -250,7 +252,8 @@ def test_with_equal_demand_nobody_falls_behind_by_more_than_a_turn(
 def test_who_wants_several_cards_is_not_passed_for_ever(
     seed: int, cards: int, wants: int, tenants: int, longest: int
 ) -> None:
-    """Beside pods that want one card each, of its own namespace and of others, at all times."""
+    """Beside pods that want one card each, of its own namespace and of others, and that keep
+    coming."""
     chance, names = random.Random(seed), NAMESPACES[:tenants]
     large = SpotView("a", "large", "large", min(wants, cards), NOW, gates=(SPOT_GATE,))
     ends: dict[str, int] = {}

@@ -44,7 +44,7 @@ PROPERTIES = (
     test_plan.test_takes_nothing_from_a_holder,
     test_plan.test_idleness_costs_nobody_the_minimum,
 )
-"""Those that bear on what is rare in other snapshots."""
+"""The decisions about situations that are rare in other snapshots."""
 
 
 def test_plans_have_all_that_there_is_in_them_and_the_properties_hold() -> None:

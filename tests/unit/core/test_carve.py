@@ -66,7 +66,7 @@ def test_nobody_gets_a_limit_of_nothing() -> None:
 def test_the_least_that_there_is_is_a_limit(
     memory: int, scaling: str, figures: tuple[int, int] | None
 ) -> None:
-    """A byte, and a basis point."""
+    """A byte, and a basis point, are limits."""
     carve = _carve(devices=256, cards=1, coreScaling=scaling)
     if figures is None:
         with pytest.raises(CarveRefused):

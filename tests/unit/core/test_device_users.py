@@ -1,4 +1,5 @@
-"""Whether anybody uses a shadow pod, or may be about to: who is bound and where his devices are."""
+"""Whether a pod uses a shadow pod, or may be about to: which pods are bound, and where their
+devices are."""
 
 from __future__ import annotations
 
@@ -23,16 +24,16 @@ def _bound(count: int, name: str = "p", **fields: object) -> object:
     [
         ([], [_bound(1)], [P]),
         ([[P]], [_bound(1)], []),
-        # Two devices, of which one is elsewhere: the other one may be here.
+        # The pod asks for two devices, of which one is elsewhere: the other one may be here.
         ([[P]], [_bound(2)], [P]),
         ([[P, P]], [_bound(2)], []),
         ([[P], [P]], [_bound(2)], []),
         ([[P], [P]], [_bound(3)], [P]),
-        # What another pod has elsewhere is not this one's.
+        # What another pod has elsewhere says nothing about this one's devices.
         ([[Q]], [_bound(1)], [P]),
         ([[Q, P]], [_bound(1), _bound(2, "q")], [Q]),
         ([[("team-b", "p")]], [_bound(1)], [P]),
-        # Init containers that have ended need nothing any more.
+        # Init containers that have ended need no device any more.
         ([[P]], [_bound(2, after_init=1)], []),
         ([], [_bound(2, after_init=0)], []),
     ],

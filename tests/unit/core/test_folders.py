@@ -1,5 +1,5 @@
-"""ARCHITECTURE.md and its picture name the folders that there are, as do README.md and the lists it
-points to; and it stays a page."""
+"""ARCHITECTURE.md and its picture name the existing folders, as do README.md and the lists that it
+points to; and ARCHITECTURE.md stays short."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ LINK = re.compile(r"\]\(([\w-]+)(?:/[\w./-]*)?\)")
 
 
 def section(page: str, title: str) -> str:
-    """What stands below a heading of the page."""
+    """The text below a heading of the page."""
     return (ROOT / page).read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
 
@@ -23,7 +23,7 @@ LISTED = {path: holds for path, holds, _ in ROW.findall(section("ARCHITECTURE.md
 
 
 def folders(path: str | Path) -> set[str]:
-    """Those with a file of the repository's in them."""
+    """The folders that contain a file of the repository."""
     found = (one for one in (ROOT / path).iterdir() if one.is_dir())
     return {one.name for one in found if not one.name.startswith(".") and _has_files(one)}
 
@@ -46,7 +46,7 @@ def test_each_folder_has_a_row() -> None:
 
 @pytest.mark.parametrize("path", LISTED)
 def test_a_row_names_the_folders_in_its_own(path: str) -> None:
-    """Or their README.md does."""
+    """Or the folder's README.md does."""
     named = set(re.findall(r"`([\w-]+)/`", LISTED[path]))
     assert named <= folders(path), "there is no such folder"
     assert folders(path) <= named | linked(f"{path}/README.md"), "name it in ARCHITECTURE.md"
@@ -87,7 +87,8 @@ def test_the_readme_names_each_folder() -> None:
     [("docs/share-pod.md", r"[a-z_]+(?:/[a-z_.-]+)+"), ("docs/where-to-look.md", r"[a-z_./-]+")],
 )
 def test_the_files_that_are_named_exist(page: str, names: str) -> None:
-    """By a path or its end, and where to look by a name alone: up to what is said of logs."""
+    """Files are named by a path or its end; docs/where-to-look.md also names them without a folder,
+    up to its section on logs."""
     files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout
     known = {f"/{path}" for path in files.split()}
     ends = {path[at:] for path in known for at, char in enumerate(path) if char == "/"}

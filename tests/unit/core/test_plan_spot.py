@@ -1,4 +1,4 @@
-"""Whose turn it is to borrow a card, and who gives one back."""
+"""Which pods may borrow a card now, and which lose one."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def said(plan: SpotPlan) -> dict[str, str]:
 
 
 class TestTurns:
-    """Who may go to the scheduler."""
+    """Which pods may go to the scheduler."""
 
     def test_as_many_as_cards_are_lendable(self) -> None:
         plan = planned(quota(), node(lendable=2), *(spot(f"p{i}", age=9 - i) for i in range(4)))
@@ -111,7 +111,7 @@ class TestTurns:
         assert (event.kind, event.type) == ("Pod", "Normal")
 
     def test_a_pod_that_goes_has_its_card_until_it_is_gone(self) -> None:
-        """As the scheduler counts."""
+        """The scheduler counts the same way."""
         going = running("r", deleting=True)
         assert opened(planned(quota(), node(lendable=1), going, spot("p"))) == []
 
@@ -142,7 +142,7 @@ class TestTurns:
         assert opened(planned(*quotas, *pods, node(lendable=2))) == ["b/p", "c/p"]
 
     def test_cards_that_come_at_once_are_spread(self) -> None:
-        """Who had a little more than another does not stand back for all of them."""
+        """A namespace that had a little more than another need not leave all of them to it."""
         pods = [spot(f"p{i}", name, age=9 - i) for name in "ab" for i in range(4)]
         plan = planned(had("a", 100), had("b", 0), *pods, node(lendable=4))
         assert opened(plan) == ["b/p0", "a/p0", "b/p1", "a/p1"]
@@ -185,7 +185,8 @@ class TestTurns:
         assert opened(planned(quota(), node("a", 1), node("b", 1), *pods)) == ["a/one"]
 
     def test_who_wants_several_and_waited_for_long_is_passed_no_more(self) -> None:
-        """Where as many cards sleep as it wants: the free one is kept until the other is back."""
+        """Where as many cards are lendable as the pod wants, the free one is kept for it until the
+        other is back."""
         there = had("b", 100), node("n", 2), running("r", "b"), spot("one", "b", age=1)
         assert opened(planned(quota(), *there, spot("two", cards=2, age=599))) == ["b/one"]
         plan = planned(quota(), *there, spot("two", cards=2, age=600))
@@ -229,7 +230,7 @@ class TestTurns:
         assert opened(planned(quota("a", 3), *own, *nodes, *there)) == ["b/one"]
 
     def test_who_wants_one_card_keeps_nothing(self) -> None:
-        """Others pass it only where it cannot run."""
+        """Other pods pass it only where it cannot run."""
         choosy = spot("there", age=9999, needs=Needs(selector=frozenset({("zone", "b")})))
         nodes = node("n", 1, labels=frozenset({("zone", "b")})), node("m", 1), running("r", "b")
         assert opened(planned(quota("a", 1), *nodes, choosy, spot("any"))) == ["a/any"]
@@ -282,7 +283,7 @@ def graces(plan: SpotPlan) -> list[int]:
 
 
 class TestEviction:
-    """Who loses a card."""
+    """Which pods lose their card."""
 
     def test_who_lost_its_card_goes(self) -> None:
         lost = running("r", lost=SpotEvictionReason.OWNER_BACK)
@@ -316,7 +317,8 @@ class TestEviction:
         assert evicted(planned(quota("a", 1), *pods, lost)) == [("a/t", "OwnerGone")]
 
     def test_who_takes_long_over_it_gets_less_time(self) -> None:
-        """Beyond its quota alone: within it, a pod that somebody deletes has its own grace."""
+        """Only while its namespace has more than its quota: otherwise a pod that a user deletes has
+        its own grace."""
         later, soon = NOW + timedelta(days=1), NOW + timedelta(seconds=31)
         slow = running("s", age=900, deleting=True, grace_s=86400, gone_by=later)
         assert evicted(planned(quota("a", 2), running("r"), slow)) == []
@@ -346,7 +348,7 @@ class TestEviction:
 
 
 class TestEvents:
-    """Why a pod waits, once."""
+    """Why a pod waits, told once."""
 
     def test_how_many_are_before_it(self) -> None:
         pods = [spot(f"p{i}", name, age=9 - i) for name in "ab" for i in range(2)]
@@ -386,7 +388,7 @@ class TestEvents:
 
 
 class TestStatus:
-    """What quotas and pools say."""
+    """What the statuses of quotas and pools say."""
 
     def test_a_quota_says_what_its_namespace_borrows(self) -> None:
         plan = planned(quota(), node(lendable=2), running("r"), *map(spot, "pq"))

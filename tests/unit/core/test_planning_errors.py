@@ -1,4 +1,5 @@
-"""Planning around what it fails for: what is left out the next time, and what is tried again."""
+"""Planning goes on without the objects that it fails for: what is left out the next time, and what
+is tried again."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ NAMES = pytest.mark.parametrize("name", list(CHANGES), ids=lambda one: one.what)
 
 
 class Poisoned:
-    """A planner that fails for one part of the snapshot as it is there; counts that it did."""
+    """A planner that fails while one part of the snapshot is as it was; counts how often."""
 
     def __init__(self, name: PartName) -> None:
         self.name = name
@@ -70,7 +71,7 @@ def _around(snapshot: Snapshot, decide: Planner, last: IsolatedPlan | None = Non
 
 
 def _with(name: PartName, part: Part) -> Snapshot:
-    """The snapshot with another part in the place of the first of its kind."""
+    """The snapshot with another part in place of the first of its kind."""
     field = FIELDS[name.what]
     return replace(SNAPSHOT, **{field: (part, *getattr(SNAPSHOT, field)[1:])})
 
@@ -115,7 +116,8 @@ def test_what_has_changed_and_fails_again_is_left_out_as_it_is_now(name: PartNam
 
 
 def test_several_that_fail_do_not_take_their_pool_with_them() -> None:
-    """Without it all of them are gone, and so is what belongs to others."""
+    """Without the pool, all that belongs to it would be left out, and so would objects of
+    others."""
     shadows = [ready("shadow-2-aaaaa"), ready("shadow-2-bbbbb"), ready("shadow-2-ccccc")]
     snapshot = replace(SNAPSHOT, shadows=tuple(shadows), quotas=())
     bad = {"shadow-2-aaaaa", "shadow-2-ccccc"}

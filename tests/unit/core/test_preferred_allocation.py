@@ -43,14 +43,15 @@ def test_two_shadow_pods_when_one_is_too_small() -> None:
 
 
 def test_while_none_is_enough_the_largest_come_first() -> None:
-    """Two shadow pods, where beginning with the smallest would take three."""
+    """Two shadow pods are used, where beginning with the smallest would take three."""
     third = device_ids("team-a", "shadow-c", 4)
     free = [*A[:2], *B, *third[:3]]
     assert _ask(free, 7) == (*B, *third[:3])
 
 
 def test_one_numa_node_before_a_partly_used_shadow_pod() -> None:
-    """Of four cards in four shadow pods; a whole card is worth more than nearness."""
+    """There are four cards in four shadow pods. Two devices of one card count for more than
+    nearness."""
     one_each = {("team-a", f"shadow-{name}"): Profile(devices=2, cards=1) for name in "abcd"}
     near = {"shadow-a": (0,), "shadow-b": (1,), "shadow-c": (0,), "shadow-d": ()}
     a, b, c, d = (device_ids("team-a", f"shadow-{name}", 2) for name in "abcd")
@@ -64,7 +65,7 @@ def test_one_numa_node_before_a_partly_used_shadow_pod() -> None:
 
 
 def test_devices_beyond_the_shape_are_taken_last() -> None:
-    """As of a shadow pod whose shape is not the one that it was made with."""
+    """Such as those of a shadow pod whose shape has changed since it was made."""
     beyond = DeviceID("team-a", "shadow-a", 4)
     assert _ask([*A, beyond], 5) == (*A, beyond)
 

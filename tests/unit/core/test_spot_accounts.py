@@ -1,4 +1,4 @@
-"""What namespaces borrowed of late."""
+"""What namespaces have borrowed lately."""
 
 from __future__ import annotations
 

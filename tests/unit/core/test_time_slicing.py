@@ -1,4 +1,5 @@
-"""Who may have how much of a card's time, example by example; properties say what always holds."""
+"""How much of a card's time each container may have, example by example; the property tests say
+what always holds."""
 
 from dataclasses import replace
 
@@ -33,7 +34,7 @@ def rates(*card: Sharer) -> dict[str, int]:
 
 
 def _whole(found: dict[str, int]) -> dict[str, int]:
-    """Grants are written into integers of the limits."""
+    """Assert that grants are whole numbers, since they are written into integers of the limits."""
     assert all(type(one) is int for one in found.values())
     return found
 
@@ -44,7 +45,7 @@ class TestBorrowing:
         assert spare(*card) == {"a": 1000, "b": 3000}
 
     def test_who_never_borrows_takes_nothing_of_what_is_lent(self) -> None:
-        """Whatever its priority."""
+        """This holds whatever the container's priority."""
         card = hard("h", 2000, priority=5), soft("a", 1000), soft("b", 3000)
         assert spare(*card) == {"a": 1000, "b": 3000}
 
@@ -116,7 +117,7 @@ class TestWeights:
         assert rates(*card)["a"] == 1000
 
     def test_the_whole_is_rounded_up(self) -> None:
-        """So that parts never add up to more than there is."""
+        """So the parts never add up to more than there is."""
         card = hard("h", 9000, need=7), weighted("a", 1000), weighted("b", 2000)
         assert grants(card)["a"].active_weight == 3003
 
@@ -135,13 +136,13 @@ def granted(period: int) -> TimeGrant:
 
 
 class TestPeriods:
-    """All that there are: 20, 25, 33.3, 50 and 100 ms, then 200, 250, 333.3 and 500."""
+    """The possible periods: 20, 25, 33.3, 50 and 100 ms, then 200, 250, 333.3 and 500."""
 
     @pytest.mark.parametrize(
         ("shares", "longest_us", "period_us"),
         [
             ((5000, 5000), 0, 20_000),
-            # Ten milliseconds of the smaller's window.
+            # Ten milliseconds of the smaller container's window.
             ((6000, 4000), 0, 25_000),
             ((9000, 1000), 0, 100_000),
             ((9900, 100), 0, 100_000),
@@ -151,7 +152,7 @@ class TestPeriods:
             ((5000, 5000), 2500, 50_000),
             ((5000, 5000), 2501, 100_000),
             ((5000, 5000), 9000, 100_000),
-            # Two and a half pieces in the smaller's window, up to half a second.
+            # Two and a half pieces in the smaller container's window, up to half a second.
             ((5000, 5000), 20_000, 100_000),
             ((5000, 5000), 20_001, 200_000),
             ((5000, 5000), 40_000, 200_000),

@@ -36,7 +36,7 @@ class Signed:
 
 
 class Authority(Signed):
-    """A certificate authority that nobody trusts."""
+    """A certificate authority that no system trusts."""
 
     def sign(self, name: str, *addresses: x509.GeneralName) -> Signed:
         """A certificate for that name, good for these addresses."""
@@ -76,7 +76,7 @@ def authority() -> Authority:
 
 @pytest.fixture
 def tls(authority: Authority, tmp_path: Path) -> SSLContext:
-    """For a server on a loopback address, also called `api`."""
+    """The TLS context of a server on a loopback address that is also called `api`."""
     signed = authority.sign("server", *LOOPBACK, x509.DNSName("api"))
     context = SSLContext(PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*signed.write(tmp_path, "server"))
@@ -85,7 +85,7 @@ def tls(authority: Authority, tmp_path: Path) -> SSLContext:
 
 @pytest.fixture
 def mutual_tls(tls: SSLContext, authority: Authority) -> SSLContext:
-    """The same, for a server that wants a certificate of its clients."""
+    """The same for a server that demands certificates of its clients."""
     tls.load_verify_locations(cadata=authority.certificate.decode())
     tls.verify_mode = CERT_REQUIRED
     return tls

@@ -1,4 +1,4 @@
-"""An API server that says what a test tells it to, over real HTTP."""
+"""An API server that answers as a test tells it to, over real HTTP."""
 
 import asyncio
 import json

@@ -36,13 +36,14 @@ def coded(data: bytes) -> str:
 
 
 def id_token(ends: int) -> str:
-    """A JSON Web Token that nobody has signed."""
+    """A JSON Web Token without a signature."""
     body = base64.urlsafe_b64encode(json.dumps({"exp": ends}).encode()).decode().rstrip("=")
     return f"head.{body}.signature"
 
 
 class Plugin:
-    """An exec plugin: a program that prints what `answers` and counts how often it is asked."""
+    """An exec plugin: a program that prints what `answers` was given and counts how often it is
+    started."""
 
     def __init__(self, folder: Path, **status: str) -> None:
         self._folder = folder
@@ -56,19 +57,19 @@ class Plugin:
 
     @property
     def user(self) -> Section:
-        """The user section that names it."""
+        """The user section that names the plugin."""
         return {"exec": {"command": str(self._program), "apiVersion": API_VERSION}}
 
     @property
     def asked(self) -> int:
-        """How often it has been started."""
+        """How often the plugin has been started."""
         return len((self._folder / "asked").read_text().splitlines())
 
     def answers(self, **status: str) -> None:
-        """From now on, this is the credential."""
+        """From now on the plugin prints this credential."""
         answer = {"apiVersion": API_VERSION, "kind": "ExecCredential", "status": status}
         (self._folder / "answer").write_text(json.dumps(answer))
 
     def first(self, command: str) -> None:
-        """From now on, it runs this shell command before it answers."""
+        """From now on the plugin runs this shell command before it answers."""
         (self._folder / "before").write_text(command)

@@ -26,7 +26,7 @@ NODE_REF = Ref(NODE, "n")
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the machine that runs the tests shows a way to a cluster."""
+    """Nothing on the machine that runs the tests names a cluster."""
     for name in ("KUBECONFIG", "KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -112,8 +112,8 @@ async def test_a_client_certificate_of_a_plugin(
 
 
 async def test_a_plugin_that_takes_long_to_start_stops_nobody_else(tmp_path: Path) -> None:
-    """Whoever starts a program waits until the kernel has opened it, as on a network that is away;
-    here because of a lease."""
+    """The process that starts a program waits until the kernel has opened the program's file. That
+    may take long on a network file system; here it does because of a lease."""
     signals = signal.signal(signal.SIGIO, signal.SIG_IGN)
     plugin, api = Plugin(tmp_path, token="abc"), FakeApi()
     program = os.open(tmp_path / "plugin", os.O_RDONLY)
@@ -155,7 +155,7 @@ async def test_a_plugin_that_hangs_is_not_started_again(tmp_path: Path) -> None:
 
 
 async def test_it_can_be_loaded_again_at_once(tmp_path: Path) -> None:
-    """The thread of the last time may not have ended yet."""
+    """The thread of the earlier load may not have ended yet."""
     path = kubeconfigs.write(tmp_path, "https://127.0.0.1:1", {"token": "abc"})
     source = credentials.Kubeconfig(str(path))
     for _ in range(30):
@@ -172,7 +172,7 @@ async def test_several_files(tmp_path: Path) -> None:
 
 
 async def test_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kubeconfig's; what the environment says of proxies and passwords is for others."""
+    """The kubeconfig's proxy counts; proxies and passwords in the environment do not."""
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
     (tmp_path / ".netrc").write_text("default login me password secret")
@@ -198,7 +198,8 @@ async def test_the_id_token_of_an_openid_provider(tmp_path: Path) -> None:
 
 
 async def test_an_id_token_that_has_ended(tmp_path: Path) -> None:
-    """It is not renewed: kubernetes-asyncio does not check to whom it sends a refresh token."""
+    """It is not renewed: kubernetes-asyncio does not check to which server it sends a refresh
+    token."""
     config = {
         "id-token": id_token(ends=1),
         "refresh-token": "secret",
@@ -286,7 +287,7 @@ async def test_in_a_cluster(
     monkeypatch: pytest.MonkeyPatch,
     address: str,
 ) -> None:
-    """The token is read again in place, also by who asks the Configuration for it."""
+    """The token is read again by later calls, also by code that asks the Configuration for it."""
     token, api = account(tmp_path, authority), FakeApi()
     async with listening(api, tls, address) as url:
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", address)

@@ -1,4 +1,4 @@
-"""Events reach the API server once, count repeats, and never stop anybody."""
+"""Events reach the API server once, count repeats, and never hold up the program."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -205,7 +205,8 @@ async def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_ten_thousand_waiting_pods_are_told_why_and_what_changes() -> None:
-    """All in one plan, and again in five minutes; events are kept for ten, to count repeats."""
+    """All in one plan, and again five minutes later; events are kept for ten minutes, to count
+    repeats."""
     async with recording(FakeApi()) as one:
         for second, words in ((0, "a"), (300, "b")):
             one.now = second

@@ -1,4 +1,5 @@
-"""Connections for who speaks HTTP over them himself, as Kopf does: by the same configuration."""
+"""Connections for code that speaks HTTP over them itself, as Kopf does: they have the same
+configuration."""
 
 from pathlib import Path
 from ssl import SSLContext

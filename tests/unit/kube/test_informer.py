@@ -1,4 +1,4 @@
-"""The informer keeps a true copy through everything an API server does to it."""
+"""The informer's copy stays true whatever an API server does to it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +27,7 @@ Change = tuple[str | None, str | None]
 
 
 class Clock:
-    """Seconds that pass only when somebody sleeps."""
+    """Seconds that pass only when the informer sleeps."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -159,7 +159,7 @@ async def test_lists_again_when_its_version_is_forgotten(gone: Stream | Answer) 
 
 
 async def test_believes_a_list_that_is_older() -> None:
-    """A restored etcd starts again from an older version."""
+    """After etcd was restored, versions begin again at an older one."""
     api = FakeApi()
     api.lists.extend([listing(50, pod("a", 40, v="new")), listing(5, pod("a", 4, v="old"))])
     api.watches.append(Stream((GONE_EVENT,)))
@@ -258,7 +258,7 @@ async def test_health() -> None:
 
 
 async def test_an_api_server_that_is_away_for_an_hour_is_asked_all_the_while() -> None:
-    """Nothing is heard of it, but nothing hangs that a restart would mend."""
+    """Nothing is heard of the API server, but nothing hangs that a restart would mend."""
     api = FakeApi(others=lambda asked: Answer(status(503, ""), 503))
     async with following(api) as one:
         began = one.clock.now

@@ -1,5 +1,5 @@
 """Whatever happens to the objects and the connection, the copy ends up true, and so does what the
-listeners were told."""
+listeners heard."""
 
 import asyncio
 from collections.abc import AsyncGenerator

@@ -29,7 +29,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `set_up` changes is put back."""
+    """What `set_up` changes is restored after each test."""
     monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers])
     monkeypatch.setattr(logging.root, "level", logging.root.level)
     for name in ("asyncio", "grpc", "kopf"):

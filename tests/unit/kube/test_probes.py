@@ -45,7 +45,7 @@ async def test_metrics_tell_of_the_process() -> None:
 
 
 class Slow(Collector):
-    """Tells which thread it was asked in."""
+    """Remembers the thread in which it was asked."""
 
     def collect(self) -> Iterator[Metric]:
         self.thread = threading.get_ident()

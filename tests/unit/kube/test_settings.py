@@ -1,4 +1,5 @@
-"""Flags win over variables, these over the file, this over what the pod is told."""
+"""Flags override variables, variables override the file, and the file overrides what Kubernetes
+tells the pod."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Who waits is woken, or goes on when the time is up."""
+"""A waiting task is woken, or goes on when the time is up."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Tokens are renewed when they end and when the API server does not take them, and not else."""
+"""Tokens are renewed when they end and when the API server refuses them, and only then."""
 
 import asyncio
 from pathlib import Path
@@ -142,7 +142,7 @@ async def test_calls_that_are_refused_at_once_ask_a_plugin_once(tmp_path: Path) 
 
 
 async def test_a_late_refusal_of_a_token_that_has_been_renewed(tmp_path: Path) -> None:
-    """It is asked again with the new one, which is good."""
+    """The call is made again with the new token, which is good."""
     renewed = asyncio.Event()
 
     class Late(FakeApi):
@@ -164,7 +164,7 @@ async def test_a_late_refusal_of_a_token_that_has_been_renewed(tmp_path: Path) -
 
 
 async def test_a_slow_plugin_does_not_hold_up_calls_beyond_their_time(tmp_path: Path) -> None:
-    """It goes on meanwhile, and what it says in the end is used."""
+    """The plugin goes on meanwhile, and its answer is used when it comes."""
     plugin, api = Plugin(tmp_path, token="old"), takes("new")
     gate = tmp_path / "gate"
     async with listening(api) as url:

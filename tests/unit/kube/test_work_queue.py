@@ -122,7 +122,7 @@ KEYS = st.sampled_from("abc")
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """No key is lost, none is given out twice at a time, none before it is due."""
+    """No key is lost, none is given to two workers at a time, and none before it is due."""
 
     def __init__(self) -> None:
         super().__init__()

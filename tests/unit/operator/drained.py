@@ -1,4 +1,4 @@
-"""Two shadow pods on a node: one that is drained, and one that a share pod uses."""
+"""Two shadow pods on a node: one is drained, and a share pod uses the other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Cluster:
         return found
 
     def rounds(self, count: int, seconds: float = 1) -> None:
-        """Everybody acts."""
+        """Let every part of the cluster act."""
         for _ in range(count):
             self.operator.round(seconds)
 

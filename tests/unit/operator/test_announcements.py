@@ -1,4 +1,4 @@
-"""Who waits is told new words soon, and the same words before API servers forget them."""
+"""A waiting pod is told new words soon, and the same words again before API servers forget them."""
 
 from mizar_core.names import EventReason
 from mizar_core.planning.actions import EmitEvent
@@ -24,7 +24,7 @@ class Waiting:
         self.told: list[tuple[float, str]] = []
 
     def plan(self, *events: EmitEvent) -> float | None:
-        """One plan that says this; returns in how many seconds another is wanted."""
+        """Make one plan with these words; returns in how many seconds another is wanted."""
         announced = self.announcements.known({"uid-a"})
         posted = [one for one in events if not one.is_announced(announced)]
         self.told += [(self.now, one.message) for one in posted]
@@ -43,7 +43,7 @@ def test_what_still_holds_is_told_again_before_its_event_expires() -> None:
 
 
 def test_new_words_are_told_within_five_minutes() -> None:
-    """At once, if the last words are that old already."""
+    """They are told at once if the last words are that old already."""
     pod = Waiting()
     pod.plan(_event("a"))
     pod.now = 100
@@ -56,7 +56,7 @@ def test_new_words_are_told_within_five_minutes() -> None:
 
 
 def test_words_that_were_given_up_are_news_when_they_hold_again() -> None:
-    """What an object's newest event says is never wrong for longer than five minutes."""
+    """An object's newest event is never wrong for longer than five minutes."""
     pod = Waiting()
     for second, words in ((0, "a"), (SUBJECT_S, "b"), (2 * SUBJECT_S, "a")):
         pod.now = second
@@ -91,7 +91,7 @@ def test_two_sentences_of_one_plan_are_both_remembered() -> None:
 
 
 def test_a_plan_for_many_words_that_are_held_back() -> None:
-    """Each pod's time ends at another moment; there is no plan for each."""
+    """The time of each pod ends at another moment; there is no plan for each of them."""
     pod = Waiting()
     for millisecond in range(100):
         pod.now = millisecond / 1000

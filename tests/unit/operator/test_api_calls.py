@@ -46,7 +46,7 @@ def cluster() -> Cluster:
 
 
 class Calls:
-    """What is asked of the API server from now on: verb, kind, name, and how."""
+    """The calls of the API server from now on: verb, kind, name, and how."""
 
     def __init__(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made: list[tuple[str, Kind, str, dict[str, Any]]] = []
@@ -55,7 +55,7 @@ class Calls:
             monkeypatch.setattr(cluster.model.api, verb, self._noting(cluster, verb))
 
     def answer(self, verb: str, answer: Object) -> None:
-        """From now on the API server says this of such calls."""
+        """From now on the API server answers such calls with this."""
         self._answers[verb] = answer
 
     def of(self, verb: str) -> list[tuple[Kind, str, dict[str, Any]]]:
@@ -96,8 +96,8 @@ class TestRemoving:
     def test_the_very_objects_go_and_the_pod_in_its_grace(
         self, cluster: Cluster, calls: Calls
     ) -> None:
-        """Without a grace the API server would forget the pod, and that its cards are taken,
-        before the kubelet has let go of them."""
+        """Without a grace period the API server would forget the pod, and that its cards are taken,
+        before the kubelet has released them."""
         pod, shadow = cluster.pod["metadata"], cluster.shadow["metadata"]
         uids = pod["uid"], shadow["uid"]
         version, name = pod["resourceVersion"], shadow["name"]
@@ -155,7 +155,8 @@ class TestRemoving:
     def test_what_the_api_server_does_not_have_is_forgotten(
         self, cluster: Cluster, step: str
     ) -> None:
-        """A watch can lose a deletion; it would be deleted for ever."""
+        """A watch can lose a deletion; without this the operator would delete the object for
+        ever."""
         caches, known = cluster.operator.caches, cluster.known
         cluster.model.api.remove(cluster.pod)
         cluster.model.api.remove(cluster.shadow)
@@ -214,7 +215,7 @@ def _apply(cluster: Cluster, *actions: Action) -> tuple[Result, Events]:
 
 
 def _shadow_status(cluster: Cluster, phase: str) -> WriteShadowStatus:
-    """As the operator has it, but for the phase."""
+    """The ShadowPod's status as the operator has it, except for the phase."""
     said = cluster.operator.snapshot()
     (shadow,) = (one for one in said.shadows if one.key == cluster.known.key)
     assert shadow.scheduled is not None
@@ -287,7 +288,7 @@ def test_a_shadow_pod_is_made_in_our_name(cluster: Cluster, calls: Calls) -> Non
     how = {"field_manager": FIELD_MANAGER_OPERATOR}
     assert made == [(SHADOW_POD, how), (POD, how)]
     (_, name, _) = calls.of("create")[0]
-    # So that a plan that is made before the watches tell makes no other.
+    # So that a plan made before the watches report them makes no others.
     caches = cluster.operator.caches
     assert name in [one.name for one in caches.shadows.values()]
     assert caches.holders.get(name, "team-a") is not None
@@ -307,7 +308,7 @@ def test_the_pod_of_an_earlier_try_is_taken_for_what_it_is(cluster: Cluster, kep
 
 
 def test_a_webhook_that_fails_refuses(cluster: Cluster) -> None:
-    """Somebody has to mend it; until then every try would end the same."""
+    """An administrator has to mend the webhook; until then every try would end the same way."""
     model, known = cluster.model, cluster.known
     model.api.remove(cluster.pod)
 
@@ -348,10 +349,11 @@ CHAOS = RuntimeError("by chance")
 
 
 class TestFailures:
-    """A failure voids what the plan has for the same namespace after it, and nothing else."""
+    """A failure voids later actions of the plan in the same namespace, and nothing else."""
 
     def _after(self, cluster: Cluster, error: Exception) -> tuple[Result, list[Any]]:
-        """A drain fails in team-a; then come actions of each sort, in team-a and team-b."""
+        """The actions that are done after a drain has failed in team-a; actions of each sort follow
+        it, in team-a and team-b."""
         model = cluster.model
         model.add_quota("team-b", [{"devices": 2, "min": 0, "max": 2}])
         cluster.operator.sync(KINDS)

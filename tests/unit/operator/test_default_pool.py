@@ -26,7 +26,7 @@ class Api:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long it waited between tries, without waiting."""
+    """The pauses between tries, without waiting for them."""
     found: list[float] = []
 
     async def sleep(seconds: float) -> None:

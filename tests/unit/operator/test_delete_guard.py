@@ -1,5 +1,5 @@
-"""Invariant 3: the guard reads live everything that may use a shadow pod, and only objects that are
-the shadow pod's own count."""
+"""Invariant 3: the guard asks the API server, live, for everything that may use a shadow pod, and
+counts only objects that belong to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster() -> Cluster:
 
 
 def _ask(cluster: Cluster, change: Change) -> ConfirmedUnused:
-    """The answer, when something has changed of which the caches have not heard."""
+    """The guard's answer when something has changed that the caches do not know yet."""
     known = cluster.known
     change(cluster)
     client = cast(KubeClient, cluster.model.api)
@@ -84,7 +84,7 @@ MEANWHILE: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize(("change", "why"), MEANWHILE.values(), ids=MEANWHILE)
 def test_what_the_caches_do_not_know_counts(cluster: Cluster, change: Change, why: str) -> None:
-    """Also of a shadow pod that is drained by all that is known."""
+    """This holds even if, by all that is known, the shadow pod is drained."""
     with pytest.raises(StillInUse) as found:
         _ask(cluster, change)
     assert found.value.why.startswith(why)
@@ -106,7 +106,7 @@ OUT_OF_USE: dict[str, Change] = {
 
 @pytest.mark.parametrize("change", OUT_OF_USE.values(), ids=OUT_OF_USE)
 def test_what_has_no_cards_any_more_need_not_be_drained(cluster: Cluster, change: Change) -> None:
-    """Nor could it be."""
+    """Nor could it be drained."""
 
     def both(one: Cluster) -> None:
         _not_drained(one)
@@ -117,7 +117,7 @@ def test_what_has_no_cards_any_more_need_not_be_drained(cluster: Cluster, change
 
 @pytest.mark.parametrize("change", OUT_OF_USE.values(), ids=OUT_OF_USE)
 def test_who_uses_what_has_no_cards_any_more_still_counts(cluster: Cluster, change: Change) -> None:
-    """Its device IDs must not be another's while a container has them."""
+    """No other shadow pod may get its device IDs while a container has them."""
 
     def all_three(one: Cluster) -> None:
         _not_drained(one)

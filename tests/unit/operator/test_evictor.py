@@ -79,7 +79,8 @@ def test_who_uses_a_lost_card_is_evicted_once(how: dict[str, Any]) -> None:
         if isinstance(one, EmitEvent) and one.reason == EventReason.SHARE_EVICTED
     )
     assert (told.about, told.uid, told.type) == (("team-a", "p"), SHARE.uid, "Warning")
-    # A PodDisruptionBudget may be in the way: it is tried again, also if nothing else happens.
+    # A PodDisruptionBudget may refuse the eviction: it is tried again, even if nothing else
+    # happens.
     assert made.due is not None
     assert _evicted(apply_plan(snapshot, made)) == []
 
@@ -97,7 +98,7 @@ def test_nothing_goes_while_somebody_uses_it(how: dict[str, Any]) -> None:
     "fields",
     [
         {},
-        {"broken": True, "healthy": 0},  # told by the node agent; the card is still ours
+        {"broken": True, "healthy": 0},  # told by the node agent; it still has the card
         {"pod": _pod(drain_asked=at(5)), "ready": False},
         {"ready": False},
         {"deleting": True},
@@ -125,8 +126,8 @@ def test_quota_and_pool_say_so() -> None:
 
 
 class Api:
-    """Evicts and deletes as it is told; keeps what it was asked. `there`: UID of the pod that has
-    the name now."""
+    """Evicts and deletes as the test says, and remembers the calls. `there`: UID of the pod that
+    has the name now."""
 
     def __init__(self, *answers: KubeError | None, there: str = "") -> None:
         self.answers = list(answers)
@@ -155,7 +156,7 @@ ASKED, DELETED = ("evict", "p", "uid-p"), ("delete", "p", "uid-p")
 
 
 def _evict(api: Api, *times: float, **how: Any) -> None:
-    """Try at these seconds."""
+    """Try to evict at these seconds."""
     now = [0.0]
     evictor = Evictor(api, lambda: now[0])  # type: ignore[arg-type]
     for at_time in times:
@@ -176,7 +177,7 @@ def test_a_budget_that_never_allows_it_does_not_keep_it_for_ever() -> None:
 
 
 def test_who_may_not_be_evicted_where_it_is_is_deleted() -> None:
-    """As in kube-system, where the chart lets the operator evict nobody."""
+    """In kube-system, for example, where the chart permits the operator no evictions."""
     refused = Forbidden("Mizar's operator evicts no pods in namespace kube-system", status=403)
     api = Api(refused, refused)
     _evict(api, 0.0, BUDGET_RESPECTED_S)
@@ -206,7 +207,7 @@ def test_who_has_its_name_now_is_let_be() -> None:
 
 
 def test_a_pod_that_changed_meanwhile_is_tried_again() -> None:
-    """Conflict does not say whether the UID differed, or somebody wrote at the same time."""
+    """A Conflict does not say whether the UID differed or another client wrote at the same time."""
     with pytest.raises(Conflict):
         _evict(Api(Conflict("the object has been modified"), there="uid-p"), 0.0)
 

@@ -43,7 +43,7 @@ def operator(model: Model) -> Harness:
 
 
 def _fails_for(operator: Harness, poisoned: Poisoned) -> None:
-    """From now on planning fails for snapshots in which the poisoned thing is found."""
+    """From now on planning fails for snapshots for which `poisoned` finds something."""
 
     def decide(snapshot: Snapshot, now: datetime) -> Plan:
         if poisoned(snapshot):
@@ -64,7 +64,7 @@ POISONED: dict[str, Poisoned] = {
     "Node": lambda snapshot: [one for one in snapshot.nodes if one.name == "n0" and one.cards],
 }
 LASTING = [kind for kind in POISONED if kind != "Pod"]
-"""Those that are there without a share pod."""
+"""The kinds of objects that are there without a share pod."""
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def _plain(value: Any) -> Any:
 
 
 def _needs(needs: Needs) -> dict[str, Any]:
-    """What a pod asks for, without what it does not."""
+    """What a pod needs, without the constraints that it does not have."""
     found: dict[str, Any] = {"selector": dict(sorted(needs.selector))}
     if needs.terms:
         found["terms"] = [

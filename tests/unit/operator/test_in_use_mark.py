@@ -1,4 +1,4 @@
-"""Shadow pods in use are marked, and a budget holds evictions off those that are."""
+"""Shadow pods in use are marked, and a budget prevents the eviction of those that are."""
 
 from dataclasses import replace
 from typing import Any, cast
@@ -72,7 +72,7 @@ def test_marks_go_as_they_came() -> None:
 
 
 class Api:
-    """Has one budget at most; raises what a test says, and remembers each call."""
+    """Has at most one budget; raises what a test says, and remembers each call."""
 
     def __init__(self, *answers: KubeError | None, budget: Object | None = None) -> None:
         self.calls: list[str] = []
@@ -98,7 +98,7 @@ class Api:
         return {}
 
     def take(self) -> list[str]:
-        """The calls since the last time."""
+        """The calls since the last question."""
         taken, self.calls = self.calls, []
         return taken
 
@@ -152,7 +152,7 @@ async def test_a_budget_that_is_there_is_not_made() -> None:
 
 @pytest.mark.parametrize("answer", [REFUSED, Invalid("a policy")])
 async def test_a_budget_that_is_refused_is_tried_again(answer: KubeError) -> None:
-    """When the next shadow pod comes into use, and now and then while one is."""
+    """It is tried again when the next shadow pod comes into use, and now and then while one is."""
     api = Api(answer, answer, answer)
     budgets = Budgets(api)
     await budgets.ensure("team-a")

@@ -25,7 +25,7 @@ def obj(name: str, version: int, uid: str = "") -> Object:
 
 @dataclass
 class Lists:
-    """Answers with one list after the other; the last one again and again."""
+    """Answers with one list after the other, and with the last one again and again."""
 
     answers: list[Listing] = field(default_factory=list)
     failures: int = 0
@@ -80,7 +80,7 @@ async def test_a_list_takes_nothing_away_that_came_after_it() -> None:
 
 
 async def test_what_is_deleted_does_not_come_back() -> None:
-    """By a list that began before, by the answer to a write, by an event that was overtaken."""
+    """Neither by a list that began before, nor by the answer to a write, nor by a late event."""
     one = store(Listing([obj("a", 1)], "5"))
     await one.refresh()
     one.tell("DELETED", obj("a", 8))

@@ -15,11 +15,11 @@ from support import virtual_time
 
 
 class NothingCame(Exception):
-    """Five minutes have passed."""
+    """Five minutes have passed without what the test waits for."""
 
 
 class Time:
-    """A clock that only sleeping moves; `at` says what happens when some time has come."""
+    """A clock that moves only when a task sleeps; `at` says what happens at which time."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -134,8 +134,8 @@ async def test_who_cannot_renew_stops_before_another_can_start() -> None:
 
 
 async def test_who_reads_that_another_leads_stops_at_once() -> None:
-    """As when it was stopped for so long that the other could begin, or somebody wrote the Lease by
-    hand."""
+    """For example when the process was stopped for so long that another could begin, or when a
+    person wrote the Lease by hand."""
     api, time = MemoryApi(), Time()
     leader = _leader(api, "a", time)
     await leader.acquire()
@@ -150,7 +150,7 @@ async def test_who_reads_that_another_leads_stops_at_once() -> None:
 
 
 async def test_who_is_overtaken_by_another_write_looks_again() -> None:
-    """It may have been a person's, who changes a label."""
+    """The other write may be a person's who changes a label."""
     api, time = MemoryApi(), Time()
     leader = _leader(api, "a", time)
     await leader.acquire()
@@ -188,7 +188,7 @@ class SlowApi(MemoryApi):
 
 
 def _led_until(*takes: float) -> float:
-    """When, in seconds, it stops leading with calls that take so long; the others fail."""
+    """The second at which the replica stops leading if calls take so long; the others fail."""
 
     async def seconds_as_leader() -> float:
         clock = asyncio.get_running_loop().time
@@ -203,7 +203,7 @@ def _led_until(*takes: float) -> float:
 
 
 def test_slow_calls_do_not_make_it_lead_for_longer() -> None:
-    """Two calls and a pause are six seconds: it must not begin them when five are left."""
+    """Two calls and a pause are six seconds: the replica must not begin them when five are left."""
     assert _led_until(0.0, 1.9, 2.0, 2.0, 1.9, 2.0) <= 10.0
 
 
@@ -211,7 +211,7 @@ def test_slow_calls_do_not_make_it_lead_for_longer() -> None:
     ("takes", "sent"),
     [
         ([0.0], 0.0),
-        ([1.9], 0.0),  # It took the Lease by a call that was slow.
+        ([1.9], 0.0),  # The replica took the Lease by a call that was slow.
         ([0.0, 1.5, 1.8], 2.0),
         ([0.0, 1.5, 1.8, 0.1, 1.9], 7.3),
     ],
@@ -219,7 +219,8 @@ def test_slow_calls_do_not_make_it_lead_for_longer() -> None:
 def test_it_leads_for_as_long_as_a_renewal_is_good_since_it_was_sent(
     takes: list[float], sent: float
 ) -> None:
-    """Others may count from the moment that it takes effect, which is any after that."""
+    """Other replicas may count from the moment at which the renewal takes effect, which is any
+    after it was sent."""
     assert _led_until(*takes) == pytest.approx(sent + 10.0)
 
 

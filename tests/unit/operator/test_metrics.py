@@ -94,7 +94,7 @@ def test_refused_creations(metrics: Metrics) -> None:
 
 
 def test_the_first_refused_creation_is_an_increase(metrics: Metrics) -> None:
-    """To Prometheus, a series that begins with 1 never grew."""
+    """To Prometheus, a series that begins with 1 has never grown."""
     key = ("team-a", "2", "quota")
     _show(metrics, small())
     assert _values(metrics, "mizar_shadow_pods_refused_total") == {key: 0}
@@ -112,7 +112,7 @@ def test_refused_creations_of_a_quota_that_is_gone_go(metrics: Metrics) -> None:
 
 
 def test_refused_creations_of_a_quota_that_another_key_plans_now_stay(metrics: Metrics) -> None:
-    """Its pool was made anew, with another prefix."""
+    """The quota's pool was made anew, with another prefix."""
     _show(metrics, small())
     metrics.refusals([(("team-a", "quota"), 2)])
     _show(metrics, small(), key="other.prefix")

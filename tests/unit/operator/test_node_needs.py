@@ -73,8 +73,9 @@ def test_selectors() -> None:
 
 
 def test_shadow_pods_for_replicas_that_must_be_apart_are_apart() -> None:
-    """By labels of their own. The replicas' labels would make them endpoints of Services; and to be
-    apart from the replicas would keep these off, since the scheduler takes it both ways."""
+    """They have labels of their own for that. The replicas' labels would make shadow pods endpoints
+    of Services; and anti-affinity to the replicas would keep the replicas off, since the scheduler
+    applies it both ways."""
     asked = needs_of(_web())
     (label,) = anti_affinity_labels(asked)
     (term,) = node_constraints(asked)["affinity"]["podAntiAffinity"][REQUIRED]

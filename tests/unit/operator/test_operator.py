@@ -1,4 +1,5 @@
-"""The operator on an API server in memory, one situation at a time; stateful/ does all at once."""
+"""The operator on an API server in memory, one situation at a time; tests/stateful does all at
+once."""
 
 from __future__ import annotations
 
@@ -109,11 +110,11 @@ def test_why_a_pod_waits_is_told_again_before_its_event_expires(
 def test_who_waits_is_told_the_schedulers_new_words_within_five_minutes(
     model: Model, operator: Harness
 ) -> None:
-    """Nothing else happens meanwhile: the operator looks again by itself, and does not post words
-    that change each second each second."""
+    """Nothing else happens meanwhile: the operator looks again by itself. It does not post words
+    that change each second as often as that."""
 
     def scheduler_says(words: str) -> None:
-        """Of the pod of the one shadow pod, which has no node."""
+        """The scheduler says this of the pod of the only shadow pod, which has no node."""
         pod = _pod(model, *_shadows(model))
         assert pod is not None
         unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
@@ -148,7 +149,7 @@ def test_who_waits_is_told_the_schedulers_new_words_within_five_minutes(
 
 
 def _refuse(verb: str, error: Exception) -> Callable[[Write], None]:
-    """Fail the first write of that kind."""
+    """Let the first write of that kind fail."""
     left = [error]
 
     def fail(write: Write) -> None:
@@ -245,7 +246,7 @@ def _satisfied(model: Model) -> Object:
 def test_what_the_api_server_refuses_is_told_and_tried_again(
     model: Model, operator: Harness, kind: Kind
 ) -> None:
-    """A ResourceQuota on cards, say; once it is gone, nobody has to do anything."""
+    """A ResourceQuota on cards, for example; once it is gone, the operator goes on by itself."""
     model.add_share("team-a", "one", GPU, 1)
     asked = []
 
@@ -279,7 +280,7 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(
 
 
 def _drained_shadow(model: Model, operator: Harness) -> Object:
-    """One that is about to be deleted; the caches are current."""
+    """A drained shadow pod that is about to be deleted; the caches are current."""
     shadow = _ready_shadow(model, operator)
     one = model.api.find(POD, "one", "team-a")
     assert one is not None
@@ -308,7 +309,7 @@ def test_the_live_answer_counts_not_the_cache(model: Model, operator: Harness) -
 
 
 def test_a_pools_figures_do_not_count_on_what_stays(model: Model, operator: Harness) -> None:
-    """They would have to be written back, again and again."""
+    """The operator would otherwise write them back again and again."""
     shadow = _drained_shadow(model, operator)
     pod = _pod(model, shadow)
     assert pod is not None
@@ -328,7 +329,7 @@ def test_a_pools_figures_do_not_count_on_what_stays(model: Model, operator: Harn
 def test_a_pod_that_is_offered_again_meanwhile_is_not_deleted(
     model: Model, operator: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deletion may take effect long after it was sent, by a process that is gone by then."""
+    """A deletion may take effect long after it was sent, by a process that has ended by then."""
     shadow = _drained_shadow(model, operator)
     delete = model.api.delete
 
@@ -440,7 +441,8 @@ def test_deleting_a_shadow_pod_drains_it_first(model: Model, operator: Harness) 
 def test_an_idle_shadow_pod_gives_way_to_a_pod_that_asks_for_whole_cards(
     model: Model, operator: Harness, cards: int
 ) -> None:
-    """Long before its idle timeout; of the node's two cards one is free."""
+    """The shadow pod gives way long before its idle timeout; of the node's two cards one is
+    free."""
     _ready_shadow(model, operator)
     one = model.api.find(POD, "one", "team-a")
     assert one is not None
@@ -520,7 +522,8 @@ def test_share_pods_of_a_pool_that_is_gone_make_work(model: Model, operator: Har
 
 
 def _takes_prefix(model: Model, prefix: str) -> None:
-    """The pool is deleted, and made again with another prefix: a prefix cannot be changed."""
+    """A pool of that name with another prefix: the pool is deleted and made again, since a prefix
+    cannot be changed."""
     (pool,) = model.pools()
     pool["spec"]["resourcePrefix"] = prefix
     model.api.touch(pool)
@@ -576,7 +579,7 @@ def test_a_change_of_who_uses_a_former_pools_shadow_pod_makes_work(
 
 
 def test_who_waits_for_a_former_pool_is_told_so_once(model: Model, operator: Harness) -> None:
-    """Not that its resource was not rewritten: it was."""
+    """The event does not say that the pod's resource was not rewritten: it was."""
     model.add_share("team-a", "user", GPU, 1)
     for _ in range(5):
         operator.round()
@@ -676,7 +679,8 @@ def test_what_the_api_server_refuses_is_logged_with_its_object(
 def test_a_creation_that_nobody_answered_is_repeated_under_its_own_name(
     model: Model, operator: Harness
 ) -> None:
-    """It may take effect later than what was created after it, and would be one too many."""
+    """The first creation may take effect later than one under another name, and would be one too
+    many."""
     asked: list[Object] = []
 
     def lost(write: Write) -> None:

@@ -50,7 +50,7 @@ def _models(*models: str) -> tuple[Term, ...]:
     return (Term((Requirement(MODEL, "In", models),)),)
 
 
-# Who pays, and for what.
+# Which quota pays, and for what.
 
 
 def test_the_minimum_is_kept_warm_before_anybody_asks() -> None:
@@ -86,7 +86,7 @@ def test_profiles_share_the_ceiling_on_cards() -> None:
 
 
 def test_two_pools_of_one_prefix_create_once() -> None:
-    """Their share pods ask for the same resource: whoever plans for one plans for both."""
+    """Their share pods ask for the same resource: a plan for one pool includes the other."""
     pools = (
         pool("east", nodeSelector={"zone": "east"}),
         pool("west", nodeSelector={"zone": "west"}),
@@ -174,7 +174,8 @@ def test_a_label_that_all_nodes_have_is_not_asked_for() -> None:
 
 @pytest.mark.parametrize("first", ["anywhere", "east"])
 def test_one_shadow_pod_serves_who_is_choosy_and_who_is_not(first: str) -> None:
-    """Made for the choosy one, whoever came first: made for the other it might land elsewhere."""
+    """It is made for the share pod with constraints, whichever came first: made for the other it
+    might land elsewhere."""
     ages = {"anywhere": at(1), "east": at(1), first: at(9)}
     shares = (
         waiting("anywhere", created=ages["anywhere"]),
@@ -186,7 +187,7 @@ def test_one_shadow_pod_serves_who_is_choosy_and_who_is_not(first: str) -> None:
 
 
 def test_as_few_shadow_pods_as_selectors_allow() -> None:
-    """Three for the east and three for the west, and two wherever there is room."""
+    """Three pods want the east and three the west, and two may go anywhere."""
     nodes = (node("n1"), node("n2", "west"))
     shares = (
         *(waiting(f"a{i}") for i in range(2)),
@@ -199,7 +200,7 @@ def test_as_few_shadow_pods_as_selectors_allow() -> None:
 
 
 def test_who_asks_for_much_is_placed_before_who_asks_for_little() -> None:
-    """3 + 1 and 3 + 1 devices, and not 1 + 1, 3 and 3."""
+    """The devices are used as 3 + 1 and 3 + 1, and not as 1 + 1, 3 and 3."""
     wide = "team-a.mizar.share/gpu.4"
     shares = (
         *(waiting(f"a{i}", 1, wide, created=at(9)) for i in range(2)),
@@ -219,7 +220,8 @@ def test_a_pod_that_contradicts_the_pool_gets_nothing() -> None:
 
 
 def test_devices_come_back_when_an_agent_restarts() -> None:
-    """Not offered for the moment, but held by a bound pod: no second shadow pod for that."""
+    """They are not offered for the moment, but a bound pod holds them: no second shadow pod is made
+    for it."""
     away = ready(ready=False, holders=(("team-a", "p"),), idle_since=None)
     bound = replace(waiting("p"), node="n1")
     snapshot = small(shadows=(away,), shares=(bound, waiting("q")))
@@ -253,7 +255,8 @@ def test_only_models_of_the_pool() -> None:
     ],
 )
 def test_patterns_of_models(pattern: str, fits: bool) -> None:
-    """What fits is counted, and named in the affinity exactly as the node's label has it."""
+    """Matching models are counted, and named in the affinity exactly as the node's label has
+    them."""
     label = "NVIDIA-A100-SXM4-40GB"
     snapshot = small(
         pools=(pool(cardModels=[pattern]),),
@@ -273,7 +276,8 @@ def test_cards_of_an_unknown_model_are_no_model_of_the_pool() -> None:
 
 
 def test_a_new_model_of_the_pool_makes_a_waiting_shadow_pod_anew() -> None:
-    """A pod's affinity can't be changed, and it may wait for models that are not there."""
+    """A pod's affinity can't be changed, and the pod may be waiting for models that do not
+    exist."""
     stuck = shadow(pod=PodView(unschedulable="no node", needs=Needs(terms=_models(*NO_MODEL))))
     snapshot = small(
         pools=(pool(cardModels=["A100*"]),),
@@ -350,11 +354,11 @@ def test_nothing_is_said_of_cards_of_unknown_size(mib: str | None) -> None:
     assert _pool_ready("80Gi", mib)[0] == "True"
 
 
-# What comes to an end.
+# What is drained and deleted.
 
 
 def test_who_asked_for_more_at_first_does_not_keep_another_shadow_pod() -> None:
-    """An init container had two devices, the main one has one: nobody is about to get the other."""
+    """An init container had two devices, the main one has one: no pod is about to get the other."""
     used = ready("shadow-2-used", holders=(("team-a", "p"),), idle_since=None)
     gone = ready("shadow-2-gone", pod=None, deleting=True, healthy=0)
     bound = replace(waiting("p", 2), node="n1")
@@ -383,7 +387,7 @@ IMPATIENT = (quota("team-a", profiles=[{"devices": 2, "max": 4}], idleTimeoutSec
 
 
 def test_what_is_promised_stays_and_the_rest_goes() -> None:
-    """Two idle shadow pods; who waits needs a device of either."""
+    """There are two idle shadow pods, and a waiting pod needs a device of either."""
     shadows = (ready("shadow-2-a"), ready("shadow-2-b"))
     snapshot = small(quotas=IMPATIENT, shadows=shadows)
     assert len(actions(Drain, snapshot)) == 2
@@ -440,7 +444,7 @@ WARM = quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}])
 
 @pytest.mark.parametrize("drained", [False, True])
 def test_a_drain_is_called_off_for_the_minimum(drained: bool) -> None:
-    """Rather than to make another one beside it."""
+    """Otherwise another shadow pod would be made beside it."""
     snapshot = small(quotas=(WARM,), shadows=(_draining(draining=True, drained=drained),))
     assert [one.shadow[1] for one in actions(CancelDrain, snapshot)] == ["shadow-2-aaaaa"]
     assert not actions(CreateShadow, snapshot)
@@ -497,7 +501,7 @@ def test_the_finalizer_waits_for_those_who_still_use_it() -> None:
     assert actions(RemoveFinalizer, small(shadows=(replace(gone, holders=()),)))
 
 
-# What the API server refuses.
+# Refusals of the API server.
 
 REFUSED = (Refused(("team-a", "quota"), 2, "exceeded quota: gpus"),)
 
@@ -548,7 +552,7 @@ def test_another_quota_pays_for_what_the_first_is_refused() -> None:
 
 
 def test_nobody_waits_beside_a_satisfied_quota() -> None:
-    """Also where devices are free, and the scheduler has yet to say so."""
+    """This holds also where devices are free and the scheduler has not said so yet."""
     snapshot = small(shadows=(ready(),), shares=(waiting("p"),))
     assert (satisfied(snapshot).status, satisfied(snapshot).reason) == ("False", "Scheduling")
 
@@ -614,7 +618,7 @@ def test_no_shadow_pod_is_made_for_who_asks_for_more_than_one_has() -> None:
     assert satisfied(snapshot).reason == "TooManyDevices"
 
 
-# What people are told.
+# What users are told.
 
 
 def test_each_of_two_pools_on_the_same_nodes_holds_its_own_cards() -> None:
@@ -681,7 +685,7 @@ def test_new_words_are_held_back_while_others_were_told_of_late() -> None:
 
 
 def test_who_waits_for_anothers_stuck_shadow_pod_is_told() -> None:
-    """In a Shared pool; the quota's own figures would say that all is well."""
+    """This happens in a Shared pool; the quota's own figures would say that all is well."""
     stuck = shadow(
         namespace="team-b",
         resource="mizar.share/gpu.2",
@@ -743,7 +747,8 @@ def test_a_shadow_pod_without_pool_and_pod_is_let_go() -> None:
 
 
 def test_who_is_gone_does_not_keep_a_lost_shadow_pod() -> None:
-    """A node that was set up anew under its name has an agent that knows nothing of it."""
+    """A node that was set up anew under the same name has an agent that knows nothing of the
+    pod."""
     gone = replace(ready(in_use=True, holders=(("team-a", "p1"),), idle_since=None), pod=None)
     assert [one.shadow for one in actions(DeleteShadow, small(shadows=(gone,)))] == [gone.key]
     there = replace(waiting("p1"), node="n1")

@@ -1,4 +1,4 @@
-"""A pool of MIG devices: its cards, their model and memory are those of one size, by its labels."""
+"""A pool of MIG devices: cards, model and memory are those of one size, by the nodes' labels."""
 
 from dataclasses import replace
 from typing import Any

@@ -281,7 +281,7 @@ def test_a_shadow_pod_on_its_way_keeps_off_the_first_replicas_and_serves_the_sec
     assert not actions(CreateShadow, snapshot)
 
 
-# Whom the scheduler refuses though devices are free.
+# Pods that the scheduler refuses although devices are free.
 
 
 def _passed(**parts: Any) -> Snapshot:
@@ -337,7 +337,7 @@ def test_whom_very_many_nodes_are_refused_is_told_where_to_read_why() -> None:
 
 
 def test_one_shadow_pod_at_a_time_is_carried_for_an_owner() -> None:
-    """Nobody knows whether the next node will do."""
+    """It is not known whether the next node will do."""
     (one,) = _passed().shares
     snapshot = _passed(
         shares=tuple(replace(one, name=f"p{i}", uid=f"uid-p{i}") for i in range(4)),
@@ -348,7 +348,7 @@ def test_one_shadow_pod_at_a_time_is_carried_for_an_owner() -> None:
 
 
 def test_what_the_scheduler_refuses_is_kept_all_the_same() -> None:
-    """Or it would be given back and fetched again, for ever."""
+    """Otherwise it would be released and created again, for ever."""
     quotas = (quota("team-a", idleTimeoutSeconds=5),)
     assert not actions(Drain, _passed(attempted=IN_VAIN, quotas=quotas))
 

@@ -1,5 +1,4 @@
-"""Idle shadow pods are preempted, before their idle timeout, by pods that wait for want of
-cards."""
+"""Idle shadow pods are preempted, before their idle timeout, by pods that wait for cards."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,7 +22,7 @@ def _pending(name: str = "whole", cards: int = 1, **fields: Any) -> PendingView:
 
 
 def _idle(count: int = 2, **parts: Any) -> Snapshot:
-    """So many idle shadow pods on a node, the last idle for the longest."""
+    """This many idle shadow pods on a node; the last one has been idle for the longest."""
     shadows = tuple(ready(f"shadow-2-{i}", sequence=i, idle_since=at(10 + i)) for i in range(count))
     return small(**{"shadows": shadows, "pending": (_pending(),), **parts})
 
@@ -46,7 +45,8 @@ def test_the_longest_idle_gives_way_to_a_pod_that_asks_for_a_whole_card() -> Non
 
 
 def test_once_for_each_who_waits() -> None:
-    """Until its card is free the pod still waits; a second shadow pod would go for nothing."""
+    """Until the card is free the pod still waits; a second shadow pod would be given up for
+    nothing."""
     assert _drained(_idle(attempted=frozenset({"room/uid-whole"}))) == []
     two = (_pending(), _pending("other"))
     assert len(_drained(_idle(3, pending=two))) == 2

@@ -41,7 +41,8 @@ def _drained(snapshot: Snapshot) -> list[str]:
 
 
 def _now_drained(snapshot: Snapshot) -> Snapshot:
-    """The plan applied, and the node agent has taken out of use what was to be drained."""
+    """The snapshot after the plan is applied and the node agent has drained what was to be
+    drained."""
     after = apply_plan(snapshot, plan(snapshot, NOW))
 
     def drained(one: ShadowView) -> ShadowView:
@@ -204,7 +205,7 @@ def _without_shadows(*refused: str) -> list[Needs]:
 
 
 def test_what_replaces_it_does_not_go_there_again() -> None:
-    """No device is left on the node by which it could be seen that the scheduler refuses it."""
+    """On that node no device is left by which the scheduler's refusal could be seen again."""
     after = apply_plan(_refused(), plan(_refused(), NOW))
     assert after.refused_nodes == {("uid-team-a-p", GPU): frozenset({"n2"})}
     (needs,) = _without_shadows("n2")
@@ -223,7 +224,7 @@ def test_it_stays_where_all_other_nodes_were_refused_too() -> None:
 
 
 def test_its_drain_is_not_called_off_for_the_pod_that_it_was_no_use_to() -> None:
-    """While it drains, no device is free there that the scheduler could pass over."""
+    """While it drains, it has no free device that the scheduler could pass over."""
     draining = replace(apply_plan(_refused(), plan(_refused(), NOW)), free_since={})
     assert not actions(CancelDrain, draining)
     fresh = waiting("p", unschedulable="Insufficient cpu", unschedulable_since=at(10))
@@ -232,15 +233,16 @@ def test_its_drain_is_not_called_off_for_the_pod_that_it_was_no_use_to() -> None
 
 
 def test_one_that_was_used_just_now_is_given_time() -> None:
-    """Only one of its devices was free for long: that the scheduler refuses them all, it has not
-    shown yet, and nobody could tell once they are out of use."""
+    """Only one of its devices was free for long: so far it is not shown that the scheduler refuses
+    all of them, and it cannot be once they are out of use."""
     fresh = _refused(idle=5, shares=(replace(REFUSED, count=1),))
     assert _drained(fresh) == []
     assert plan(fresh, NOW).due == at(-10)
 
 
 def test_who_waits_comes_before_the_minimum() -> None:
-    """The first shadow pod of a quota goes where the pod can go; it is the minimum as well."""
+    """The first shadow pod of a quota goes where the waiting pod can go; it is the minimum as
+    well."""
     (made,) = actions(CreateShadow, _elsewhere(least=1, shadows=()))
     assert ON_N1.selector <= made.needs.selector
 

@@ -126,7 +126,7 @@ def test_only_our_finalizer_is_taken_off(cluster: Cluster) -> None:
 
 
 def test_the_finalizer_stays_while_there_is_a_pod(cluster: Cluster) -> None:
-    """As a plan may not know that was made from a cache that had missed it."""
+    """A plan may not know of the pod if it was made from a cache that had missed it."""
     cluster.model.api.start_delete(cluster.shadow)
     with pytest.raises(StillInUse, match="its pod is still there"):
         asyncio.run(_deleter(cluster).remove_finalizer(cluster.known))
@@ -134,7 +134,7 @@ def test_the_finalizer_stays_while_there_is_a_pod(cluster: Cluster) -> None:
 
 
 def test_the_finalizer_outlives_the_pod(cluster: Cluster) -> None:
-    """The pod goes by and by: until then it has its cards."""
+    """The pod ends later, and keeps its cards until then."""
     asyncio.run(_deleter(cluster).delete(cluster.known))
     assert not _is_whole(cluster.pod)
     cluster.operator.sync(KINDS)
@@ -204,7 +204,8 @@ def test_a_drain_is_called_off_of_the_pod_that_is_wanted(model: Model) -> None:
 def test_other_limits_are_told_to_the_pod_as_it_was_read(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else's carve, written right before ours, is looked at before it is overwritten."""
+    """A carve that another client writes right before the operator's write is looked at before it
+    is overwritten."""
     (pool,) = cluster.model.pools()
     pool["spec"]["memoryScaling"] = "1.5"
     cluster.model.api.touch(pool)
@@ -242,7 +243,7 @@ def test_who_was_to_be_evicted_is_not_another_of_the_name(model: Model) -> None:
     assert _is_whole(share)
 
 
-# Objects that have our names.
+# Objects of others that have the operator's names.
 
 
 @pytest.mark.parametrize("kind", [SHADOW_POD, POD])
@@ -271,7 +272,7 @@ def test_an_object_of_our_name_that_is_not_ours_is_left_alone(model: Model, kind
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_another_pod_of_the_name_is_not_taken_for_a_shadow_pods(model: Model, cached: bool) -> None:
-    """Neither one that was heard of nor one that was looked for."""
+    """Neither a pod that a watch reported nor one that was looked up."""
     operator = _serving(model)
     _holder(model)["metadata"]["ownerReferences"][0]["uid"] = "another"
     operator.sync(KINDS)
@@ -292,7 +293,7 @@ STATUS_WRITES = {
 def test_a_status_is_not_written_to_another_object_that_took_the_name(
     kind: Kind, cluster: Cluster
 ) -> None:
-    """Nor is that an error: the next plan knows the other one."""
+    """Nor is that an error: the next plan knows the other object."""
     obj = next(iter(cluster.model.api.all(kind)))
     result = _write_status(kind, obj, cluster, lambda: _replace(cluster, obj))
     assert not result.errors
@@ -301,7 +302,7 @@ def test_a_status_is_not_written_to_another_object_that_took_the_name(
 
 @pytest.mark.parametrize("kind", STATUS_WRITES)
 def test_a_status_that_meets_a_conflict_is_tried_again(kind: Kind, cluster: Cluster) -> None:
-    """It is the same object, which somebody changed at that moment."""
+    """It is the same object, which another client changed at that moment."""
     obj = next(iter(cluster.model.api.all(kind)))
 
     def conflict(_: Write) -> None:

@@ -63,7 +63,7 @@ async def test_a_replica_that_waits_for_the_lease_is_not_stuck() -> None:
 
 
 async def test_a_loop_that_asks_nothing_any_more_is_a_reason_to_start_again() -> None:
-    """Nothing runs here, so no loop does."""
+    """No loop asks anything, since none runs in this test."""
     seconds = Seconds()
     operator = _operator(seconds)
     seconds.now = STANDS_STILL_S
@@ -133,7 +133,7 @@ class Running:
         return bool(self.operator.metrics.leader._value.get() == 1)
 
     async def lasts(self, seconds: int) -> None:
-        """It goes on for so long, and no probe asks for its end."""
+        """The process goes on for so long, and no probe asks for its end."""
         for _ in range(0, seconds, 10):
             assert not self.operator.dead()
             assert not self.task.done(), self.task.exception()
@@ -167,7 +167,7 @@ def test_what_it_starts_with_is_waited_for_without_an_end(
 
 
 def test_an_absence_is_no_reason_to_start_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the Lease, which it cannot keep meanwhile: here another replica leads."""
+    """Except for the Lease, which the process cannot keep meanwhile: here another replica leads."""
 
     async def hours() -> None:
         api = Served(here=True)

@@ -90,7 +90,7 @@ async def test_it_waits_for_the_pool_that_the_leader_makes(pauses: Pauses) -> No
 
 
 async def test_but_not_for_one_that_was_deleted(pauses: Pauses) -> None:
-    """Else an upgrade would wait for a replica that does not lead before the leader ends."""
+    """Otherwise an upgrade would wait, before the leader ends, for a replica that does not lead."""
     found = readiness(Api(None), pauses)
     await found.wait()
     assert POOL_WITHIN_S <= sum(pauses.lengths) < POOL_WITHIN_S + 3

@@ -32,7 +32,7 @@ def _carve(**changes: Any) -> Carve:
 
 
 def _carved(carve: Carve | None = None, **fields: object) -> ShadowView:
-    """A shadow pod that serves, and was told this."""
+    """A shadow pod that serves, and whose carve says this."""
     text = (carve or _carve()).to_json()
     pod = PodView(uid="uid-pod", phase="Running", node="n1", bound_at=at(60), carve=text)
     return ready(**{"pod": pod, **fields})
@@ -75,7 +75,7 @@ def test_an_annotation_that_says_the_same_in_other_words_stays() -> None:
     ],
 )
 def test_what_a_pool_says_now_is_told(spec: dict[str, Any], expected: dict[str, Any]) -> None:
-    """In use or not."""
+    """Whether or not the shadow pod is in use."""
     for fields in ({}, {"holders": HELD}):
         assert _recarved(_snapshot(_carved(**fields), of=pool(**spec))) == [_carve(**expected)]
 
@@ -134,7 +134,7 @@ def test_another_shape_in_use_keeps_its_limits_and_takes_nobody_new(spec: dict[s
     assert _recarved(snapshot) == [_carve(closed=True)]
     after = apply_plan(snapshot, plan(snapshot, NOW))
     assert _recarved(after) == []
-    # When the pool has the old shape again, it takes others again.
+    # When the pool has the old shape again, the shadow pod takes new pods again.
     assert _recarved(replace(after, pools=(pool(),))) == [_carve()]
 
 
@@ -154,7 +154,7 @@ LOWERED = {
 
 @pytest.mark.parametrize("spec", LOWERED.values(), ids=LOWERED)
 def test_beyond_a_lowered_quota_the_least_used_takes_nobody_new(spec: dict[str, Any]) -> None:
-    """Else pods that come while others go would keep both for ever."""
+    """Otherwise pods that come while others go would keep both shadow pods for ever."""
     snapshot = _two_in_use(**spec)
     found = [one for one in plan(snapshot, NOW).actions if isinstance(one, Recarve)]
     assert [(one.shadow[1], one.carve) for one in found] == [("shadow-2-a", _carve(closed=True))]
@@ -182,7 +182,7 @@ def test_one_that_is_deleted_in_use_takes_nobody_new_and_goes_when_idle() -> Non
 
 
 def test_a_closed_one_does_not_count_as_free_and_the_quota_creates_another() -> None:
-    """The node agent reports as healthy only what is held; the other device is not to be had."""
+    """The node agent reports only held devices as healthy; the other device is not available."""
     old = _carved(_carve(closed=True), holders=HELD, in_use=True, healthy=1)
     bound = replace(waiting("p"), node="n1")
     shape = [{"devices": 2, "cards": 2}]
@@ -240,7 +240,8 @@ def test_the_annotation_is_written(model: Model, operator: Harness) -> None:
 
 
 def test_a_change_in_between_is_not_undone(model: Model, operator: Harness) -> None:
-    """Somebody writes the pod between our look and our write: we look again."""
+    """Another client writes the pod between the operator's reading and its write: the operator
+    reads again."""
     refused = [Conflict("resourceVersion")]
 
     def once(write: Write) -> None:

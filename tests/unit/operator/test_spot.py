@@ -64,7 +64,7 @@ def pod(name: str, namespace: str = "a", age: int = 60, **spec: Any) -> Object:
 
 
 def lost(name: str, reason: str = "OwnerBack") -> Object:
-    """One of which the node agent says that it has lost its card."""
+    """A spot pod of which the node agent says that it has lost its card."""
     made = pod(name, nodeName="n1")
     condition = {"type": "DisruptionTarget", "status": "True", "reason": reason}
     return made | {"status": {"conditions": [{**condition, "message": "owner x/y woke up"}]}}
@@ -212,7 +212,7 @@ def test_who_waits_is_told_by_itself_when_the_queue_before_it_gets_shorter() -> 
 
 
 def test_what_was_opened_is_known_before_the_watch_tells() -> None:
-    """Or a card would be promised twice."""
+    """Otherwise a card would be promised twice."""
     cluster = Cluster(quota("a", 4), node(1), pod("p", age=9), pod("q", age=8))
     cluster.round()
     cluster.writes.clear()
@@ -242,14 +242,14 @@ def test_who_lost_its_card_is_evicted() -> None:
     cluster = Cluster(quota("a", 4), node(0), lost("p"))
     cluster.round()
     assert "deletionTimestamp" in cluster.get(POD, "p", "a")["metadata"]
-    # The node agent has told it and counted it.
+    # The node agent has reported the loss and counted it.
     assert cluster.events.told == []
     assert cluster.figure("mizar_spot_evictions_total", reason="QuotaReclaim") == 0
 
 
 def test_an_eviction_that_was_begun_is_ended() -> None:
-    """The API server first writes its own reason over the node agent's, then deletes; where it
-    stops in between, nobody else would delete the pod."""
+    """The API server first writes its own reason over the node agent's, then deletes; if it stops
+    in between, nothing else would delete the pod."""
     cluster = Cluster(quota("a", 4), node(0), lost("p", "EvictionByEvictionAPI"))
     cluster.round()
     assert "deletionTimestamp" in cluster.get(POD, "p", "a")["metadata"]
@@ -265,7 +265,8 @@ def test_what_others_do_to_a_pod_is_theirs(reason: str) -> None:
 
 
 def refusing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A budget does. Returns what was counted for quotas whenever it was asked."""
+    """A budget refuses the evictions. Returns what was counted for quotas each time it was
+    asked."""
     counted: list[float] = []
 
     async def evict(ref: Ref, **_: Any) -> Object:
@@ -300,7 +301,8 @@ def test_a_smaller_quota_counts_and_then_evicts_once(monkeypatch: pytest.MonkeyP
 
 
 def test_a_pod_keeps_no_card_by_a_grace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where it is being deleted already: the API server takes a shorter grace."""
+    """This holds also where the pod is being deleted already: the API server accepts a shorter
+    grace period."""
     new = pod("new", nodeName="n1", terminationGracePeriodSeconds=86400)
     quick = pod("quick", nodeName="n1", terminationGracePeriodSeconds=5)
     old = pod("old", nodeName="n1", terminationGracePeriodSeconds=86400)
@@ -417,7 +419,8 @@ class TestRules:
         assert self.rules(cluster) == before
 
     def test_what_somebody_changed_comes_back_in_time(self) -> None:
-        """Without news of anything else: an upgrade of the chart may have made an empty one."""
+        """It comes back without any other news: an upgrade of the chart may have made an empty
+        one."""
         cluster = Cluster(pool())
         cluster.round()
         before = self.rules(cluster)

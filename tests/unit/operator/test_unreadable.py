@@ -71,7 +71,7 @@ SPOILED = {
     "share": _spoil_share,
 }
 LASTING = [kind for kind in SPOILED if kind != "share"]
-"""Those that are there without a share pod."""
+"""The kinds of objects that are there without a share pod."""
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -17,7 +17,7 @@ from .slot import BUILD, MIB, Card, Slot
 
 CONTEXT = 16 * MIB
 NEAR = 8.0
-"""Points by which a share may be off: the machine may be busy with other things."""
+"""Points by which a share may differ: the machine may be busy with other things."""
 KEPT = 0.7
 """Of a share that is so small that it would be near without any work."""
 LOOK_S = 0.25
@@ -80,8 +80,11 @@ class Container:
 
 class Controls:
     """Loads without the shim, one on each processor, that keep kind cards of their own busy, two
-    milliseconds ahead: where one of these was idle, the machine was busy with other things, and
-    what containers had meanwhile says nothing. Use it as a context manager."""
+    milliseconds ahead.
+
+    If one of these cards was idle, the machine was busy with other things, and what containers had
+    in that time says nothing. Use it as a context manager.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -129,11 +132,11 @@ class Containers:
         self.all: list[Container] = []
 
     def add(self, mode: int, *shares: int) -> Container:
-        """A new one on as many cards of its own, with so many percent of the time of each."""
+        """Add a container on as many cards of its own, with so many percent of the time of each."""
         return self._add(mode, [self._free.pop(0) for _ in shares], shares)
 
     def add_beside(self, other: Container, mode: int, *shares: int) -> Container:
-        """A new one on the cards that another one has as well."""
+        """Add a container on the cards that another one has as well."""
         return self._add(mode, other.cards, shares)
 
     def _add(self, mode: int, cards: Sequence[int], shares: Sequence[int]) -> Container:
@@ -152,7 +155,7 @@ class Containers:
         return self.all[-1]
 
     def begin(self) -> None:
-        """Once all have started."""
+        """Let all containers begin once they have started."""
         for each in self.all:
             each.begin()
 

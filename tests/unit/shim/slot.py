@@ -1,6 +1,6 @@
-"""A slot directory for tests: the limits and usage files, written by the layout the header prints.
+"""A slot directory for tests: limits and usage files, written by the layout that the header prints.
 
-Deliberately not the node agent's mirror: what is right here is right by the header alone.
+This is deliberately not the node agent's mirror: what is right here is right by the header alone.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Slot:
         return int.from_bytes(self.usage.read_bytes()[at + 8 : at + 16], "little") >> 21
 
     def look(self, card: int) -> None:
-        """NVML was asked and told of nothing new, whatever code was used until now."""
+        """NVML was asked and reported nothing new, whatever code was used until now."""
         sizes = self.layout["sizes"]
         at = self.offset("mizar_usage.cards") + card * sizes["mizar_usage_card"]
         self.set_live(
@@ -155,7 +155,7 @@ class Slot:
         return self._word(self._of_process(slot, card, name))
 
     def leave_dead(self, slot: int, card: int, **words: int) -> None:
-        """A process that is gone said this of its use of the card."""
+        """Leave what a process that is gone said of its use of the card."""
         first = self.offset("mizar_usage.slots") + slot * self.layout["sizes"]["mizar_usage_slot"]
         state = first + self.offset("mizar_usage_slot.state")
         with self.usage.open("r+b", buffering=0) as file:

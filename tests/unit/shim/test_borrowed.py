@@ -1,5 +1,5 @@
-"""An owner whose card is lent while it sleeps: whatever it does tells that it wakes, and what does
-not fit beside the borrower waits until that is gone."""
+"""An owner whose card is lent while it sleeps: whatever it does shows that it wakes, and an
+allocation that does not fit beside the borrower waits until the borrower is gone."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CONTEXT = 16
 OUT_OF_MEMORY = 2
 NONE, HARD = range(2)
 LEAVES_AFTER_S = 0.3
-"""Longer than a call takes that does not wait."""
+"""Seconds: longer than a call takes that does not wait."""
 WAITS_S = 3.0
-"""At most, for a borrower that does not go."""
+"""Seconds that a call waits, at most, for a borrower that does not go."""
 
 
 class Owner:
-    """A program on a card of which another one has all but a little."""
+    """A program on a card of which another program has all but a little."""
 
     def __init__(self, folder: Path, layout: dict[str, Any], mode: int, left: int = 64) -> None:
         self.machine = simgpu.create(
@@ -68,7 +68,7 @@ class Owner:
         return self._tell(self._owner, what, mib)
 
     def lend(self, lent: bool = True) -> None:
-        """As the node agent writes it."""
+        """Lend the card, as the node agent writes it."""
         self.slot.set_live(0, "borrowed", int(lent))
         self.slot.set_asleep(int(lent))
 
@@ -145,7 +145,7 @@ def test_what_fits_does_not_wait(owner: Owner) -> None:
 
 
 def test_nobody_waits_for_ever(owner: Owner) -> None:
-    """A borrower that nobody ends."""
+    """The borrower is not ended."""
     owner.lend()
     began = time.monotonic()
     assert owner.do("alloc", 1024) == OUT_OF_MEMORY

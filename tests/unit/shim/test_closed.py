@@ -1,4 +1,4 @@
-"""Invariant 7: where limits cannot be kept there is no CUDA, and the reason is told once."""
+"""Invariant 7: where limits cannot be kept there is no CUDA, and the reason is given once."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ def start_time(pid: int) -> int:
 def test_who_loses_sight_of_mizar_is_limited(
     away: Callable[[Shell, Slot], None], env: dict[str, str], slot: Slot
 ) -> None:
-    """What is here is decided when the program starts, and kept open."""
+    """Which folder the shim uses is decided when the program starts, and the folder is kept
+    open."""
     with Shell(env, start=False) as shell:
         assert shell("pid").code == shell.process.pid
         away(shell, slot)

@@ -57,8 +57,8 @@ class Container:
         return (after.work_ns - before.work_ns) / (after.now_ns - before.now_ns)
 
     def shares(self, reached: float) -> list[float]:
-        """One after another, once work is under way, until there is one that is so high: a process
-        that waits for a processor launches nothing."""
+        """The container's shares, one after another once work is under way, until one is this high:
+        a process that waits for a processor launches nothing."""
         self.share(SECONDS / 4)
         shares, end = [self.share(SECONDS)], time.monotonic() + PATIENCE_S
         while shares[-1] <= reached and time.monotonic() < end:
@@ -104,7 +104,7 @@ def test_work_of_one_context_shows_when_another_has_none(container: Container) -
 
 
 def test_nobody_waits_for_work_of_the_dead(container: Container) -> None:
-    """One was killed within a kernel that was said to take a minute."""
+    """One process was killed within a kernel that was said to take a minute."""
     with container.contexts("many", "1") as process:
         now = time.monotonic_ns()
         container.slot.leave_dead(1, 0, open_since=now, open_until=now + 60 * 10**9)

@@ -1,4 +1,5 @@
-"""What launches are taken for, by what they took: shim/src/time/costs.c, called as it is."""
+"""What launches are expected to take, by what earlier ones took: shim/src/time/costs.c, called
+directly."""
 
 from __future__ import annotations
 
@@ -118,7 +119,7 @@ def test_a_larger_shape_that_is_new_is_taken_for_so_much_more(costs: Costs) -> N
 
 
 def _shape(warps: int) -> int:
-    """Of so many warps."""
+    """The shape of a launch of so many warps."""
     return warps << 32 | 1
 
 

@@ -77,7 +77,7 @@ def test_memory_is_taken_until_the_limit(container: Container, program: Path) ->
 def test_kernels_are_charged(container: Container, program: Path, way: str) -> None:
     container.run(program, "launch", way)
     charged = container.slot.compute(0, "charged_ns")
-    # How exactly is told by benchmarks: here the machine may be busy with other things.
+    # How exactly is measured by benchmarks: here the machine may be busy with other things.
     assert 0.5 * WORK_NS <= charged <= 1.5 * WORK_NS
 
 

@@ -1,6 +1,9 @@
-"""Limits of memory as they are deployed: nobody tells the shim anything but the node agent, which
-is a process of its own and knows only what NVML tells. Beside the container a neighbour takes and
-gives back memory all the time, contexts take their time, and code comes when it is first used."""
+"""Memory limits with the shim and the node agent as they are deployed.
+
+The node agent, a process of its own, is the shim's only source of knowledge, and it knows only what
+NVML reports. Beside the container a neighbour takes and gives back memory all the time, contexts
+take their time, and code is loaded when it is first used.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,13 @@ from .slot import MIB
 
 LIMIT = 1024 * MIB
 USABLE = 98
-"""Percent of the limit, at least, that programs have when they are told that there is no more: at
-once, says `make soak`; here the agent may not have a processor to look at the card in time."""
+"""Percent of the limit, at least, that programs have when they are refused more. `make soak`
+demands this at once; here it may take some tries, since the agent may not have a processor to look
+at the card in time."""
 
 STILL_S = 1.0
-"""Between two tries. The agent needs some audits of a process that stands still, and each takes
-a quarter of a second on a harsh card."""
+"""Seconds between two tries. The agent needs some audits of a process that makes no calls, and each
+takes a quarter of a second on a harsh card."""
 
 
 @pytest.fixture
@@ -49,9 +53,9 @@ def test_what_the_dead_had_the_living_can_have(crowd: Crowd) -> None:
 
 
 def await_all(crowd: Crowd, usable: float) -> None:
-    """Those who run can have what is `usable` in percent; try again until that is all of the limit,
-    and leave them alone in between: a process that never stands still keeps room for code that may
-    be its own."""
+    """Wait until the running programs can have all of the limit. `usable`: the percentage that they
+    can have now. They are left alone between the tries: a process that never pauses keeps room for
+    code that it may have loaded."""
     until = time.monotonic() + PATIENCE_S
     while usable < USABLE:
         assert time.monotonic() < until, f"{usable} % of the limit can be had"

@@ -1,6 +1,6 @@
-"""Handles that one thread destroys, and captures that it makes, while others are at it.
+"""Handles that one thread destroys, and captures that it makes, while other threads use them.
 
-The simulated driver ends who uses what is destroyed, as a driver would crash.
+The simulated driver ends a process that uses a destroyed handle, as a driver would crash.
 """
 
 from __future__ import annotations

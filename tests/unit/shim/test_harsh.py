@@ -38,19 +38,19 @@ def container(
 
 
 def test_a_full_queue_of_one_thread_holds_up_no_other(container: Container) -> None:
-    """Which has to work before the queue can get shorter."""
+    """The other has to work before the queue can get shorter."""
     run(container, "crowded")
 
 
 def test_an_error_that_stays_costs_its_context_only(container: Container) -> None:
-    """What the context held is free again, and can be had."""
+    """What the context held is free again, and can be allocated."""
     run(container, "an_error_of_a_kernel_stays_until_its_context_ends")
     with Shell(container.env) as shell:
         wait_for("the whole limit", lambda: _can_have(shell, LIMIT - CONTEXT))
 
 
 def test_what_the_driver_cannot_give_in_one_piece_is_not_charged(container: Container) -> None:
-    """Within the limit, but scattered over the card."""
+    """The memory is within the limit, but scattered over the card."""
     card = container.machine.cards[0]
     with Shell(container.env) as shell:
         assert _can_have(shell, LIMIT - CONTEXT)

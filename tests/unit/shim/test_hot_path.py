@@ -1,4 +1,4 @@
-"""What programs call all the time makes no system call: whoever makes one dies of it."""
+"""What programs call all the time makes no system call: a process that makes one is killed."""
 
 from __future__ import annotations
 

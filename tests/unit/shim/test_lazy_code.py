@@ -1,4 +1,5 @@
-"""Code that comes when it is first used, with the node agent's part: no limit is ever passed."""
+"""Code that is loaded when it is first used, with the node agent's part: no limit is ever
+exceeded."""
 
 from __future__ import annotations
 

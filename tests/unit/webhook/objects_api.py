@@ -1,4 +1,4 @@
-"""An API server that keeps objects and their versions, for those who read and write a few."""
+"""An API server that keeps objects and their versions, for code that reads and writes a few."""
 
 import copy
 from dataclasses import dataclass, field

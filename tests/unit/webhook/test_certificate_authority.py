@@ -1,4 +1,4 @@
-"""Certificates are renewed long before they end, and trusted before they are shown."""
+"""Certificates are renewed long before they end, and trusted before they are used."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -137,8 +137,8 @@ def test_a_long_service_name() -> None:
 
 
 def test_six_years_without_a_gap(bundle: Bundle) -> None:
-    """Looked after every other day, what is shown is always signed by what was trusted two days
-    ago, and never near its end."""
+    """With a look every other day, the certificate in use is always signed by an authority that was
+    trusted two days ago, and is never near its end."""
     now, trusted = START, bundle.authorities
     for _ in range(365 * 3):
         now += timedelta(days=2)

@@ -1,4 +1,4 @@
-"""What a share pod becomes on its way in, and what keeps it out."""
+"""How admission changes a share pod, and for what it refuses one."""
 
 import pytest
 
@@ -85,7 +85,7 @@ def test_what_is_not_ours_is_left_alone(key: str) -> None:
 
 
 def test_a_quota_of_a_pool_that_is_not_there_is_named() -> None:
-    """Rather than the profiles of a pool of which the namespace has no quota."""
+    """Instead of the profiles of a pool of which the namespace has no quota."""
     (sentence,) = decide(asking("mizar.share/gpu.3"), own=("nosuch",)).refusals
     assert "there is no pool 'nosuch', which a GPUQuota of the namespace names" in sentence
     (sentence,) = decide(asking("mizar.share/gpu.3"), own=("default", "nosuch")).refusals
@@ -179,7 +179,7 @@ def test_a_misspelt_name_of_a_pool_with_another_prefix() -> None:
 
 
 def test_what_was_misspelt_before_does_not_hold_up_an_update() -> None:
-    """Nobody can mend a pod; and whoever mends a template sends the right name."""
+    """A pod cannot be corrected, and a corrected template has the right name."""
     assert decide(asking("mizar.share/gpu"), old=asking("mizar.share/gpu")) == Decision()
 
 
@@ -312,7 +312,7 @@ def test_the_pool_that_the_namespaces_quota_names_decides() -> None:
 
 
 def test_a_pool_called_like_a_tenants_resource_takes_nothing_from_the_tenant() -> None:
-    # The first by name, and the one that the namespace's quota names: neither helps it.
+    # Neither the first pool by name nor the one that the namespace's quota names helps the pod.
     odd = pool("a", resourcePrefix="team-a.mizar.share")
     for own in ((), ("a",)):
         assert patched(asking(MINE), decide(asking(MINE), pool(), odd, own=own)) == asking(MINE)
@@ -350,7 +350,7 @@ class TestUpdates:
 
     @pytest.mark.parametrize("key", ["team-b.mizar.share/gpu.2", "mizar.share/gpu.99"])
     def test_what_is_wrong_already_may_stay(self, key: str) -> None:
-        """Or its finalizers and labels could never change again."""
+        """Otherwise the pod's finalizers and labels could never change again."""
         assert decide(asking(key), old=asking(key)) == Decision()
 
     def test_new_wrongs_are_refused(self) -> None:

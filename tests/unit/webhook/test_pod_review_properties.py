@@ -1,4 +1,4 @@
-"""What holds for every pod, whatever is in it."""
+"""What holds for every pod, whatever it contains."""
 
 from collections import Counter
 
@@ -71,7 +71,7 @@ def note(decision: Decision) -> Decision:
 
 
 def foreign_entries(spec: Object) -> list[tuple[str, int, str, str, str]]:
-    """All entries that have nothing to do with a pool."""
+    """All entries that no pool is concerned with."""
     return sorted(
         (kind, at, section, key, amount)
         for kind, listed in spec.items()
@@ -134,7 +134,7 @@ def test_whoever_gets_devices_has_the_label(spec: Object, labels: dict[str, str]
 @effort(60)
 @given(specs)
 def test_amounts_stay_where_they_are(spec: Object) -> None:
-    """Of each container, in requests and in limits."""
+    """The amounts of each container, in requests and in limits, stay."""
 
     def amounts(one: Object) -> list[tuple[object, ...]]:
         return sorted((*ask.path, ask.parsed.profile, ask.amount) for ask in device_requests(one))
@@ -145,8 +145,8 @@ def test_amounts_stay_where_they_are(spec: Object) -> None:
 
 
 def test_there_are_patches_to_look_at() -> None:
-    """As many as can be, and of pods of several containers: the same pods each time, since chance
-    must not decide whether this passes."""
+    """There are as many as possible, and from pods of several containers. The pods are the same
+    each time, since chance must not decide whether this test passes."""
     keys = Counter[int]()
 
     @settings(max_examples=60, derandomize=True, database=None, deadline=None)

@@ -70,7 +70,7 @@ def trusted(objects: Objects) -> set[bytes]:
 
 
 def shown(replica: Replica) -> bytes:
-    """What the replica serves with, as PEM."""
+    """The certificate with which the replica serves, as PEM."""
     assert replica.self_signed._bundle is not None
     return replica.self_signed._bundle.certificate_pem
 
@@ -254,7 +254,7 @@ async def test_a_new_authority_is_trusted_before_it_signs() -> None:
 
 
 def test_replicas_whose_clocks_are_months_apart_renew_ever_more_seldom() -> None:
-    """Each finds what the other has made due."""
+    """Each replica finds the renewal that the other has made."""
     api, renewals = MemoryApi(), list[Ref]()
     api.put({"apiVersion": "v1", "kind": "Secret", "metadata": named("w")})
     for kind in (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS):

@@ -38,7 +38,7 @@ Json = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who stands still meanwhile has not run out of time."""
+    """On a busy machine, a read that takes long must not time out."""
     monkeypatch.setattr(cache, "READ_TIMEOUT_S", PATIENCE_S)
 
 
@@ -152,7 +152,8 @@ async def test_templates_are_patched_where_they_are(resource: Any, wrap: Any) ->
 async def test_an_api_server_keeps_its_connection_until_the_webhook_drains(
     review: Json, status: int
 ) -> None:
-    """Whatever the answer is: it would send the next review to a server that ends."""
+    """Whatever the answer is: otherwise the API server would send the next review to a server that
+    ends."""
     draining = False
     async with running(cluster(), draining=lambda: draining) as webhook:
         for draining in (False, True):

@@ -1,4 +1,4 @@
-"""What a pod that borrows cards becomes on its way in, and what keeps it out."""
+"""How admission changes a pod that borrows cards, and for what it refuses one."""
 
 from typing import Any
 
@@ -166,6 +166,6 @@ def test_an_update_that_asks_for_nothing_new_passes() -> None:
 
 
 def test_an_update_sets_no_gate() -> None:
-    """Kubernetes lets nobody set one later."""
+    """Kubernetes permits no scheduling gate to be added later."""
     paths = [one["path"] for one in decide(asking(SPOT), old=spec(container())).patch]
     assert paths == ["/metadata/labels"]
