@@ -1,7 +1,8 @@
 """The bench of compute shares: what its machinery does on any machine, however busy that is.
 
-Whether a share is what it should be is for the bench itself to say, which knows what the machine
-lost: `make bench AREA=compute`. Here is only that nobody has more, which holds also for who waits.
+Whether a share is as it should be, only the bench itself tells, which knows what time the machine
+lost: `make bench AREA=compute`. These tests show only that no container has more than its share,
+which also holds for one that waits.
 """
 
 import os
@@ -34,7 +35,8 @@ def _percent(work: Work) -> float:
 
 
 def test_the_work_of_each_tenant_is_recorded_and_nobody_has_more_than_the_share() -> None:
-    """Neither of one's own, nor hidden between other things or in what was granted."""
+    """Nobody has more by work of its own, by work hidden between other things, or by what was
+    granted."""
     late = Tenant((LOAD,), mode=None, wakes=WAKES / 1000)
     bare = Case("bare", (Tenant((LOAD,), mode=None), late))
     limited = [Case(load, (Tenant((load,), SHARE),)) for load in LIMITED]

@@ -8,7 +8,7 @@ from bench.spot.timeline import Look, Sleep, lendable_after, lent_percent, lent_
 
 
 def looks(*moments: str) -> list[Look]:
-    """One a second: "l" lendable, "b" borrowed (and so lendable too), "-" neither."""
+    """Looks, one a second: "l" lendable, "b" borrowed (and so lendable too), "-" neither."""
     return [Look(at, one in "lb", one == "b") for at, one in enumerate("".join(moments))]
 
 

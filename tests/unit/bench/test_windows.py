@@ -21,7 +21,7 @@ MS = 1_000_000
 
 
 def _work(*parts: tuple[int, float]) -> list[int]:
-    """So many milliseconds with such a share of each."""
+    """This many milliseconds, with this share of each."""
     return [round(share * MS) for length, share in parts for _ in range(length)]
 
 
@@ -59,7 +59,7 @@ def test_too_short_a_run_is_no_measurement() -> None:
 
 
 def test_a_control_that_was_recorded_a_moment_shorter_judges_all_the_same() -> None:
-    """Recordings are closed one after the other, the controls' first."""
+    """Recordings are closed one after the other, those of the controls first."""
     (control,), (work,) = as_long_as_all([[_work((1997, 1))], [_work((2000, 0.3))]])
     assert len(control) == len(work) == 1997
     assert settled_after(work, 30, 0, len(work), control) == 0

@@ -31,7 +31,7 @@ PROGRAMS = (
 
 
 def operator_settings(objects: list[Object]) -> OperatorSettings:
-    """As the operator reads the environment that its Deployment gives it."""
+    """The settings that the operator reads from the environment of its Deployment."""
     pod = pick(objects, "Deployment", "mizar-operator")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     with pytest.MonkeyPatch.context() as environment:
@@ -185,7 +185,8 @@ def test_the_webhook_may_look_for_the_classes_that_pools_name(
 
 
 def test_the_operator_only_reads_what_its_users_write(chart: Chart, default: list[Object]) -> None:
-    """But for a pool that it makes, or asks with whether the webhook is reached."""
+    """Except for a pool that it creates itself, or with which it asks whether the webhook is
+    reached."""
     without = chart.render(defaultPool={"create": False})
     for objects in (default, without):
         about = [
@@ -311,8 +312,8 @@ LOOKED_AT = {*CDI_DIRS, "/etc/nvidia-container-runtime"}
     ],
 )
 def test_what_the_agent_looks_at_is_mounted(chart: Chart, access: Object, wanted: set[str]) -> None:
-    """Of the runtime's socket the folder, since the runtime makes the socket anew. A node that has
-    a strategy of its own, `on-one`, has the mounts of all."""
+    """Of the runtime's socket, the folder is mounted, since the runtime makes the socket anew. A
+    node that has a strategy of its own, `on-one`, has the mounts of all strategies."""
     access = {**access, "nriSocket": "/run/other/nri.sock"}
     own = {"cardAccess": {"strategy": access.pop("on-one", "CDI")}}
     values = {"cardAccess": access, "overrides": [{"nodes": ["n"], "settings": own}]}
@@ -365,7 +366,7 @@ def test_folders_of_device_nodes_are_mounted_where_the_agent_looks(
 
 
 def test_device_nodes_of_a_driver_elsewhere_come_with_it(chart: Chart, tmp_path: Path) -> None:
-    """Its folder may be mounted later, when the driver's container starts."""
+    """The driver's folder may be mounted later, when the driver's container starts."""
     root = "/run/nvidia/driver"
     objects = chart.render(nodeagent={"driverRoot": root, "cardAccess": {"strategy": "Mounts"}})
     spec = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
@@ -385,7 +386,7 @@ def test_the_agent_is_privileged_where_the_values_say_so(chart: Chart) -> None:
 
 
 def agents_config(objects: list[Object], folder: Path) -> Config:
-    """As the agent reads what the chart tells all nodes."""
+    """The settings that the agent reads from what the chart gives all nodes."""
     file = folder / "nodeagent.yaml"
     file.write_text(pick(objects, "ConfigMap", "mizar-nodeagent")["data"][file.name])
     return read(Config, [f"--config={file}", "--node-name=n"])
@@ -493,7 +494,7 @@ def test_no_policy_refuses_everything_while_its_parameters_kind_is_unknown(
 
 
 def test_the_webhook_makes_no_secret_but_its_own(chart: Chart, default: list[Object]) -> None:
-    """RBAC cannot say so of a creation."""
+    """RBAC cannot limit a creation to a name."""
     policy = pick(default, "ValidatingAdmissionPolicy", "mizar-webhook")["spec"]
     (who,) = policy["matchConditions"]
     assert "'system:serviceaccount:mizar-system:mizar-webhook'" in who["expression"]
@@ -562,7 +563,8 @@ def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:
 
 
 def test_all_figures_of_a_node_agent_name_its_node(chart: Chart) -> None:
-    """An alert about its device plugins does; the others' figures are of no node."""
+    """An alert about the agent's device plugins names the node; the figures of the other programs
+    belong to no node."""
     named = {
         one["metadata"]["name"]: [
             (rule["sourceLabels"], rule["targetLabel"])

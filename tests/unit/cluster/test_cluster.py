@@ -8,7 +8,7 @@ from cluster.errors import CommandFailed, NotSupported
 
 @pytest.fixture
 def existing(tmp_path: Path) -> Cluster:
-    """A cluster known by its kubeconfig, with a kubectl that says what it was asked."""
+    """A cluster known by its kubeconfig, with a kubectl that prints its arguments."""
     kubectl = tmp_path / "kubectl"
     kubectl.write_text('#!/bin/sh\necho "$KUBECONFIG $*"; cat; [ "$1" != fail ]\n')
     kubectl.chmod(0o755)

@@ -10,7 +10,7 @@ Address = tuple[str, int]
 
 
 async def echo_upper(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answers all that it was sent, in capitals, once the sender has said that it is done."""
+    """Answers with all that it was sent, in capitals, once the sender has ended its part."""
     data = await reader.read()
     writer.write(data.upper())
     writer.write_eof()

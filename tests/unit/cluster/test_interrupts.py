@@ -9,7 +9,7 @@ from cluster.interrupts import Interrupted, interruptible_once
 
 @pytest.fixture(autouse=True)
 def heed_hangups() -> Iterator[None]:
-    """Also where the tests themselves were started by nohup."""
+    """Hangups are heeded, even where the tests themselves were started by nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)

@@ -47,7 +47,8 @@ def test_a_process_that_ignores_politeness_is_killed(layout: Layout) -> None:
 
 
 def test_a_process_whose_first_thread_has_ended_runs_while_another_does(layout: Layout) -> None:
-    """It has its ports for so long: who is killed with many threads ends so on a busy machine."""
+    """It has its ports until then. A process with many threads that is killed on a busy machine
+    ends like this."""
     program = (
         "import ctypes, threading, time\n"
         "threading.Thread(target=time.sleep, args=(60,)).start()\n"

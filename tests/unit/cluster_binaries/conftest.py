@@ -91,7 +91,7 @@ def cache_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReleaseServer]:
-    """A release server in the place of all official hosts."""
+    """A release server in place of all official hosts."""
     server = ReleaseServer()
     for host in (components.KUBERNETES_HOST, components.GITHUB, components.HELM_HOST):
         monkeypatch.setenv(host.variable, server.url)
@@ -101,7 +101,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ReleaseServer]:
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A server that takes connections and says nothing, in the place of Kubernetes' host."""
+    """A server that takes connections and sends nothing, in place of Kubernetes' host."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         monkeypatch.setenv(components.KUBERNETES_HOST.variable, url)

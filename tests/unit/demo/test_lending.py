@@ -1,4 +1,4 @@
-"""The demo's second act fails where what it shows does not hold."""
+"""The demo's second act fails where what it is to show does not happen."""
 
 from __future__ import annotations
 

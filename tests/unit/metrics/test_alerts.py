@@ -19,7 +19,7 @@ CASES = Path(__file__).with_name("alerts.yaml")
 
 @pytest.fixture(scope="session")
 def rules(chart: Chart) -> dict[str, Any]:
-    """As a file of Prometheus has them, and as a PrometheusRule has them in its spec."""
+    """The rules in the form of a Prometheus file, which a PrometheusRule has in its spec."""
     found: dict[str, Any] = pick(chart.render(metrics={"alerts": True}), "PrometheusRule", "mizar")
     return dict(found["spec"])
 

@@ -1,4 +1,5 @@
-"""The chart's dashboard: Grafana can import it, and each of its panels asks for what is there."""
+"""The chart's dashboard: Grafana can import it, and each of its panels asks for series that
+exist."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def test_its_folder_is_settable(chart: Chart) -> None:
 
 
 def test_it_can_be_imported_anywhere(board: Board) -> None:
-    """With an identity of its own and no data source of somebody's."""
+    """It has an identity of its own and names no particular data source."""
     assert board["id"] is None and board["uid"] and board["title"]
     assert board["schemaVersion"] >= 36
     named = {"prometheus": "${datasource}"}
@@ -83,7 +84,8 @@ def test_it_is_for_the_pools_nodes_and_namespaces_that_one_chooses(board: Board)
 
 
 def test_panels_are_filtered_by_what_one_chooses(board: Board) -> None:
-    """By all variables that are labels of their metrics, also where one chooses several."""
+    """By all variables that are labels of their metrics, even where the user chooses several
+    values."""
     known = all_documented()
     missing = [
         (title, metric, name)
@@ -143,8 +145,8 @@ def test_prometheus_understands_each_expression(
 
 
 def test_each_panel_shows_something(board: Board, promtool: Path, tmp_path: Path) -> None:
-    """Where the programs expose all that they can: no operator joins series that have nothing in
-    common."""
+    """The programs expose all that they can: no operator in an expression joins series that have
+    nothing in common."""
     assert empty_panels(promtool, tmp_path, board, series()) == set()
     assert empty_panels(promtool, tmp_path, board, ()) > {"Cards", "Quotas"}
 

@@ -1,5 +1,5 @@
-"""docs/metrics.md names what the three programs expose, no less and no more, and promtool finds
-nothing to say of their pages."""
+"""docs/metrics.md names exactly what the three programs expose, and promtool has no complaint about
+their pages."""
 
 from __future__ import annotations
 

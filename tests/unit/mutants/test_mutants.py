@@ -281,7 +281,7 @@ def _modules(*patterns: str) -> set[str]:
 
 
 def test_each_module_of_a_mutated_program_is_in_scope_or_left_out_for_a_reason() -> None:
-    """A folder within a folder as well."""
+    """Also modules in a folder within a folder."""
     judged = _modules(*(one for package in PACKAGES for one in package.modules))
     left_out = _modules(*(one for patterns, _ in LEFT_OUT for one in patterns))
     programs = {"/".join(one.split("/")[:2]) for one in judged}

@@ -1,4 +1,4 @@
-"""The list of faults that the shim's tests must notice: each can still be put where it belongs."""
+"""The list of faults that the shim's tests must notice: each can still be put into the code."""
 
 from __future__ import annotations
 

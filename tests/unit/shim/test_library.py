@@ -31,7 +31,7 @@ def test_exported_symbols(layout: dict[str, Any]) -> None:
 
 
 def test_needs_nothing_but_an_old_libc(layout: dict[str, Any]) -> None:
-    """Images older than ours must still start: CentOS 7 has glibc 2.17."""
+    """Images with older C libraries than the build's must still start: CentOS 7 has glibc 2.17."""
     assert re.findall(r"NEEDED.*\[(.*)\]", output("readelf", "-d", LIBRARY)) == ["libc.so.6"]
     versions = re.findall(r"GLIBC_(\d+)\.(\d+)", output("objdump", "-T", LIBRARY))
     assert max((int(major), int(minor)) for major, minor in versions) <= (2, 17)
@@ -60,7 +60,7 @@ HIDDEN += ["space", "space_deep", "spaces", "space_handle"]
 @pytest.mark.parametrize("library", ["linked", "asking"])
 @pytest.mark.parametrize("how", HIDDEN)
 def test_nothing_hides_from_the_limits(how: str, library: str, env: dict[str, str]) -> None:
-    """RTLD_DEEPBIND and dlmopen, in which a library does not see what was preloaded."""
+    """RTLD_DEEPBIND and dlmopen, by which a library does not see preloaded ones."""
     run("hidden", f"{library}.so", how, env=env)
 
 
@@ -78,8 +78,9 @@ sys.exit(3)
 
 
 def test_programs_without_cuda_are_left_alone(env: dict[str, str], slot: Slot) -> None:
-    """The limits are a pipe that nobody writes: whoever opens it hangs. Only their directory
-    and /proc are kept open, out of the program's way (shim/src/base/kept_directory.h)."""
+    """The limits file is a pipe to which nothing writes: a program that opens it hangs. Only the
+    file's directory and /proc are kept open, where they do not disturb the program
+    (shim/src/base/kept_directory.h)."""
     slot.limits.unlink()
     os.mkfifo(slot.limits)
     command = [sys.executable, "-I", "-W", "ignore", "-c", PROBE]

@@ -29,7 +29,8 @@ def agent(slot: Slot) -> Callable[[int], None]:
 
 
 def sees_at_once(shell: Shell, command: str, number: int, change: Callable[[], None]) -> bool:
-    """Whether nothing that the program, which was in a loop, began after the change missed it."""
+    """Whether everything that the program, which was in a loop, began after the change heeded
+    it."""
     shell(command, number)
     change()
     changed = time.monotonic_ns()
@@ -95,7 +96,7 @@ def test_up_and_down_take_effect_at_once(env: dict[str, str], slot: Slot) -> Non
 
 
 def test_what_others_took_on_the_containers_behalf(env: dict[str, str], slot: Slot) -> None:
-    """NVML says that the container holds 16 MiB more than it knows of."""
+    """NVML reports 16 MiB more for the container than the shim knows of."""
     with Shell(env) as shell:
         slot.set_live(0, "unaccounted_bytes", 16 * MIB, size=8)
         assert shell.alloc(49 * MIB) == OUT_OF_MEMORY
@@ -124,7 +125,7 @@ def test_a_damaged_change_leaves_the_last_good_one(env: dict[str, str], slot: Sl
 
 
 def test_a_damaged_change_leaves_devices_their_cards(env: dict[str, str], slot: Slot) -> None:
-    """Also those that nobody asked for since the last good one."""
+    """Also devices that no call has asked about since the last good limits."""
     with Shell(env) as shell:
         assert shell("use", 1).code == SUCCESS
         slot.set_limits(*slot.cards)

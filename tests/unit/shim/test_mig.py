@@ -1,4 +1,5 @@
-"""A container with a MIG device: its limits name the device, not the card that it is of."""
+"""A container with a MIG device: its limits name the device, not the card that the device is part
+of."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ print(json.dumps({
 
 
 class Container:
-    """Sees the second of two MIG devices, which its limits name."""
+    """A container that sees the second of two MIG devices, which its limits name."""
 
     def __init__(self, folder: Path, layout: dict[str, Any]) -> None:
         self.machine = simgpu.create(folder / "machine", cards=1, context_bytes=CONTEXT)
@@ -61,14 +62,14 @@ class Container:
         }
 
     def show(self, uuid: str) -> None:
-        """Give it the device nodes of a MIG device."""
+        """Give the container the device nodes of a MIG device."""
         nodes = next(one.nodes for one in self.machine.health() if one.uuid == uuid)
         for name in ("nvidiactl", *nodes):
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / name).touch()
 
     def ask(self) -> dict[str, Any]:
-        """What NVML says to a monitor in the container."""
+        """What NVML tells a monitor in the container."""
         command = [sys.executable, "-c", ASK]
         done = subprocess.run(
             command, env=self.env, capture_output=True, text=True, timeout=PATIENCE_S
@@ -104,7 +105,7 @@ def test_nvml_tells_of_the_container_on_it_and_nothing_of_the_card(container: Co
 
 
 def test_its_share_of_the_mig_devices_time(container: Container) -> None:
-    """The shim measures it, without NVML's word."""
+    """The shim measures it, without NVML."""
     container.slot.set_limits(Card(container.own, LIMIT, compute_mode=1, core_share=3000))
     (index,) = (one.index for one in container.machine.instances if one.uuid == container.own)
     command = [BUILD / "bench" / "load", "us_20"]
@@ -133,7 +134,7 @@ def working(container: Container, card: int, pid: int, least: int) -> tuple[int,
 
 
 def test_another_mig_device_of_the_card_is_refused(container: Container) -> None:
-    """One that a container got to see by mistake, as with a device node too many."""
+    """A device that a container sees by mistake, for example by one device node too many."""
     container.show(container.neighbour)
     with Shell({**container.env, "CUDA_VISIBLE_DEVICES": container.neighbour}) as shell:
         assert shell.alloc(MIB) != SUCCESS

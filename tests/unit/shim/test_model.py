@@ -40,7 +40,7 @@ choices = st.integers(0, 1 << 16)
 
 @dataclass
 class Memory:
-    """By handle: held as long as there are references to it or mappings of it."""
+    """Memory by handle: held as long as there are references to it or mappings of it."""
 
     size: int
     references: list[int]  # the shell's numbers of the handle
@@ -49,7 +49,7 @@ class Memory:
 
 @dataclass
 class Pool:
-    """Keeps what is freed until the program waits."""
+    """A pool, which keeps what is freed until the program waits."""
 
     live: dict[int, int] = field(default_factory=dict)
     kept: int = 0
@@ -101,7 +101,7 @@ def whole(size: int) -> int:
 
 
 class Accounting(RuleBasedStateMachine):
-    """One container: what the shim grants is what the model grants, whoever dies."""
+    """One container: the shim grants what the model grants, whichever process dies."""
 
     layout: dict[str, Any]
 
@@ -138,7 +138,8 @@ class Accounting(RuleBasedStateMachine):
     @precondition(lambda self: self.processes)
     @rule(which=choices, size=small)
     def take_small(self, which: int, size: int) -> None:
-        """A page is reserved before the address is known, and another where it reaches into it."""
+        """A page is reserved before the address is known, and another where the allocation reaches
+        into it."""
         process = self.pick(which)
         reserved = self.allows(PAGE)
         before = process.held()
@@ -212,7 +213,7 @@ class Accounting(RuleBasedStateMachine):
     @precondition(lambda self: self.processes)
     @rule(which=choices, size=pages)
     def take_pooled(self, which: int, size: int) -> None:
-        """It needs room under the limit, also where the pool could serve from what it keeps."""
+        """It needs room under the limit, even where the pool could serve it from what it keeps."""
         process = self.pick(which)
         if len(process.pool.live) == POOLED_MAX:
             return
@@ -268,7 +269,7 @@ class Accounting(RuleBasedStateMachine):
         answer = process.shell(how, size)
         assert answer.code == (SUCCESS if allowed else OUT_OF_MEMORY)
         if not allowed:
-            self.unsettled = 0  # nobody is refused before the dead are settled
+            self.unsettled = 0  # no allocation is refused before the dead processes are settled
         return answer.detail
 
     @precondition(lambda self: any(p.large or p.small for p in self.processes))

@@ -1,4 +1,4 @@
-"""NVML tells of the container alone: its memory, its processes, how busy it keeps a card."""
+"""NVML reports only the container: its memory, its processes, how busy it keeps a card."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_snippet(snippet: str, way: str, env: dict[str, str]) -> None:
 @pytest.mark.parametrize("pids", ["own", "host"])
 @pytest.mark.parametrize("snippet", METERED)
 def test_metered_time(snippet: str, pids: str, env: dict[str, str], slot: Slot) -> None:
-    """In a PID namespace of its own, a container is told PIDs that it does not know."""
+    """In a PID namespace of its own, a container gets PIDs that it does not know."""
     slot.set_limits(*(Card(card_uuid(i), 64 * MIB, compute_mode=1) for i in range(2)))
     run("nvml", snippet, "dlsym", env=env | ({"FAKE_HOST_PIDS": "1"} if pids == "host" else {}))
 
@@ -102,7 +102,7 @@ class Machine:
         )
 
     def ask(self) -> dict[str, Any]:
-        """What NVML says: by UUID, in NVML's order."""
+        """NVML's answers, by UUID, in NVML's order."""
         done = subprocess.run(
             [sys.executable, "-c", ASK],
             env=self.env,
@@ -169,7 +169,7 @@ def load(env: dict[str, str]) -> Iterator[int]:
 
 
 def await_busy(machine: Machine, least: int, most: int) -> None:
-    """Until the container is told that it keeps card 0 so busy, in percent."""
+    """Wait until NVML tells the container that it keeps card 0 this busy, in percent."""
     seen: list[int] = []
 
     def so_busy() -> bool:
@@ -180,7 +180,7 @@ def await_busy(machine: Machine, least: int, most: int) -> None:
 
 
 def bare(machine: Machine) -> dict[str, str]:
-    """A neighbour, of whom the container must not hear."""
+    """A neighbour, of which the container must not see anything."""
     return {name: value for name, value in machine.env.items() if name != "LD_PRELOAD"}
 
 
@@ -200,7 +200,8 @@ def test_a_neighbours_work_is_not_told_of(machine: Machine) -> None:
 
 
 def test_who_asks_for_the_first_time_is_told_of_what_was_done_before(machine: Machine) -> None:
-    """nvidia-smi asks once, and ends: whoever charges the time keeps the figure that it is told."""
+    """nvidia-smi asks once and ends: the process that charges the time keeps the figure that NVML
+    reports."""
     machine.slot.set_limits(
         Card(machine.uuids[0], 100 * MIB, compute_mode=1, core_share=5000),
     )

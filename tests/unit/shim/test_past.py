@@ -1,4 +1,5 @@
-"""Programs and libraries that a preloaded one may not reach: what happens, and who can see it."""
+"""Programs and libraries that a preloaded library may not reach: what happens to them, and who can
+see it."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def compile_past(compiler: str, *flags: str, to: Path) -> Path:
 
 
 def handshakes(slot: Slot) -> int:
-    """How many processes attached: what the node agent compares with who uses the card."""
+    """How many processes attached: the node agent compares that with the processes that use the
+    card."""
     at = slot.offset("mizar_usage.attached")
     return int.from_bytes(slot.usage.read_bytes()[at : at + 4], "little")
 
@@ -56,7 +58,7 @@ def test_a_program_that_is_reached(env: dict[str, str], slot: Slot) -> None:
 def test_a_static_program_makes_no_handshake(
     env: dict[str, str], slot: Slot, tmp_path: Path
 ) -> None:
-    """It runs as it does without the shim: glibc does not support a static program's dlopen."""
+    """It runs as without the shim: glibc does not support dlopen in a static program."""
     program = compile_past("cc", "-static", to=tmp_path / "static")
     bare = {name: value for name, value in env.items() if name != "LD_PRELOAD"}
     assert start(program, env).returncode == start(program, bare).returncode
@@ -67,7 +69,7 @@ def test_a_static_program_makes_no_handshake(
 def test_a_program_of_musl_makes_no_handshake(
     env: dict[str, str], slot: Slot, tmp_path: Path
 ) -> None:
-    """Nor has it a driver: NVIDIA's is made for glibc."""
+    """It has no driver either: NVIDIA's is made for glibc."""
     program = compile_past("musl-gcc", to=tmp_path / "musl")
     assert start(program, env).stdout == "no driver\n"
     assert handshakes(slot) == 0
@@ -99,7 +101,7 @@ def test_another_preloaded_library(order: str, env: dict[str, str], slot: Slot) 
 def test_a_program_with_a_second_driver_says_so(
     when: str, env: dict[str, str], slot: Slot, tmp_path: Path
 ) -> None:
-    """What it asks that one for has no limits: the node agent reports it."""
+    """What the program asks of the second driver has no limits: the node agent reports it."""
     second = str(tmp_path / "libcuda.so.1")
     shutil.copy(BUILD / "tests" / "fake" / "libcuda.so.1", second)
     done = run("past/second", second, when, env=env)

@@ -1,5 +1,5 @@
 """Processes of a container on one card: container_budget.c and process_turns.c of shim/src/time,
-called as they are."""
+called directly."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pure(layout: dict[str, Any]) -> ctypes.CDLL:
 
 
 def contend(pure: ctypes.CDLL, terms: Terms, piece: int) -> tuple[list[int], int]:
-    """What two did that always have work, and the longest that one waited."""
+    """The work of two processes that always have some, and the longest time that one waited."""
     did, waits = (c_uint64 * 2)(), (c_uint64 * 2)()
     pure.pure_contend(byref(terms), c_uint64(piece), c_uint64(SPAN), did, waits)
     return list(did), max(waits)

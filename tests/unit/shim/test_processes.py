@@ -25,7 +25,7 @@ from .slot import MIB, Card, Slot, card_uuid
 
 
 def wait_for_death(shell: Shell) -> None:
-    """Until the kernel is done with the process, which stays a zombie: nobody has reaped it yet."""
+    """Wait until the kernel is done with the process, which stays a zombie until it is reaped."""
     os.waitid(os.P_PID, shell.process.pid, os.WEXITED | os.WNOWAIT)
 
 
@@ -59,7 +59,7 @@ SYS_EXIT = {"x86_64": 60, "aarch64": 93}
 
 @contextmanager
 def half_ended() -> Iterator[subprocess.Popen[str]]:
-    """A process whose first thread has ended, and another not."""
+    """A process whose first thread has ended and another has not."""
     command = [sys.executable, "-c", HALF_ENDED % SYS_EXIT[platform.machine()]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -74,7 +74,8 @@ def half_ended() -> Iterator[subprocess.Popen[str]]:
 def test_what_a_process_had_stays_its_own_until_its_last_thread_has_ended(
     jailed: bool, env: dict[str, str], slot: Slot
 ) -> None:
-    """It may have let its slot go already, but not its memory: one without /proc knows, too."""
+    """It may have given up its slot already, but not its memory. This is known even to a process
+    without /proc."""
     with Shell(env) as one:
         assert one.alloc(40 * MIB) == SUCCESS
     with half_ended() as process:
@@ -238,7 +239,7 @@ def test_storm(storm: str, env: dict[str, str], slot: Slot) -> None:
 def test_forks_while_threads_allocate_and_launch(
     mode: int, env: dict[str, str], slot: Slot
 ) -> None:
-    """The children begin anew, or execute something else: none hangs, and no byte is lost."""
+    """The children begin anew, or execute another program: none hangs, and no byte is lost."""
     slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=mode))
     run("storm", "forks", str(times(30)), env=env)
     assert slot.used(0) == 0

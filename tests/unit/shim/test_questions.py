@@ -1,4 +1,5 @@
-"""What tests/gpu needs beside a card: else it would fail on the day that there is one."""
+"""Everything that tests/gpu needs, except a card: otherwise its tests would fail on the day that
+there is one."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ NOT_ASKED = {
     "cuDestroyExternalMemory": "takes memory of Vulkan or another such library",
     "cuIpcCloseMemHandle": "takes memory of another process",
 }
-"""What `questions captures` does not ask of what the shim calls beside captures, and why."""
+"""Calls of the shim about which `questions captures` does not ask, and why."""
 
 
 def ask(folder: Path, *arguments: str) -> list[list[str]]:

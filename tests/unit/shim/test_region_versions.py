@@ -23,7 +23,7 @@ WHO = limits_file.ContainerIdentity("team-a", "pod", "uid", "main", "slot")
 
 
 class Deployed:
-    """A container's two files, which no other hand than the node agent's own code writes."""
+    """A container's two files, which only the node agent's own code writes."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -41,12 +41,12 @@ class Deployed:
         usage_file.repair_header(self.usage, limits_file.version(self.limits))
 
     def versions(self) -> tuple[int, int]:
-        """As the files say: the limits', the usage's."""
+        """The versions in the files: the limits', the usage's."""
         limits, usage = self.limits.read_bytes(), self.usage.read_bytes()
         return int.from_bytes(limits[8:12], "little"), int.from_bytes(usage[8:12], "little")
 
     def has(self, memory: int) -> None:
-        """A program that starts in the container is limited to that."""
+        """Assert that a program that starts in the container has this limit."""
         with Shell(self.env) as shell:
             assert shell.free_and_total()[1] == memory
             assert shell.alloc(memory + MIB) == OUT_OF_MEMORY
@@ -61,7 +61,7 @@ def slot(tmp_path: Path, layout: dict[str, Any]) -> Deployed:
 
 
 def upgrade(monkeypatch: pytest.MonkeyPatch, *served: int) -> None:
-    """From here on, this is an agent of the next version, which serves these as well."""
+    """From here on the agent is of the next version, which serves these files as well."""
     monkeypatch.setattr(layout, "VERSION", LATER)
     monkeypatch.setattr(layout, "SERVED", frozenset({LATER, *served}))
 
@@ -84,7 +84,7 @@ def test_a_container_that_starts_again_after_an_upgrade_has_its_files_version(
     slot: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     upgrade(monkeypatch, layout.VERSION)
-    with slot.usage.open("r+b") as file:  # a tenant's, who guesses
+    with slot.usage.open("r+b") as file:  # a guess of the tenant's
         file.seek(8)
         file.write(LATER.to_bytes(4, "little"))
     slot.before_a_start()
@@ -96,7 +96,7 @@ def test_a_container_that_starts_again_after_an_upgrade_has_its_files_version(
 def test_who_runs_through_an_upgrade_keeps_its_share_of_time(
     slot: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its shim sees the agent's beat go on; test_time_slicer.py has the windows."""
+    """Its shim sees the agent's beat go on; test_time_slicer.py tests the windows."""
     clock = count(10**15, 10**8)
     upgrade(monkeypatch, layout.VERSION)
     slicer = TimeSlicer(
@@ -114,7 +114,8 @@ def test_who_runs_through_an_upgrade_keeps_its_share_of_time(
 def test_an_older_shim_takes_no_files_of_a_later_version(
     tmp_path: Path, slot: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As if a container had files that are not its shim's: no CUDA, rather than no limits."""
+    """A container may have files that are not of its shim's version: then there is no CUDA, rather
+    than no limits."""
     upgrade(monkeypatch)
     other = Deployed(tmp_path / "other")
     other.limit(64 * MIB)
@@ -128,7 +129,8 @@ def test_an_older_shim_takes_no_files_of_a_later_version(
 def test_files_that_an_agent_does_not_serve_stay_as_they_are(
     slot: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is two versions ahead, or was rolled back: the container keeps the limits that it has."""
+    """The agent is two versions ahead, or was rolled back: the container keeps the limits that it
+    has."""
     with Shell(slot.env) as shell:
         assert shell.alloc(40 * MIB) == SUCCESS
         upgrade(monkeypatch)
@@ -147,7 +149,7 @@ def test_files_that_an_agent_does_not_serve_stay_as_they_are(
 
 
 def test_limits_that_an_agent_before_made_without_a_version_get_its_own(tmp_path: Path) -> None:
-    """Of zeros alone, until the container started."""
+    """They consist of zeros until the container starts."""
     path = tmp_path / "limits"
     path.write_bytes(bytes(layout.LIMITS_SIZE))
     assert limits_file.version(path) == layout.VERSION
@@ -178,7 +180,7 @@ def overlap(layout: dict[str, Any], name: str, place: list[int]) -> bool:
 
 
 def broken(frozen: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What is not as it was, and what new fields lie in what was not reserved."""
+    """The fields that changed, and the new fields that are not in reserved bytes."""
     kinds = ("magic", "constants", "sizes", "fields")
     wrong = {
         name for kind in kinds for name, one in frozen[kind].items() if now[kind].get(name) != one

@@ -55,7 +55,8 @@ class Call(NamedTuple):
     symbol: str
 
     def is_the_programs(self) -> bool:
-        """Whether the program called it: in the wrapper of that name, or a macro for many."""
+        """Whether the call is the program's own: it is in the wrapper of that name, or in a macro
+        for many."""
         here = SHARED.get(self.symbol, self.symbol)
         own = re.match(rf"\w+ CUresult (?:{self.symbol}|{here})\(", self.head)
         many = self.head.startswith("#define") and self.symbol == "symbol"

@@ -46,7 +46,7 @@ def preload(sanitizer: str) -> dict[str, str]:
 def check(
     sanitizer: str, slot: Slot, *command: str, metered: bool = False, more: bool = False
 ) -> None:
-    """`more`: than the card has is allowed."""
+    """Run a program. `more`: whether it may be given more than the card has."""
     slot.set_limits(
         Card(card_uuid(0), 64 * MIB, memory_mode=int(more), compute_mode=int(metered)),
         Card(card_uuid(1), 32 * MIB, compute_mode=int(metered)),
@@ -126,7 +126,8 @@ def test_damaged_regions(when: str, slot: Slot) -> None:
 
 @contextmanager
 def looked_at(slot: Slot) -> Iterator[None]:
-    """Somebody asks NVML all the time: who has no room left waits for that, and for no more."""
+    """NVML is asked all the time: an allocation without room waits for that, and for nothing
+    else."""
     enough = threading.Event()
 
     def look() -> None:

@@ -1,4 +1,5 @@
-"""Shares of a card's time under the shim: what the node agent tells, and every kind of stream."""
+"""Shares of a card's time under the shim: by what the node agent writes, and for every kind of
+stream."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ STREAMS = {
 
 @contextmanager
 def _agent(containers: list[Container]) -> Iterator[None]:
-    """A node agent that lives: its beat counts up."""
+    """A node agent that is alive: its beat counts up."""
     dead = threading.Event()
 
     def live() -> None:
@@ -107,7 +108,8 @@ def test_a_launch_shows_that_the_container_wants_the_card(
 def test_who_has_lost_the_card_starts_nothing_more(
     tmp_path: Path, layout: dict[str, Any], mode: int
 ) -> None:
-    """Without an agent that lives, and although nothing was limited before; it may go on later."""
+    """This holds without a living agent, and although nothing was limited before; the container may
+    go on later."""
     with Containers(tmp_path, layout, cards=1) as containers:
         one = containers.add(mode, 100)
         one.start("bench/load", "us_200")

@@ -67,7 +67,8 @@ class Container:
                 process.kill()
 
     def used(self) -> int:
-        """What the card says; read again where a death in between made it count twice."""
+        """The bytes that the card counts; they are read again where a death in between made them
+        count twice."""
         used = self.machine.cards[0].used
         return used if used <= LIMIT else self.machine.cards[0].used
 
@@ -100,7 +101,7 @@ KINDS = ["COPY_TO_DEVICE", "COPY_TO_HOST", "COPY_DEVICES", "COPY_OTHER", "MEMSET
 
 @contextmanager
 def generous(folder: Path, layout: dict[str, Any], metered: bool) -> Iterator[Snippets]:
-    """A machine on whose clock nobody waits, and a container that may have all of it."""
+    """A machine on whose clock no process waits, and a container that may have all of it."""
     with simgpu.create(folder / "machine", cards=2, clock="stepped", switch_ns=0) as machine:
         slot = Slot(folder / "slot", layout)
         mode = int(metered)
@@ -119,7 +120,7 @@ class Snippets:
     env: dict[str, str]
 
     def run(self, name: str, loading: str = "EAGER") -> str:
-        """What it says that is otherwise; nothing if all is as without the shim."""
+        """What the snippet prints that differs; nothing if all is as without the shim."""
         command, env = [self.program, name], self.env | {"CUDA_MODULE_LOADING": loading}
         done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE_S)
         assert (done.returncode == 0) == (done.stderr == "")
@@ -170,7 +171,7 @@ def test_the_driver_does_what_it_does_without_the_shim(snippet: str, snippets: S
 def test_code_comes_as_without_the_shim(
     snippet: str, metered: bool, tmp_path: Path, layout: dict[str, Any]
 ) -> None:
-    """But room is kept for it, and nobody here says that it has come."""
+    """But room is kept for the code, and nothing reports here that the code has come."""
     finds_room = r".*: cuLaunchKernel\(.*\) is 0, not 2\n"
     with generous(tmp_path, layout, metered) as snippets:
         assert re.fullmatch(f"({OTHERWISE}|{finds_room})?", snippets.run(snippet, "LAZY"))
@@ -202,7 +203,7 @@ BOUNDED = ["create", "array"]
 
 @contextmanager
 def oversubscribed(container: Container, neighbour: int) -> Iterator[Shell]:
-    """A program that may have more than the card, of which somebody else has `neighbour` bytes."""
+    """A program that may have more than the card, of which a neighbour has `neighbour` bytes."""
     card = container.machine.cards[0]
     limit = card.total - neighbour + LIMIT
     container.slot.set_limits(Card(card.uuid, limit, memory_mode=1, context_bytes=CONTEXT))
@@ -213,7 +214,7 @@ def oversubscribed(container: Container, neighbour: int) -> Iterator[Shell]:
 
 
 def take_all(shell: Shell, way: str) -> int:
-    """Takes until it is refused; how often it was not."""
+    """Allocate until an allocation is refused; returns how many were not."""
     times = 0
     while (code := shell(way, STEP).code) == SUCCESS:
         times += 1
@@ -253,7 +254,7 @@ def test_what_has_no_stand_in_is_bounded_by_the_card(way: str, container: Contai
 
 @pytest.mark.parametrize("mode", ["EAGER", "LAZY"])
 def test_code_is_charged_where_it_comes_when_it_is_loaded(mode: str, container: Container) -> None:
-    """Drivers load a kernel when it is first asked for. Then NVML alone tells of its code."""
+    """Drivers load a kernel when it is first asked for. From then on only NVML shows its code."""
     command, env = BUILD / "bench" / "load", container.env | {"CUDA_MODULE_LOADING": mode}
     pipe = subprocess.PIPE
     with subprocess.Popen([command, "us_20"], env=env, stdin=pipe, stdout=pipe) as process:

@@ -1,4 +1,4 @@
-"""`make soak` in seconds: what minutes of it look for is looked for here too."""
+"""`make soak` in seconds: it looks for the same faults as the run of minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What may hold a stream up without being work: it reaches the driver, and nobody pays for it."""
+"""Calls that may hold a stream up without being work: they reach the driver, and are not
+charged."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def test_what_was_granted_ends_at_a_stall(cards: int, env: dict[str, str], slot:
 
 
 def test_a_kernel_that_waits_for_the_next_launch_gets_it(env: dict[str, str], slot: Slot) -> None:
-    """As kernels do that talk to one another: what is on the card would never end."""
+    """Kernels that communicate do so: without the next launch the kernel on the card would never
+    end."""
     for mode, share in ((1, 10000), (1, 5000)):
         slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=mode, core_share=share))
         run("stalls", "begun", "dlsym", env=env)

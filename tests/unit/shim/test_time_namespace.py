@@ -1,4 +1,4 @@
-"""Windows are told by the node's clock, which a container's time namespace may shift."""
+"""Windows are in terms of the node's clock, which a container's time namespace may shift."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ print(clock_now())
 """
 AHEAD_S = 1000
 NEAR_S = 100
-"""What starting a program may take."""
+"""Seconds that the start of a program may take."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The arithmetic of GPU time: shim/src/time/token_bucket.c and moments.c, called as they are."""
+"""The arithmetic of GPU time: shim/src/time/token_bucket.c and moments.c, called directly."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def windows(draw: st.DrawFn, shortest: int = 1_000) -> tuple[int, int, int]:
 def greedy(
     pure: ctypes.CDLL, terms: Terms, pieces: list[int], start: int, end: int, paid: int = 0
 ) -> list[tuple[int, int]]:
-    """Whoever always has work: when each piece was on the card. The card is its own."""
+    """A container that always has work: when each piece was on the card, which the container has
+    for itself."""
     now = free = start
     done = list[tuple[int, int]]()
     for number in range(10**6):

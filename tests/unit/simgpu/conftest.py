@@ -26,7 +26,7 @@ def stepped(snippets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture
 def bench(snippets: Path, tmp_path: Path) -> Iterator[Bench]:
-    """A machine of the test's own, on whose clock only the test turns."""
+    """A machine of the test's own, whose clock only the test moves."""
     bench = Bench(simgpu.create(tmp_path / "machine", clock="manual"), snippets)
     yield bench
     bench.end()

@@ -19,7 +19,8 @@ from cuda_headers import Package, fetch, packages  # noqa: E402
 
 
 def _wanted(path: Path) -> bool:
-    """Flat: these headers name one another without a folder, but for crt/."""
+    """The wanted headers, in one folder: they name one another without a folder, except for
+    crt/."""
     library = path.name.startswith("libcudart") or path.name == "libculibos.a"
     return library or (path.suffix == ".h" and path.parent.name == "include")
 

@@ -77,17 +77,17 @@ class Bench:
         )
 
     def run(self, *command: str, **more: str) -> str:
-        """The output of a snippet; its standard error is the test's failure."""
+        """The output of a snippet; anything on its standard error fails the test."""
         done = self.call(self.snippets, *command, **more)
         assert done.returncode == 0, f"{' '.join(command)}: {done.returncode}\n{done.stderr}"
         return done.stdout
 
     def start(self, *command: str, **more: str) -> subprocess.Popen[str]:
-        """A snippet that goes on; ended with the test."""
+        """A snippet that goes on running; it is ended with the test."""
         return self._start(str(self.snippets), *command, **more)
 
     def start_python(self, code: str) -> subprocess.Popen[str]:
-        """A Python program that goes on; ended with the test."""
+        """A Python program that goes on running; it is ended with the test."""
         return self._start(sys.executable, "-c", code)
 
     def _start(self, *command: str, **more: str) -> subprocess.Popen[str]:

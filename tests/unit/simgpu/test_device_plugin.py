@@ -1,4 +1,4 @@
-"""The stand-in for the NVIDIA device plugin, before a kubelet made of grpc."""
+"""The stand-in for the NVIDIA device plugin, with a kubelet that a test makes of grpc."""
 
 import asyncio
 import contextlib

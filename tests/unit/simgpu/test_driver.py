@@ -1,4 +1,4 @@
-"""The simulated driver, one snippet of C for each thing that it promises."""
+"""The simulated driver: one snippet of C for each thing that it promises."""
 
 import pytest
 

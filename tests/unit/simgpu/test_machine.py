@@ -329,7 +329,7 @@ def test_the_command_line_shows_and_breaks_cards(
 
 
 def test_cards_are_numbered_anew(bench: Bench) -> None:
-    """What a process sees through a device node is another card then; no card moves on the bus."""
+    """Then a process sees another card through its device node; no card moves on the bus."""
     machine, node = bench.machine, bench.machine.directory / "dev" / "nvidia1"
     first, second = (card.uuid for card in machine.cards)
     look = (
@@ -344,7 +344,8 @@ def test_cards_are_numbered_anew(bench: Bench) -> None:
 
 
 def test_a_card_comes_back_by_a_number_that_was_free(bench: Bench) -> None:
-    """Who has the device node of its old number sees it no more."""
+    """A process that has the device node of the card's old number does not see the card any
+    more."""
     machine, dev = bench.machine, bench.machine.directory / "dev"
     first, second = (card.uuid for card in machine.cards)
     look = (

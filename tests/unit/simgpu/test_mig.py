@@ -35,7 +35,7 @@ def divided(bench: Bench) -> Iterator[tuple[Bench, list[str]]]:
 
 
 def _visible(bench: Bench, *names: str) -> dict[str, str]:
-    """The environment of a process with these device nodes alone."""
+    """The environment of a process that has only these device nodes."""
     folder = bench.machine.directory / "dev-of-one"
     for name in ("nvidiactl", *names):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

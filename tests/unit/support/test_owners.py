@@ -108,7 +108,7 @@ WITHDRAWN = (
 
 
 def told(*looks: Look, every: float = 1.0) -> frozenset[str]:
-    """What the last of these looks tells of withdrawals."""
+    """What the last of these looks reports about withdrawals."""
     withdrawals = Withdrawals()
     found: frozenset[str] = frozenset()
     for number, one in enumerate(looks):
@@ -117,7 +117,7 @@ def told(*looks: Look, every: float = 1.0) -> frozenset[str]:
 
 
 def test_a_resource_that_is_withdrawn_for_long_is_noticed() -> None:
-    """Though a tenant has no other devices there."""
+    """It is noticed although the tenant has no other devices there."""
     assert told(OFFERED, *[SERVED] * 90) == set()
     assert told(OFFERED, *[SERVED] * 91) == {WITHDRAWN}
     assert told(*[SERVED] * 91) == {WITHDRAWN}, "it may never have been offered"

@@ -1,4 +1,5 @@
-"""A test that waits where no signal reaches it ends the run, which says where it waits."""
+"""A test that waits where no signal reaches it ends the run, and the output shows where it
+waits."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The watcher beside the end-to-end tests tells when it has not watched."""
+"""The watcher that runs beside the end-to-end tests reports when it has not watched."""
 
 from __future__ import annotations
 
