@@ -365,7 +365,8 @@ def _waking(kind: str, how: str) -> Case:
 
 
 def _below() -> tuple[list[Figure], Details]:
-    """Who uses less than its share is not slowed. One case at a time: these need a processor."""
+    """A container that uses less than its share is not slowed. One case runs at a time: these need
+    a processor."""
     rows, ratios = [], []
     for load in BELOW:
         tenants = (Tenant((load,), 50, None), Tenant((load,), 50))
@@ -511,7 +512,7 @@ class _Found:
         return _worst(f"{name}_{unit}", self._values[name], unit, goal, worst)
 
     def erratic(self, title: str, names: Sequence[str]) -> Figure:
-        """The worst of several figures together, of work that nobody can foresee."""
+        """The worst of several figures together, of work that cannot be foreseen."""
         values = [value for name in names for value in self._erratic[name]]
         return _worst(f"erratic_{title}_error_points", values, "points")
 

@@ -64,7 +64,7 @@ def _measure_on(up: Cluster) -> tuple[Samples, int, Samples]:
 
 
 def _prepare(kube: Kube) -> None:
-    """Two tenants: one whose shadow pod is kept warm, one whose is reaped at once."""
+    """Two tenants: one whose shadow pod is kept ready, one whose shadow pod is reaped at once."""
     for tenant, minimum, idle in ((WARM, 1, 3600), (COLD, 0, 1)):
         profile = {"devices": 2, "min": minimum, "max": 1}
         kube.apply(objects.namespace(tenant), objects.pool(tenant, idleTimeoutSeconds=idle))

@@ -1,4 +1,4 @@
-"""Who is who in a cluster: the certificates and kubeconfigs of its components."""
+"""The identities in a cluster: certificates and kubeconfigs of its components."""
 
 from __future__ import annotations
 

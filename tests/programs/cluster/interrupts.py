@@ -12,7 +12,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody asked to stop."""
+    """The user asked the program to stop."""
 
 
 def _under_nohup(number: signal.Signals) -> bool:

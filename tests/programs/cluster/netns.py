@@ -30,7 +30,7 @@ def _connect(pid: int, port: int, timeout: float) -> socket.socket:
 
 
 def healthy(holder: Process, port: int, path: str = "/healthz") -> bool:
-    """Whether a program on a node answers this path with 200; OSError when nobody listens."""
+    """Whether a program on a node answers this path with 200; OSError when no program listens."""
     client = http.client.HTTPConnection("127.0.0.1", port)
     client.sock = connect(holder, port)
     try:

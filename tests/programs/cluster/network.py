@@ -23,7 +23,7 @@ def first_node(nodes: int) -> list[str]:
         f"link add {BRIDGE} type bridge",
         f"addr add {node_ip(1)}/{NODE_NET.prefixlen} dev {BRIDGE}",
         f"link set {BRIDGE} up",
-        # A cluster IP is only rewritten for who finds a route to it.
+        # A cluster IP is rewritten only for a program that finds a route to it.
         f"route add default dev {BRIDGE}",
         *_pod_routes(1, nodes),
     ]

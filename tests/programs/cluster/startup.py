@@ -109,7 +109,7 @@ class Startup:
         self._start("etcd", control_plane.etcd(self._layout.etcd))
         arguments = control_plane.api_server(self._credentials)
         if self._spec.api_only:
-            # Nobody makes service accounts, which pods could otherwise not do without.
+            # No controller makes service accounts, without which pods could not be created.
             arguments.append("--disable-admission-plugins=ServiceAccount")
         self._start(control_plane.API_SERVER, arguments)
         for node in [] if self._spec.api_only else self._nodes:

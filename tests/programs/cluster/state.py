@@ -1,4 +1,4 @@
-"""What is known of a cluster on disk, and who may change it."""
+"""What is known of a cluster on disk, and which command may change it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def locked(layout: Layout) -> Iterator[None]:
 
 
 def is_locked(layout: Layout) -> bool:
-    """Whether somebody is making or removing this cluster now."""
+    """Whether a command is making or removing this cluster now."""
     with socket.socket(socket.AF_UNIX) as caller:
         caller.setblocking(False)
         return caller.connect_ex(_lock(layout)) in (0, errno.EAGAIN)  # or many have asked

@@ -22,7 +22,7 @@ class BadList(Exception):
 
 @dataclass(frozen=True)
 class Entry:
-    """A mutation that nobody needs to notice."""
+    """A mutation that no test needs to notice."""
 
     module: str
     was: str

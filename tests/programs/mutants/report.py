@@ -99,7 +99,7 @@ class Outcome:
 
     @property
     def left(self) -> list[Mutation]:
-        """Who was not noticed."""
+        """The mutations that no test noticed."""
         unnoticed = (Fate.SURVIVED, Fate.NOT_COVERED)
         found = [mutation for mutation, fate in self.fates.items() if fate in unnoticed]
         return sorted(found, key=lambda one: (one.module, one.line, one.now))
@@ -126,7 +126,7 @@ class Outcome:
         return path
 
     def print(self) -> None:
-        """The table, who is left, and what is wrong with the list."""
+        """Print the table, the mutations that are left, and what is wrong with the list."""
         console = Console(
             highlight=False, emoji=False, soft_wrap=True, width=None if os.isatty(1) else WIDTH
         )

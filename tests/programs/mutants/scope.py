@@ -114,7 +114,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
         "certificates and serving: end-to-end tests",
     ),
 )
-"""The other modules of these programs, and why nobody judges their tests here."""
+"""The other modules of these programs, and why their tests are not judged here."""
 
 
 @dataclass(frozen=True)

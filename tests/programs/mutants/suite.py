@@ -48,11 +48,11 @@ class Coverage:
     """What the tests do when there is no fault."""
 
     tests: dict[Statement, list[int]] = field(default_factory=dict)
-    """Numbers of those who run a statement."""
+    """Numbers of the tests that run a statement."""
     seconds: list[float] = field(default_factory=list)
     """Of each test."""
     failed: list[int] = field(default_factory=list)
-    """Who fail even so."""
+    """Tests that fail even without a fault."""
 
 
 class Suite:
@@ -99,8 +99,8 @@ class Suite:
         return 0
 
     def tests_of(self, mutation: Mutation) -> list[int]:
-        """Who run the changed statement: first who noticed others of the function, then the
-        quick ones."""
+        """The tests that run the changed statement: first those that noticed other faults of the
+        function, then the quick ones."""
         killers = self._killers.get((mutation.module, mutation.function), Counter())
         found = set(self.coverage.tests.get((mutation.module, mutation.statement), ()))
         seconds = self.coverage.seconds
@@ -109,7 +109,8 @@ class Suite:
         )
 
     def try_out(self, mutation: Mutation, pipe: int) -> int:
-        """Plant the fault and run who may notice it, until one does. For a process of its own."""
+        """Plant the fault and run the tests that may notice it, until one does. For a process of
+        its own."""
         tests = self.tests_of(mutation)
         if not tests:
             return Fate.NOT_COVERED
@@ -128,7 +129,8 @@ class Suite:
         faulthandler.dump_traceback_later(SLACK_S + seconds, exit=True, file=self._null)
 
     def noticed(self, mutation: Mutation, words: bytes) -> str | None:
-        """Who said so in these words that a try-out wrote, and will be asked first next time."""
+        """The test that noticed the fault, by the words that a try-out wrote; it is tried first the
+        next time."""
         if not words:
             return None
         number = int(words)

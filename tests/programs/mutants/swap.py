@@ -1,7 +1,7 @@
 """Functions that are loaded already get other code: a fault, or probes that tell what is run.
 
-The modules stay as they were imported, so nothing is imported again, and whoever holds a function
-(a decorator, a property, another module) runs its new code.
+The modules stay as they were imported, so nothing is imported again, and everything that holds a
+function (a decorator, a property, another module) runs its new code.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def compiled(extra: tuple[str, ...] = ()) -> Path:
         draft.chmod(0o755)
         draft.rename(done)
     except OSError:
-        if not done.is_dir():  # else somebody else was faster with the same
+        if not done.is_dir():  # else another process was faster with the same
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)

@@ -340,9 +340,12 @@ class Machine:
         return Recording(self.admin, card, seconds)
 
     def watch(self, card: int, most: int) -> None:
-        """From now on, look at every allocation whether processes hold more than `most` bytes
-        together, those who die as well until the card has their memory back; 0 ends it. Who began
-        with SIMGPU_UNWATCHED is left out. Forgets what was seen before."""
+        """From now on, check at every allocation whether processes hold more than `most` bytes
+        together; 0 ends it.
+
+        Processes that die count until the card has their memory back. Processes that began with
+        SIMGPU_UNWATCHED are left out. What was seen before is forgotten.
+        """
         for field, value in (("watch_bytes", most), ("over_bytes", 0), ("over_count", 0)):
             self.admin.set_number(card, field, value)
 
@@ -401,8 +404,8 @@ class Machine:
         )
 
     def is_locked(self) -> bool:
-        """Whether a process is in the middle of something on a card just now: who stops it there
-        stops whoever looks at the card as well."""
+        """Whether a process is in the middle of something on a card just now: a process that is
+        stopped there also stops every process that looks at the card."""
         return any(self.admin.is_locked(card) for card in self._numbers())
 
     def processes(self, card: int) -> dict[int, Process]:
@@ -411,8 +414,9 @@ class Machine:
         return {slot: one for slot, one in slots.items() if one and any(astuple(one)[1:])}
 
     def process(self, slot: int, card: int) -> Process | None:
-        """Who has that slot, with what is his on the card of that index; its pid is 0 when it is
-        dead and its memory not given back yet, which takes somebody who looks."""
+        """The process that has that slot, and what it has on the card of that index. Its pid is 0
+        when it is dead and its memory was not given back yet, which the next look at the card
+        does."""
         figures = self.admin.process(slot, card)
         return Process(*figures) if figures else None
 

@@ -114,7 +114,7 @@ class Container:
         self._with_neighbour = neighbour
         self._neighbour: int | None = None
         self._workers: list[Worker] = []
-        self._done = self._over = 0  # operations of those who have ended; bytes over the limit
+        self._done = self._over = 0  # operations of processes that have ended; bytes over the limit
         self.watch()
         self._board = folder / "board"
         self._board.write_bytes(bytes(BOARD_BYTES))
@@ -295,7 +295,7 @@ class Container:
             self._end(list(self._workers))
 
     def _let_work(self, seconds: float) -> None:
-        """Sleep, and then until somebody did something. Raises Hang."""
+        """Sleep, and then wait until a process has done something. Raises Hang."""
         before, until = self.operations, time.monotonic() + HANG_S
         time.sleep(seconds)
         while self.operations == before:
@@ -327,19 +327,19 @@ class Container:
     # ---- what is left ----
 
     def truth(self) -> Truth:
-        """To be asked when nobody works: whether limit and account are right, and the whole limit
-        can be had, by the survivor and by a new process."""
+        """Whether limit and account are right, and the whole limit can be had, by the survivor and
+        by a new process. To be asked when no process works."""
         began = time.monotonic()
         first = last = self._usable(self.survivor)
         while last < USABLE:
             if time.monotonic() > began + HANG_S:
                 raise Hang(f"{last:.1f} % of a limit can be had: {self.books()}")
-            time.sleep(LOOK_S)  # of who never stands still, the agent assumes the worst
+            time.sleep(LOOK_S)  # for a process that never pauses, the agent assumes the worst
             last = self._usable(self.survivor)
         took = time.monotonic() - began
         with Shell(self.env) as fresh:
             again = [last, self._usable(fresh)]
-        again.append(self._usable(self.survivor))  # whoever is refused settles the dead
+        again.append(self._usable(self.survivor))  # a process that is refused settles the dead ones
         lost, uncounted = self._account()
         self.watch()
         over, self._over = self._over, 0
@@ -375,7 +375,7 @@ class Container:
         """Until the agent tells no more of what they had. Raises TimeoutError."""
         for card in range(len(LIMITS)):
             self.survivor("use", card)
-            self.survivor("alloc", LIMITS[card])  # who is refused settles them
+            self.survivor("alloc", LIMITS[card])  # a process that is refused settles them
 
         def told() -> bool:
             region = limits_file.read(self._slot / "limits")

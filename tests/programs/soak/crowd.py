@@ -60,17 +60,18 @@ class Crowd:
         return self._held
 
     def kill_one(self) -> None:
-        """The first of those who run."""
+        """Kill the first of the running processes."""
         _end(self._running.pop(0))
 
     def take_all(self) -> float:
-        """Those who run give back what they took, and take all they can: as start_at_once."""
+        """The running processes give back what they took, and take all they can; returns as
+        start_at_once does."""
         self._let(self._running, "freed")
         self._let(self._running, "took")
         return self._held
 
     def end(self) -> None:
-        """Nobody runs any more."""
+        """End all processes."""
         while self._running:
             self.kill_one()
 

@@ -1,4 +1,5 @@
-"""Runs containers side by side on simulated cards and records what each card did for whom."""
+"""Runs containers side by side on simulated cards and records for which of them each card worked,
+and when."""
 
 import ctypes
 import math

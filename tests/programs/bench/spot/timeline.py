@@ -10,8 +10,8 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class Look:
-    """A card at a moment. `lendable`: the kubelet has its spot device as healthy. `lent`: somebody
-    else than its owner has memory there."""
+    """A card at a moment. `lendable`: the kubelet has its spot device as healthy. `lent`: another
+    process than the owner's has memory there."""
 
     at: float
     lendable: bool
