@@ -45,7 +45,7 @@ class Call:
 
     @property
     def strays(self) -> bool:
-        """Whether it may be stuck somewhere for long: see `weather.STRAYS_S`."""
+        """Whether it may be stuck somewhere for long: see `fault_injection.STRAYS_S`."""
         makes_pod = (self.verb, self.ref.kind) == ("create", POD)
         return self.writes and not self._is_punctual and not makes_pod
 
