@@ -77,7 +77,7 @@ async def assemble(
             registry=base.registry,
             slots=base.slots,
             loops=(
-                *_loops(base, informer, outputs),
+                *_loops(base, informer, outputs, spot),
                 *container.loops,
                 *audit.loops,
                 *_hami_loops(base, hami),
@@ -120,9 +120,15 @@ def _register_metrics(base: AgentBase, outputs: Outputs) -> None:
     base.registry.register(CardCollector(name, base.state, lambda: inventory.readings))
 
 
-def _loops(base: AgentBase, informer: Informer[Pod], outputs: Outputs) -> tuple[Loop, ...]:
+def _loops(
+    base: AgentBase, informer: Informer[Pod], outputs: Outputs, spot: SpotParts
+) -> tuple[Loop, ...]:
     """The loops that know the node, plan, and write what follows."""
-    stale = StaleResources(base.client, base.config.node_name, outputs.plugins.connected)
+
+    def served() -> set[str]:
+        return {*outputs.plugins.connected(), *spot.plugins.connected()}
+
+    stale = StaleResources(base.client, base.config.node_name, served)
     return (
         informer.run,
         base.kubelet.run,

@@ -1,4 +1,5 @@
-"""Removes stale resources, those of former tenants, from the node's status.
+"""Removes stale resources, those of former tenants and of lending that was switched off, from the
+node's status.
 
 A kubelet that has forgotten a resource leaves it there as 0, for ever: with a resource per tenant
 and profile, the list would only ever grow.
@@ -10,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from mizar_core.names import parse_resource
+from mizar_core.names import SPOT_RESOURCE, parse_resource
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.kinds import NODE, Ref
@@ -73,4 +74,4 @@ def stale(status: Mapping[str, Any], served: Collection[str]) -> list[str]:
 
 def _is_ours(name: str) -> bool:
     parsed = parse_resource(name)
-    return parsed is not None and parsed.form == "slashed"
+    return name == SPOT_RESOURCE or (parsed is not None and parsed.form == "slashed")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from mizar_core.names import SPOT_RESOURCE
 from mizar_kube.errors import Unavailable
 from mizar_nodeagent.stale_resources import StaleResources, stale
 from unit.nodeagent.fake_api import FakeApi, serving
@@ -22,6 +23,12 @@ def test_only_what_nobody_serves_goes() -> None:
     assert stale(_status(), {HERE, IDLE}) == [GONE]
     assert stale(_status(), {HERE}) == [GONE, IDLE]
     assert stale({}, ()) == []
+
+
+def test_the_resource_of_lent_cards_goes_where_none_are_lent_any_more() -> None:
+    status = _status(**{SPOT_RESOURCE: "0"})
+    assert stale(status, {HERE, IDLE}) == [SPOT_RESOURCE, GONE]
+    assert stale(status, {HERE, IDLE, SPOT_RESOURCE}) == [GONE]
 
 
 def test_what_the_kubelet_still_has_stays() -> None:
