@@ -197,7 +197,9 @@ def _container(shadow: ShadowView, pool: GPUPool, pod_settings: PodSettings) -> 
     container: Object = {
         "name": "main",
         "image": pod_settings.image,
-        # The device plugin's own answer would make the runtime inject a driver into pause.
+        # The device plugin's own answer would make the runtime inject a driver into pause, where it
+        # reads the variable. CDI devices in that answer (cdi-cri) are injected all the same: pause
+        # has the driver's files then, which it does not use.
         "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
         "resources": {"requests": resources, "limits": dict(resources)},
         "securityContext": {
