@@ -385,6 +385,27 @@ def test_the_agent_is_privileged_where_the_values_say_so(chart: Chart) -> None:
     assert security["privileged"] and "allowPrivilegeEscalation" not in security
 
 
+@pytest.mark.parametrize(
+    ("extra", "wanted"),
+    [
+        ([], {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}),
+        (
+            [{"name": "A", "value": "b"}, {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}],
+            {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "all", "A": "b"},
+        ),
+    ],
+)
+def test_the_agent_sees_all_cards_whatever_variables_are_added(
+    chart: Chart, extra: list[Object], wanted: dict[str, str]
+) -> None:
+    agent = pick(chart.render(nodeagent={"extraEnv": extra}), "DaemonSet", "mizar-nodeagent")
+    (container,) = agent["spec"]["template"]["spec"]["containers"]
+    names = [one["name"] for one in container["env"]]
+    assert len(names) == len(set(names)), "an upgrade may lose one of two of a name"
+    told = {one["name"]: one.get("value") for one in container["env"]}
+    assert told.items() >= wanted.items()
+
+
 def agents_config(objects: list[Object], folder: Path) -> Config:
     """The settings that the agent reads from what the chart gives all nodes."""
     file = folder / "nodeagent.yaml"
