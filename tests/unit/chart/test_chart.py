@@ -406,6 +406,25 @@ def test_the_agent_sees_all_cards_whatever_variables_are_added(
     assert told.items() >= wanted.items()
 
 
+OPERATORS_LABELS = ("nvidia.com/gpu.deploy.client", "nvidia.com/gpu.deploy.device-plugin")
+
+
+def test_the_agent_leaves_nodes_whose_driver_is_being_changed(default: list[Object]) -> None:
+    """As the GPU Operator marks them; it would wait for an agent that holds the driver."""
+    agent = pick(default, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+    wanted = agent["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    (term,) = wanted["nodeSelectorTerms"]
+
+    def fits(labels: dict[str, str]) -> bool:
+        assert all(one["operator"] == "NotIn" for one in term["matchExpressions"])
+        return all(labels.get(one["key"]) not in one["values"] for one in term["matchExpressions"])
+
+    assert fits({}) and fits(dict.fromkeys(OPERATORS_LABELS, "true"))
+    for label in OPERATORS_LABELS:
+        for value in ("false", "paused-for-driver-upgrade", "paused-for-mig-change"):
+            assert not fits({label: value}), (label, value)
+
+
 def agents_config(objects: list[Object], folder: Path) -> Config:
     """The settings that the agent reads from what the chart gives all nodes."""
     file = folder / "nodeagent.yaml"
