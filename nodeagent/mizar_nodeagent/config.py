@@ -159,6 +159,11 @@ class Config(common.Settings):
         Path("/"),
         description="where the driver is installed, on the node and in the agent's container alike",
     )
+    nodes_root: HostPath | None = Field(
+        None,
+        description="with the driver root /: where the agent's container has the node's root "
+        "mounted, in which it looks for a driver that no container runtime gives it",
+    )
     fail_on_init_error: bool = Field(
         False, description="end when NVML does not answer at the start, instead of asking again"
     )

@@ -1,10 +1,13 @@
-"""The driver's libraries where the driver is installed below a separate folder, as a driver
-container does it."""
+"""The driver's libraries where the agent's own loader does not find them: below a separate folder,
+as a driver container installs them, or on a node whose container runtime gives the agent none."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import tempfile
+from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -22,27 +25,86 @@ FOLDERS: Final = (
     "usr/local/nvidia/lib64",
 )
 """Where distributions have a driver's libraries."""
+LIBRARIES: Final = ("libcuda.so*", "libnvidia-*.so*")
 SEARCHED: Final = "LD_LIBRARY_PATH"
+LINKS_MAX: Final = 40
+"""Links that are followed for one file, as by the kernel."""
 
 
-def load_driver(root: Path) -> None:
-    """Load NVML from there, and have child processes find CUDA there. Raises CardsUnknown: a driver
+def load_driver(root: Path, nodes_root: Path | None = None) -> None:
+    """Load NVML from there, and have child processes find CUDA there. With the root /, the loader
+    comes first, and then `nodes_root`, where that is mounted. Raises CardsUnknown: a driver
     container may install it later."""
+    setting = "driverRoot"
     if root == Path("/"):
-        return  # the loader knows where it is
-    folder = next((root / one for one in FOLDERS if (root / one / NVML).exists()), None)
-    if folder is None:
+        if nodes_root is None or _loads():
+            return  # the loader knows where it is
+        root, setting = nodes_root, "the node's root"
+    found = next(filter(None, (_below(root, Path(one, NVML)) for one in FOLDERS)), None)
+    if found is None:
         raise CardsUnknown(
-            f"there is no {NVML} below driverRoot {root}: is the driver installed there, and is "
+            f"there is no {NVML} below {setting} {root}: is the driver installed there, and is "
             "the folder mounted into the agent's pod?"
         )
     try:
         # From now on, opening it by its name yields the one that is loaded.
-        ctypes.CDLL(str(folder / NVML), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise CardsUnknown(
-            f"{folder / NVML} cannot be loaded, perhaps since the driver is being installed: "
-            f"{error}"
+            f"{found} cannot be loaded, perhaps since the driver is being installed: {error}"
         ) from error
-    paths = [str(folder), *filter(None, os.environ.get(SEARCHED, "").split(":"))]
+    _link_libraries(root)
+    paths = [str(_links()), *filter(None, os.environ.get(SEARCHED, "").split(":"))]
     os.environ[SEARCHED] = ":".join(dict.fromkeys(paths))
+
+
+def _loads() -> bool:
+    try:
+        ctypes.CDLL(NVML, mode=ctypes.RTLD_GLOBAL)
+    except OSError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=1)
+def _links() -> Path:
+    """A folder for links to the driver's libraries and no others: beside these are the node's libc
+    and more, with which no program of the agent's image can start."""
+    return Path(tempfile.mkdtemp(prefix="driver-"))
+
+
+def _link_libraries(root: Path) -> None:
+    for inside in _libraries(root):
+        link, path = _links() / inside.name, root / inside
+        # Where it can be, to the name that stays when a driver container installs another version.
+        target = path if path.exists() else _below(root, inside)
+        if target and not link.is_symlink():
+            link.symlink_to(target)
+
+
+def _libraries(root: Path) -> Iterator[Path]:
+    """Their paths relative to the root."""
+    for folder in FOLDERS:
+        for pattern in LIBRARIES:
+            yield from (path.relative_to(root) for path in sorted((root / folder).glob(pattern)))
+
+
+def _below(root: Path, inside: Path) -> Path | None:
+    """The file at `inside`, relative to the root; links to absolute paths, as Debian makes them,
+    lead to what is there below the root. None where there is none."""
+    done, left = root, list(inside.parts)
+    links = 0
+    while left:
+        name = left.pop(0)
+        if name == "..":
+            done = done if done == root else done.parent
+            continue
+        if not (step := done / name).is_symlink():
+            done = step
+            continue
+        if (links := links + 1) > LINKS_MAX:
+            return None
+        target = step.readlink()
+        done = root if target.is_absolute() else done
+        left = [*target.parts[target.is_absolute() :], *left]
+    return done if done.exists() else None

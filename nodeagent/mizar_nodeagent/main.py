@@ -82,7 +82,7 @@ async def _until_signalled(config: Config) -> None:
 async def _run(config: Config, end: Callable[[], None]) -> None:
     """`end`: ends the program, so that it is started again with other settings."""
     lock = await InstanceLock.acquire(config.state_dir)
-    cards = Nvml(config.driver_root)
+    cards = Nvml(config.driver_root, config.nodes_root)
     try:
         if config.fail_on_init_error:
             await cards.read()

@@ -35,13 +35,14 @@ other question to NVML waits for a restart, and a card may be gone for good."""
 
 class Nvml:
     """A CardSource over libnvidia-ml.so.1. Nothing is called before the first `read`. `root`: where
-    the driver is installed.
+    the driver is installed. `nodes_root`: where the node's root is mounted, if it is.
 
     One thread makes all calls, so that NVML is never shut down under a call that waits.
     """
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), nodes_root: Path | None = None) -> None:
         self._root = root
+        self._nodes_root = nodes_root
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
         self._ever: set[str] = set()
         self._sampled: dict[str, int] = {}
@@ -166,7 +167,7 @@ class Nvml:
 
     def _start(self) -> None:
         self._ready = False
-        load_driver(self._root)
+        load_driver(self._root, self._nodes_root)
         pynvml.nvmlInit()
         self._ready = True
         self._starts += 1

@@ -386,6 +386,30 @@ def test_the_agent_is_privileged_where_the_values_say_so(chart: Chart) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "mounted"),
+    [
+        ({"privileged": True}, True),
+        ({}, False),
+        ({"privileged": True, "runtimeClassName": "nvidia"}, False),
+        ({"privileged": True, "driverRoot": "/home/kubernetes/bin/nvidia"}, False),
+    ],
+)
+def test_a_privileged_agent_without_a_runtime_class_finds_the_nodes_driver(
+    chart: Chart, values: Object, mounted: bool, tmp_path: Path
+) -> None:
+    objects = chart.render(nodeagent=values)
+    spec = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+    volumes = [one for one in spec["volumes"] if one.get("hostPath", {}).get("path") == "/"]
+    names = {one["name"] for one in volumes}
+    mounts = [one for one in spec["containers"][0]["volumeMounts"] if one["name"] in names]
+    root = agents_config(objects, tmp_path).nodes_root
+    assert [one["mountPath"] for one in mounts] == ([str(root)] if mounted else [])
+    assert (root is not None) is mounted and all(one["readOnly"] for one in mounts)
+    # A mount of the node's that ends must not be kept by the agent.
+    assert all(one["mountPropagation"] == "HostToContainer" for one in mounts)
+
+
+@pytest.mark.parametrize(
     ("extra", "wanted"),
     [
         ([], {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}),

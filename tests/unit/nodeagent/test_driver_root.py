@@ -18,7 +18,7 @@ from mizar_nodeagent.cuda_context import measure
 from mizar_nodeagent.nvml import Nvml
 
 async def main():
-    cards = Nvml(Path(sys.argv[1]))
+    cards = Nvml(*map(Path, sys.argv[1:]))
     for uuid in sorted(await cards.read()):
         print(uuid, await cards.context_bytes(uuid))
     cards.close()
@@ -49,6 +49,48 @@ def test_nvml_and_cuda_come_from_the_drivers_root(tmp_path: Path, folder: str) -
         assert done.returncode == 0, done.stderr
         found = dict(line.split() for line in done.stdout.splitlines())
         assert found == {card.uuid: str(COST) for card in machine.cards}
+
+
+def test_libraries_beside_the_drivers_are_left_alone(tmp_path: Path) -> None:
+    """Another distribution's libc, with which no program of the agent's image starts."""
+    with simgpu.create(tmp_path / "machine", cards=1, context_bytes=COST) as machine:
+        paths = simgpu.environment(machine.directory)
+        folder = tmp_path / "root" / "usr" / "lib64"
+        shutil.copytree(paths.pop("LD_LIBRARY_PATH"), folder)
+        (folder / "libc.so.6").write_bytes(b"of another world")
+        done = run("-c", READ, str(tmp_path / "root"), **paths)
+        assert done.stdout.split() == [machine.cards[0].uuid, str(COST)], done.stderr
+
+
+def test_a_driver_of_the_node_that_no_runtime_gives_the_agent(tmp_path: Path) -> None:
+    """As Debian has it: the links lead out of the folder by absolute paths of the node."""
+    with simgpu.create(tmp_path / "machine", cards=1, context_bytes=COST) as machine:
+        paths = simgpu.environment(machine.directory)
+        node = tmp_path / "node"
+        current, folder = Path("usr/lib/nvidia/current"), node / "usr/lib/x86_64-linux-gnu"
+        shutil.copytree(paths.pop("LD_LIBRARY_PATH"), node / current)
+        folder.mkdir()
+        (node / "etc").mkdir()
+        (node / "etc" / "alternatives").symlink_to("../usr/lib")
+        for one in (node / current).iterdir():
+            (folder / one.name).symlink_to(f"/etc/alternatives/nvidia/current/{one.name}")
+        done = run("-c", READ, "/", str(node), **paths)
+        assert done.stdout.split() == [machine.cards[0].uuid, str(COST)], done.stderr
+
+
+def test_a_driver_that_the_runtime_gives_comes_before_the_nodes(tmp_path: Path) -> None:
+    with simgpu.create(tmp_path / "machine", cards=1, context_bytes=COST) as machine:
+        paths = simgpu.environment(machine.directory)
+        library = tmp_path / "usr" / "lib64" / "libnvidia-ml.so.1"
+        library.parent.mkdir(parents=True)
+        library.write_bytes(b"of another world")
+        done = run("-c", READ, "/", str(tmp_path), **paths)
+        assert done.stdout.split() == [machine.cards[0].uuid, str(COST)], done.stderr
+
+
+def test_a_node_without_a_driver_says_so(tmp_path: Path) -> None:
+    done = run("-c", READ, "/", str(tmp_path))
+    assert f"no libnvidia-ml.so.1 below the node's root {tmp_path}" in done.stderr
 
 
 def test_an_agent_without_a_driver_ends_where_it_is_told_to(tmp_path: Path) -> None:

@@ -56,10 +56,22 @@ give containers device nodes. */ -}}
 /host
 {{- end -}}
 
+{{- /* Where a privileged agent finds the node's root, and in it a driver that no runtime gives it;
+empty where a runtime class does, or where the driver has a folder of its own. */ -}}
+{{- define "mizar.nodeagent.nodesRoot" -}}
+{{- $agent := .Values.nodeagent -}}
+{{- if and $agent.privileged (not $agent.runtimeClassName) (eq (clean $agent.driverRoot) "/") -}}
+/node
+{{- end -}}
+{{- end -}}
+
 {{- define "mizar.nodeagent.config" -}}
 kubeletDir: {{ .Values.nodeagent.kubeletDir }}
 stateDir: {{ .Values.nodeagent.stateDir }}
 driverRoot: {{ .Values.nodeagent.driverRoot }}
+{{- with include "mizar.nodeagent.nodesRoot" . }}
+nodesRoot: {{ . }}
+{{- end }}
 hamiAnnotations: {{ .Values.nodeagent.hamiAnnotations }}
 failOnInitError: {{ .Values.nodeagent.failOnInitError }}
 ignoredXids: {{ .Values.nodeagent.ignoredXids | toJson }}
