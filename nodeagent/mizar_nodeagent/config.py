@@ -98,7 +98,12 @@ class CardAccess(Section):
         (), description="with Mounts: objects of hostPath, containerPath and readOnly"
     )
     env: dict[str, str] = Field({}, description="environment of every share container")
-    cdi_kind: str = Field("nvidia.com/gpu", description="with CDI: vendor and class")
+    cdi_kind: str = Field(
+        "",
+        pattern="^([^/]+/[^/]+)?$",
+        description="with CDI: vendor and class; empty: the first of nvidia.com/gpu and "
+        "k8s.device-plugin.nvidia.com/gpu under which files in `cdi dirs` name cards",
+    )
     cdi_annotation_prefix: str = Field(
         "cdi.k8s.io/",
         pattern="/$",

@@ -10,6 +10,7 @@ from typing import Final
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.config import CardAccess, MountConfig, Way
+from mizar_nodeagent.container import cdi_files
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 
 log = get_logger(__name__)
@@ -86,7 +87,7 @@ def parts(
     mounts = access.mounts if "Mounts" in ways else ()
     if "VolumeMounts" in ways:
         mounts += tuple(map(_volume_mark, uuids))
-    cdi = (*(f"{access.cdi_kind}={uuid}" for uuid in uuids), *_extra_cdi_devices(access, extras))
+    cdi = tuple(_cdi_devices(ways, uuids, access, extras))
     annotated = {f"{access.cdi_annotation_prefix}{CDI_ANNOTATION}": ",".join(cdi)}
     return Parts(
         {
@@ -114,9 +115,14 @@ def _extras(access: CardAccess) -> Iterator[Extra]:
             yield extra
 
 
-def _extra_cdi_devices(access: CardAccess, extras: Iterable[Extra]) -> Iterator[str]:
-    vendor = access.cdi_kind.partition("/")[0]
-    return (f"{vendor}/{one.kind}=all" for one in extras)
+def _cdi_devices(
+    ways: Collection[Way], uuids: Sequence[str], access: CardAccess, extras: Iterable[Extra]
+) -> Iterator[str]:
+    """Names that are in the node's CDI files, none where nothing is given by CDI."""
+    if not {"CDI", "CDIAnnotations"}.isdisjoint(ways):
+        kind = cdi_files.kind_in_use(access)
+        yield from (f"{kind}={uuid}" for uuid in uuids)
+        yield from (f"{cdi_files.kind_of(access, one.kind)}=all" for one in extras)
 
 
 def _device_nodes(

@@ -22,30 +22,84 @@ log = get_logger(__name__)
 
 UUIDS: Final = ("GPU-", mig.PREFIX)
 """How the names of cards and of MIG devices begin, where files name them by UUID."""
+VENDOR: Final = "nvidia.com"
+KINDS: Final = (f"{VENDOR}/gpu", f"k8s.device-plugin.{VENDOR}/gpu")
+"""Under which cards are named by files of nvidia-ctk, and by those of NVIDIA's device plugin: what
+the GPU Operator's nodes have."""
+
+
+def kind_in_use(access: CardAccess) -> str:
+    """The vendor and class by which containers get their cards: what is set, or else the first of
+    KINDS under which files name some."""
+    if access.cdi_kind:
+        return access.cdi_kind
+    named = kinds_of_cards(access)
+    return next((kind for kind in KINDS if kind in named), KINDS[0])
+
+
+def kinds_of_cards(access: CardAccess) -> frozenset[str]:
+    """Under which files of `cdi_dirs` name cards or MIG devices by UUID."""
+    return frozenset(kind for kind, name in _names(access) if name.startswith(UUIDS))
 
 
 def named_cards(access: CardAccess) -> frozenset[str]:
     """The UUIDs of cards and MIG devices that files of `cdi_dirs` name, of the kind in use."""
+    wanted = kind_in_use(access)
     return frozenset(
-        name
-        for path in _files(access)
-        for kind, name in _names_in(path)
-        if kind == access.cdi_kind and name.startswith(UUIDS)
+        name for kind, name in _names(access) if kind == wanted and name.startswith(UUIDS)
+    )
+
+
+def kind_of(access: CardAccess, extra: str) -> str:
+    """The vendor and class of what containers get beside cards, such as gds: nvidia-ctk's vendor,
+    unless files have that of the cards."""
+    own = f"{kind_in_use(access).partition('/')[0]}/{extra}"
+    return own if any(kind == own for kind, _ in _names(access)) else f"{VENDOR}/{extra}"
+
+
+def kind_problem(access: CardAccess) -> str:
+    """Why no container can get any card by CDI, as a sentence; empty if one can."""
+    if named_cards(access):
+        return ""
+    folders = ", ".join(map(str, access.cdi_dirs))
+    wanted = access.cdi_kind or " or ".join(KINDS)
+    others = ", ".join(sorted(kinds_of_cards(access)))
+    remedy = (
+        f"they name cards under {others}, so leave cdiKind empty or set it to that"
+        if others
+        else "have NVIDIA's device plugin write them (cdi-cri), or nvidia-ctk cdi generate with "
+        "--device-name-strategy=uuid; if the container runtime reads other folders, set cdiDirs"
+    )
+    return (
+        f"no CDI file of the node (in {folders}: cardAccess.cdiDirs) names cards by UUID under the "
+        f"kind {wanted} (cardAccess.cdiKind), so no container gets a card by CDI: {remedy}"
     )
 
 
 def check_named(access: CardAccess, uuids: Collection[str]) -> None:
-    """Raises NotYet where files name cards by UUID, but not these. Where none does, the agent may
-    look into other folders than the runtime, which then tells by itself."""
-    named = named_cards(access)
-    missing = sorted(set(uuids) - named)
-    if named and missing:
+    """Raises NotYet where no file names these cards: the runtime would make no container."""
+    if not uuids:
+        return
+    if problem := kind_problem(access):
+        raise NotYet(problem)
+    if missing := sorted(set(uuids) - named_cards(access)):
         folders = ", ".join(map(str, access.cdi_dirs))
         raise NotYet(
             f"its card {missing[0]} is in no CDI file of the node (in {folders}, of the kind "
-            f"{access.cdi_kind}), though others are: the files are older than the card or MIG "
-            "device; run `nvidia-ctk cdi generate` on the node again, with the --output of before"
+            f"{kind_in_use(access)}), though others are: the files are older than the card or MIG "
+            "device; run `nvidia-ctk cdi generate` on the node again, with the --output of before, "
+            "or start the pod of NVIDIA's device plugin again if the file is the plugin's"
         )
+
+
+def _names(access: CardAccess) -> Iterator[tuple[str, str]]:
+    """Kind and name of each device of all files."""
+    for path in _files(access):
+        try:
+            now = path.stat()
+        except OSError:
+            continue  # it was there a moment ago
+        yield from _names_in(path, now.st_ino, now.st_mtime_ns, now.st_size)
 
 
 def _files(access: CardAccess) -> Iterator[Path]:
@@ -55,20 +109,15 @@ def _files(access: CardAccess) -> Iterator[Path]:
                 yield path
 
 
-def _names_in(path: Path) -> tuple[tuple[str, str], ...]:
-    """Kind and name of each device of a file; of one that cannot be read, none."""
+@lru_cache(maxsize=64)
+def _names_in(path: Path, inode: int, written: int, size: int) -> tuple[tuple[str, str], ...]:
+    """Read once for each state of the file: parsing takes a tenth of a second. None of one that
+    cannot be read."""
     try:
-        now = path.stat()
-        return _parsed(path, now.st_ino, now.st_mtime_ns, now.st_size)
+        spec = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
         log.warning("a CDI file cannot be read", path=path, error=error)
         return ()
-
-
-@lru_cache(maxsize=64)
-def _parsed(path: Path, inode: int, written: int, size: int) -> tuple[tuple[str, str], ...]:
-    """Read once for each state of the file: parsing takes a tenth of a second."""
-    spec = yaml.safe_load(path.read_text())
     if not isinstance(spec, dict):
         return ()
     devices = [one for one in spec.get("devices") or () if isinstance(one, dict)]

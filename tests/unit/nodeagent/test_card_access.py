@@ -11,7 +11,11 @@ import pytest
 
 from mizar_kube.errors import NotFound, Unavailable
 from mizar_nodeagent.config import CardAccess, MountConfig, Way
-from mizar_nodeagent.container import access_report, cdi_files
+from mizar_nodeagent.container import (
+    access_report,
+    card_access,
+    cdi_files,
+)
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.access_discovery import Discovery, best_way, discover
 from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
@@ -54,6 +58,8 @@ def host(tmp_path: Path) -> Host:
 
 
 CARDS = {"kind": "nvidia.com/gpu", "devices": [{"name": "all"}, {"name": "GPU-1"}]}
+PLUGINS = {**CARDS, "kind": "k8s.device-plugin.nvidia.com/gpu"}
+"""As NVIDIA's device plugin writes it, also where the GPU Operator installs it."""
 TAKES_MARKS = "accept-nvidia-visible-devices-as-volume-mounts = true\n[nvidia-container-cli]\n"
 
 
@@ -148,12 +154,21 @@ class TestStaleFiles:
             await made.check([], ["MIG-2"])
         await choice(host.access(), nri=False, way="EnvVar").check([], ["MIG-2"])
 
-    async def test_other_ways_and_unseen_files_hold_nobody_up(self, host: Host) -> None:
-        await self.check(host, "MIG-2", strategy="CDI")
-        host.cdi({"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]})
-        await self.check(host, "MIG-2", strategy="CDI")
+    async def test_other_ways_hold_nobody_up(self, host: Host) -> None:
         host.cdi(CARDS)
         await self.check(host, "MIG-2", strategy="EnvVar")
+
+    async def test_without_any_card_of_the_kind_nothing_starts(self, host: Host) -> None:
+        """The runtime would say "unresolvable CDI devices", and no remedy."""
+        for spec in (None, {"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}):
+            if spec:
+                host.cdi(spec)
+            with pytest.raises(NotYet, match=r"names cards by UUID .* set cdiDirs$"):
+                await self.check(host, "GPU-1", strategy="CDI")
+        host.cdi(PLUGINS)
+        with pytest.raises(NotYet, match=r"under k8s\.device.* so leave cdiKind empty or set"):
+            await self.check(host, "GPU-1", strategy="CDI", cdi_kind="nvidia.com/gpu")
+        await self.check(host, "GPU-1", strategy="CDI")
 
     def test_a_file_is_parsed_once_until_it_changes(
         self, host: Host, monkeypatch: pytest.MonkeyPatch
@@ -168,6 +183,48 @@ class TestStaleFiles:
             for _ in range(3):
                 cdi_files.named_cards(host.access())
         assert len(parsed) == 2
+
+
+def names_given(access: CardAccess, *uuids: str) -> list[str]:
+    return list(card_access.parts("CDI", uuids, {}, access).cdi_devices)
+
+
+class TestKind:
+    """Under which names cards are in the node's CDI files."""
+
+    def test_the_first_under_which_files_name_cards(self, host: Host) -> None:
+        assert names_given(host.access(), "GPU-1") == ["nvidia.com/gpu=GPU-1"]
+        host.cdi({"kind": "nvidia.com/gpu", "devices": [{"name": "all"}]}, "toolkit.json")
+        host.cdi(PLUGINS, "plugin.json")
+        assert names_given(host.access(), "GPU-1") == ["k8s.device-plugin.nvidia.com/gpu=GPU-1"]
+        assert best_way(host.access(), TWO) == "CDI"
+        host.cdi(CARDS, "toolkit.json")
+        assert names_given(host.access(), "GPU-1") == ["nvidia.com/gpu=GPU-1"]
+
+    def test_what_is_set_rules(self, host: Host) -> None:
+        host.cdi(PLUGINS)
+        access = host.access(cdi_kind="nvidia.com/gpu")
+        assert names_given(access, "GPU-1") == ["nvidia.com/gpu=GPU-1"]
+        assert best_way(access, TWO) == "EnvVar"
+
+    def test_what_comes_beside_cards_has_the_vendor_of_its_files(self, host: Host) -> None:
+        host.cdi(PLUGINS)
+        access = host.access(gds=True, mofed=True)
+        assert names_given(access) == ["nvidia.com/gds=all", "nvidia.com/mofed=all"]
+        own = {"kind": "k8s.device-plugin.nvidia.com/gds", "devices": [{"name": "all"}]}
+        host.cdi(own, "gds.json")
+        assert names_given(access) == [
+            "k8s.device-plugin.nvidia.com/gds=all",
+            "nvidia.com/mofed=all",
+        ]
+
+    def test_a_file_that_cannot_be_read_is_told_of_once(
+        self, host: Host, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        host.cdi("{", "broken.json")
+        for _ in range(3):
+            cdi_files.named_cards(host.access())
+        assert [line["event"] for line in logged(caplog)] == ["a CDI file cannot be read"]
 
 
 class TestDevRoot:
