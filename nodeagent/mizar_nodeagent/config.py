@@ -71,6 +71,11 @@ class CardAccess(Section):
         Path("/etc/nvidia-container-runtime/config.toml"),
         description="with Auto: says whether NVIDIA's container runtime takes volume mounts",
     )
+    containerd_config: HostPath = Field(
+        Path("/etc/containerd/config.toml"),
+        description="with EnvVar and Auto: says whether the node's default runtime is NVIDIA's, "
+        "and whether CDI is on",
+    )
     dev_root: HostPath = Field(
         Path("/dev"),
         description="with Mounts: the folder of device nodes; with another driver root, its dev",
@@ -163,6 +168,11 @@ class Config(common.Settings):
     driver_root: HostPath = Field(
         Path("/"),
         description="where the driver is installed, on the node and in the agent's container alike",
+    )
+    by_default_runtime: bool = Field(
+        False,
+        description="nothing but the node's default runtime can give the agent's own container "
+        "the driver's devices: if it has them, that runtime reads NVIDIA_VISIBLE_DEVICES",
     )
     nodes_root: HostPath | None = Field(
         None,

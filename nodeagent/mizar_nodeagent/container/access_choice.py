@@ -12,6 +12,7 @@ from mizar_nodeagent import mig
 from mizar_nodeagent.config import CardAccess, Strategy, Way
 from mizar_nodeagent.container import card_access, cdi_files
 from mizar_nodeagent.container.access_discovery import Discovery
+from mizar_nodeagent.container.access_doubts import NONE
 from mizar_nodeagent.container.slots import Slot
 from mizar_nodeagent.errors import NotYet, StartRefused
 from mizar_nodeagent.mig import Instance
@@ -44,7 +45,7 @@ class Runtime(Protocol):
 
 class AccessChoice:
     """`runtime`: None where NRI is not used. `instance_of`: what the card of that UUID is an
-    instance of, if it is a MIG device."""
+    instance of, if it is a MIG device. `doubts`: what the node showed at the last look."""
 
     def __init__(
         self,
@@ -56,6 +57,7 @@ class AccessChoice:
         self.runtime = runtime
         self._instance_of = instance_of
         self._found = Discovery(nri=False, way="EnvVar")
+        self.doubts = NONE
 
     @property
     def may_use_nri(self) -> bool:
@@ -70,10 +72,16 @@ class AccessChoice:
         )
 
     def settle(self, found: Discovery) -> None:
-        """What was found when the agent started. It is not looked for again: a file that is written
-        anew, or a runtime that restarts, must not change how containers get their cards."""
+        """What was found when the agent started. But for want of anything better (see AccessWatch)
+        it is not looked for again: a file that is written anew, or a runtime that restarts, must
+        not change how containers get their cards."""
         self._found = found
         log.info("how cards get into containers", access=self.describe())
+
+    @property
+    def found(self) -> Discovery:
+        """What was found on the node."""
+        return self._found
 
     @property
     def strategy(self) -> Strategy:
@@ -123,8 +131,10 @@ class AccessChoice:
 
     @property
     def lacking(self) -> str:
-        """Which device nodes containers should be given and are not, as a sentence; empty where
-        there are none."""
+        """Which containers do not get their card, or which device nodes containers should be given
+        and are not, as a sentence; empty where there are none."""
+        if self.doubts.warning:
+            return self.doubts.warning
         access = self.config
         if not card_access.names_device_nodes(self.given, access):
             return ""
@@ -144,6 +154,11 @@ class AccessChoice:
             return strategy
         return self._found.way if self.config.nri_gives == "Auto" else self.config.nri_gives
 
+    @property
+    def ways(self) -> frozenset[Way]:
+        """All in which a container is given its card."""
+        return frozenset((self.given, *self.config.also))
+
     def describe(self) -> str:
         """In words, for logs and people."""
         given = " and ".join(dict.fromkeys((self.given, *self.config.also)))
@@ -152,6 +167,11 @@ class AccessChoice:
     @property
     def problem(self) -> str:
         """Why no container can get a card now, as a sentence; empty if they can."""
+        return self.runtime_problem or self.doubts.problem
+
+    @property
+    def runtime_problem(self) -> str:
+        """Why the container runtime gives none, as a sentence; empty if it does, or need not."""
         if self.by_nri and self.runtime and self.runtime.problem:
             return (
                 "the container runtime does not ask Mizar before it makes containers, so none gets "
@@ -163,7 +183,7 @@ class AccessChoice:
         """Refuse the start of a container that would not get its card, or would get others too.
         Waits a moment for a runtime that restarts. `uuids`: of the container's cards. Raises
         NotYet, StartRefused."""
-        if not {"CDI", "CDIAnnotations"}.isdisjoint((self.given, *self.config.also)):
+        if not {"CDI", "CDIAnnotations"}.isdisjoint(self.ways):
             await asyncio.to_thread(cdi_files.check_named, self.config, uuids)
         if self.by_nri or any(slot.by_nri for slot in slots):
             if self.runtime is None:

@@ -16,11 +16,15 @@ from typing import Final
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.config import CardAccess, Way
-from mizar_nodeagent.container import cdi_files
+from mizar_nodeagent.container import cdi_files, containerd_config
+from mizar_nodeagent.container.containerd_config import Containerd
 
 log = get_logger(__name__)
 
-_CONTAINERD: Final = re.compile(r"containerd://v?(\d+)\.")
+_CONTAINERD: Final = re.compile(r"containerd://v?(\d+)\.(\d+)")
+_OWN_CONTAINERD: Final = "k3s"
+"""In the version of the containerd that k3s and RKE2 bring along."""
+DEFAULT_CONFIG: Final = CardAccess().containerd_config
 VOLUME_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 CONNECT_WITHIN_S: Final = 1.0
 
@@ -42,17 +46,37 @@ async def discover(access: CardAccess, runtime: str) -> Discovery:
 def best_way(access: CardAccess, runtime: str) -> Way:
     """The best way beside NRI: CDI, volume mounts, device nodes where mounts for them are
     configured, and else the variable."""
-    if reads_cdi(runtime) and cdi_files.named_cards(access):
+    if gives_cdi(access, runtime):
         return "CDI"
     if _takes_volume_mounts(access.nvidia_runtime_config):
         return "VolumeMounts"
     return "Mounts" if access.mounts else "EnvVar"
 
 
-def reads_cdi(runtime: str) -> bool:
-    """Whether the runtime reads CDI unless it was turned off: others ignore it without a word."""
-    found = _CONTAINERD.match(runtime)
-    return found is not None and int(found[1]) >= 2
+def gives_cdi(access: CardAccess, runtime: str) -> bool:
+    """Whether containers can get cards by CDI."""
+    return reads_cdi(access, runtime) and bool(cdi_files.named_cards(access))
+
+
+def reads_cdi(access: CardAccess, runtime: str) -> bool:
+    """Whether the runtime reads CDI: others ignore it without a word. From 2.0 on it does unless it
+    was told not to, and 1.7 where it was told to."""
+    version = _CONTAINERD.match(runtime)
+    if version is None or (int(version[1]), int(version[2])) < (1, 7):
+        return False
+    found = containerd(access, runtime)
+    told = found.cdi if found else None
+    return int(version[1]) >= 2 if told is None else told
+
+
+def containerd(access: CardAccess, runtime: str) -> Containerd | None:
+    """What containerd's configuration tells; None where it is not known, or another's."""
+    path = access.containerd_config
+    if not _CONTAINERD.match(runtime):
+        return None
+    if _OWN_CONTAINERD in runtime and path == DEFAULT_CONFIG:
+        return None  # of a containerd that the kubelet does not use
+    return containerd_config.read(path)
 
 
 async def _listens(socket: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -24,13 +24,22 @@ LOOK_EVERY_S: Final = 2.0
 
 
 class AccessReporter:
-    """Writes a condition on the agent's own pod. `namespace`, `pod`: its names."""
+    """Writes a condition on the agent's own pod. `namespace`, `pod`: its names. `remark`: what else
+    there is to say of the node's containers, if anything."""
 
-    def __init__(self, client: KubeClient, access: AccessChoice, namespace: str, pod: str) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        access: AccessChoice,
+        namespace: str,
+        pod: str,
+        remark: Callable[[], str] = lambda: "",
+    ) -> None:
         self._client = client
         self._access = access
         self._namespace = namespace
         self._pod = pod
+        self._remark = remark
         self._written: dict[str, str] | None = None
 
     async def run(self) -> None:
@@ -66,11 +75,13 @@ class AccessReporter:
     def _condition(self) -> dict[str, str]:
         access = self._access
         wrong = access.problem or access.lacking
+        told = wrong or f"containers get their cards by {access.describe()}"
+        remarks = filter(None, ("" if wrong else access.doubts.remark, self._remark()))
         return {
             "type": POD_CONDITION_CARD_ACCESS,
             "status": "False" if wrong else "True",
             "reason": access.strategy,
-            "message": wrong or f"containers get their cards by {access.describe()}",
+            "message": "; ".join((told, *remarks)),
         }
 
 
@@ -101,7 +112,7 @@ class AccessCollector(Collector):
             labels=("node",),
         )
         if self._access.by_nri:
-            family.add_metric((self._node,), not self._access.problem)
+            family.add_metric((self._node,), not self._access.runtime_problem)
         return family
 
     def _containers(self) -> Metric:

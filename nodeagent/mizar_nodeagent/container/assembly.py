@@ -6,11 +6,12 @@ import asyncio
 import time
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from mizar_nodeagent.agent_base import AgentBase, Loop
 from mizar_nodeagent.container.access_choice import AccessChoice
-from mizar_nodeagent.container.access_discovery import discover
 from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
+from mizar_nodeagent.container.access_watch import AccessWatch
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.dev_root import check_dev_root
 from mizar_nodeagent.container.granted_cards import Grants
@@ -29,6 +30,9 @@ from mizar_nodeagent.plugin.server import Handlers
 RECORDED_AFTER_S = 0.02
 """Seconds from the agent's answer to a poll of the kubelet, which records an allocation some
 milliseconds after it."""
+
+OWN_NODE = Path("/dev/nvidiactl")
+"""A device node that the agent's own container has where a runtime gives it the driver."""
 
 
 @dataclass(frozen=True)
@@ -100,13 +104,16 @@ async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]
     runtime = RuntimePlugin(config.card_access.nri_socket, component.create, component.look)
     if access.may_use_nri:
         access.runtime = runtime
-    if access.looks:
-        version = await runtime_version(base.client, config.node_name)
-        access.settle(await discover(config.access, version))
+    watch = AccessWatch(
+        access,
+        partial(runtime_version, base.client, config.node_name),
+        reads_variable=config.by_default_runtime and OWN_NODE.exists(),
+    )
+    await watch.start()
     base.registry.register(AccessCollector(config.node_name, access, component.counts))
     reporter = AccessReporter(base.client, access, config.namespace, config.identity)
     runs_runtime = (runtime.run,) if access.runtime else ()
-    return access, (*runs_runtime, *((reporter.run,) if config.namespace else ()))
+    return access, (watch.run, *runs_runtime, *((reporter.run,) if config.namespace else ()))
 
 
 def _allocated(base: AgentBase) -> None:

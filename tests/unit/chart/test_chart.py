@@ -292,18 +292,25 @@ def test_values_of_the_node_agent_reach_it(
 
 
 CDI_DIRS = {"/etc/cdi", "/var/run/cdi"}
-LOOKED_AT = {*CDI_DIRS, "/etc/nvidia-container-runtime"}
+# No folder that would have to be made on a node whose /etc is read-only.
+VARIABLE = {"/var/run/cdi", "/etc/containerd"}
+LOOKED_AT = {*CDI_DIRS, *VARIABLE, "/etc/nvidia-container-runtime"}
 
 
 @pytest.mark.parametrize(
     ("access", "wanted"),
     [
-        ({"strategy": "EnvVar", "on-one": "EnvVar"}, set()),
-        ({"strategy": "EnvVar", "on-one": "CDI"}, CDI_DIRS),
-        ({"strategy": "EnvVar", "also": ["CDI"], "on-one": "EnvVar"}, CDI_DIRS),
-        ({"strategy": "CDIAnnotations", "on-one": "EnvVar"}, CDI_DIRS),
-        ({"strategy": "NRI", "nriGives": "CDI", "on-one": "EnvVar"}, {"/run/other", *CDI_DIRS}),
-        ({"strategy": "NRI", "nriGives": "Mounts", "on-one": "EnvVar"}, {"/run/other"}),
+        ({"strategy": "EnvVar", "on-one": "EnvVar"}, VARIABLE),
+        ({"strategy": "EnvVar", "on-one": "EnvVar", "containerdConfig": None}, set()),
+        ({"strategy": "EnvVar", "on-one": "CDI"}, {*CDI_DIRS, *VARIABLE}),
+        ({"strategy": "CDI", "on-one": "CDI"}, CDI_DIRS),
+        ({"strategy": "CDIAnnotations", "on-one": "Mounts"}, CDI_DIRS),
+        ({"strategy": "NRI", "nriGives": "CDI", "on-one": "CDI"}, {"/run/other", *CDI_DIRS}),
+        (
+            {"strategy": "NRI", "nriGives": "EnvVar", "on-one": "CDI"},
+            {"/run/other", *CDI_DIRS, *VARIABLE},
+        ),
+        ({"strategy": "NRI", "nriGives": "Mounts", "on-one": "Mounts"}, {"/run/other"}),
         ({"strategy": "NRI"}, {"/run/other", *LOOKED_AT}),
         ({"strategy": "Auto"}, {"/run/other", *LOOKED_AT}),
         ({"strategy": "CDI", "on-one": "Mounts"}, CDI_DIRS),
@@ -383,6 +390,23 @@ def test_the_agent_is_privileged_where_the_values_say_so(chart: Chart) -> None:
     spec = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
     security = spec["containers"][0]["securityContext"]
     assert security["privileged"] and "allowPrivilegeEscalation" not in security
+
+
+@pytest.mark.parametrize(
+    ("values", "plain"),
+    [
+        ({}, True),
+        ({"privileged": True}, False),
+        ({"runtimeClassName": "nvidia"}, False),
+        ({"extraVolumeMounts": [{"name": "dev", "mountPath": "/dev"}]}, False),
+        ({"extraVolumeMounts": [{"name": "simgpu", "mountPath": "/run/simgpu"}]}, True),
+    ],
+)
+def test_the_agent_knows_whether_the_default_runtime_alone_gives_it_the_driver(
+    chart: Chart, values: Object, plain: bool, tmp_path: Path
+) -> None:
+    objects = chart.render(nodeagent=values)
+    assert agents_config(objects, tmp_path).by_default_runtime is plain
 
 
 @pytest.mark.parametrize(

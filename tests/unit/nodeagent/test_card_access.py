@@ -1,6 +1,7 @@
 """How a node's containers get their cards: what the agent finds there, what it chooses, and where
 it reports that."""
 
+import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,13 +13,17 @@ import pytest
 from mizar_kube.errors import NotFound, Unavailable
 from mizar_nodeagent.config import CardAccess, MountConfig, Way
 from mizar_nodeagent.container import (
+    access_discovery,
     access_report,
+    access_watch,
     card_access,
     cdi_files,
 )
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.access_discovery import Discovery, best_way, discover
+from mizar_nodeagent.container.access_doubts import Doubts, doubts
 from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
+from mizar_nodeagent.container.access_watch import AccessWatch
 from mizar_nodeagent.container.dev_root import check_dev_root
 from mizar_nodeagent.container.runtime_component import Counts
 from mizar_nodeagent.errors import ConfigRefused, NotYet
@@ -40,6 +45,7 @@ class Host:
             "nri_socket": self.folder / "nri.sock",
             "cdi_dirs": (self.folder / "none", self.folder / "cdi"),
             "nvidia_runtime_config": self.folder / "config.toml",
+            "containerd_config": self.folder / "containerd" / "config.toml",
         }
         return CardAccess(**{**given, **changes})
 
@@ -47,6 +53,11 @@ class Host:
         (self.folder / "cdi").mkdir(exist_ok=True)
         text = body if isinstance(body, str) else json.dumps(body)
         (self.folder / "cdi" / name).write_text(text)
+
+    def containerd(self, text: str, name: str = "config.toml") -> None:
+        path = self.folder / "containerd" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
     def nvidia(self, text: str) -> None:
         (self.folder / "config.toml").write_text(text)
@@ -88,6 +99,26 @@ class TestBestWay:
         """containerd 1 ignores CDI without an error: the container would have no card."""
         host.cdi(CARDS)
         assert best_way(host.access(), runtime) == way
+
+    @pytest.mark.parametrize(
+        ("text", "runtime", "way"),
+        [
+            ("enable_cdi = true", "containerd://1.7.27", "CDI"),
+            ("enable_cdi = true", "containerd://1.6.9", "EnvVar"),
+            ("enable_cdi = false", TWO, "EnvVar"),
+            ("", TWO, "CDI"),
+            ("enable_cdi = false", "containerd://2.0.5-k3s1", "CDI"),
+        ],
+    )
+    def test_cdi_where_containerd_is_told_to_read_it(
+        self, host: Host, text: str, runtime: str, way: Way, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """That of k3s has its configuration elsewhere."""
+        host.cdi(CARDS)
+        host.containerd(f"[plugins.'io.containerd.grpc.v1.cri']\n{text}\ncontainerd = {{}}")
+        access = host.access()
+        monkeypatch.setattr(access_discovery, "DEFAULT_CONFIG", access.containerd_config)
+        assert best_way(access, runtime) == way
 
     @pytest.mark.parametrize(
         "spec",
@@ -227,6 +258,166 @@ class TestKind:
         assert [line["event"] for line in logged(caplog)] == ["a CDI file cannot be read"]
 
 
+SECTION = "plugins.'io.containerd.cri.v1.runtime'.containerd"
+RUNC = f"[{SECTION}]\ndefault_runtime_name = 'runc'\n"
+CLASS = f"[{SECTION}.runtimes.nvidia.options]\nBinaryName = '/x/nvidia-container-runtime'\n"
+NVIDIAS = f"[{SECTION}]\ndefault_runtime_name = 'nvidia'\n{CLASS}"
+DOCKERS = 'disabled_plugins = ["cri"]\n'
+"""What Docker's package of containerd brings, also beside another containerd."""
+
+
+class TestVariable:
+    """Whether anything on the node reads NVIDIA_VISIBLE_DEVICES."""
+
+    def doubts(self, host: Host, runtime: str = TWO, reads: bool = False) -> Doubts:
+        return doubts({"EnvVar"}, host.access(), runtime, reads)
+
+    def test_where_nvidias_runtime_is_the_default_all_is_well(self, host: Host) -> None:
+        host.cdi(PLUGINS)
+        for text in (
+            NVIDIAS,
+            NVIDIAS.replace("cri.v1.runtime", "grpc.v1.cri"),
+            f"[{SECTION}.runtimes.runc.options]\nBinaryName = '/x/nvidia-container-runtime'\n",
+        ):
+            host.containerd(text)
+            assert self.doubts(host) == Doubts(), text
+
+    def test_nobody_reads_it(self, host: Host) -> None:
+        """CDI files beside a containerd without NVIDIA's runtime."""
+        host.containerd(RUNC)
+        assert not self.doubts(host).problem, "one witness is none"
+        assert "so nothing reads the variable" in self.doubts(host).remark
+        host.cdi(PLUGINS)
+        told = self.doubts(host).problem
+        assert "no container gets its card by NVIDIA_VISIBLE_DEVICES" in told
+        assert (
+            "(k8s.device-plugin.nvidia.com/gpu), so let nodeagent.cardAccess give them by" in told
+        )
+
+    def test_only_a_runtime_class_reads_it(self, host: Host) -> None:
+        """As with the GPU Operator from 25.10 on. Share pods may name the class."""
+        host.containerd(f"imports = ['{host.folder}/containerd/conf.d/*.toml']\n{RUNC}")
+        host.containerd(CLASS, "conf.d/99-nvidia.toml")
+        found = self.doubts(host)
+        assert "the handler nvidia" in found.remark and not found.warning
+        host.cdi(PLUGINS)
+        found = self.doubts(host)
+        assert "the handler nvidia" in found.warning and not found.problem
+
+    def test_a_file_beside_it_has_the_last_word(self, host: Host) -> None:
+        host.cdi(PLUGINS)
+        host.containerd(RUNC)
+        host.containerd(NVIDIAS, "conf.d/99-nvidia.toml")
+        assert self.doubts(host) == Doubts()
+
+    @pytest.mark.parametrize(
+        ("text", "runtime"),
+        [
+            (None, TWO),
+            ("version = 2", TWO),
+            ("[", TWO),
+            (DOCKERS + RUNC, TWO),
+            ("imports = ['/elsewhere/*.toml']\n" + RUNC, TWO),
+            (RUNC, "cri-o://1.33.0"),
+            (RUNC, ""),
+            (f"[{SECTION}.runtimes.runc.options]\nBinaryName = '/x/wrapper'\n", TWO),
+            (f"[{SECTION}.runtimes.runc]\nbase_runtime_spec = '/x/hooks.json'\n", TWO),
+        ],
+    )
+    def test_what_is_not_plain_cannot_be_told(
+        self, host: Host, text: str | None, runtime: str
+    ) -> None:
+        host.cdi(PLUGINS)
+        if text is not None:
+            host.containerd(text)
+        found = self.doubts(host, runtime)
+        assert "cannot be told" in found.remark and not found.problem and not found.warning
+
+    def test_what_gives_the_agent_its_driver_gives_containers_theirs(self, host: Host) -> None:
+        host.cdi(PLUGINS)
+        host.containerd(RUNC)
+        assert self.doubts(host, reads=True) == Doubts()
+
+    def test_another_way_besides_is_enough(self, host: Host) -> None:
+        host.containerd(RUNC)
+        host.cdi(PLUGINS)
+        assert doubts({"EnvVar", "CDI"}, host.access(), TWO, False) == Doubts()
+        assert doubts({"EnvVar", "Mounts"}, host.access(), TWO, False) == Doubts()
+
+    def test_cdi_without_cards_is_told(self, host: Host) -> None:
+        host.cdi(PLUGINS)
+        access = host.access(cdi_kind="nvidia.com/gpu")
+        assert "so leave cdiKind empty" in doubts({"CDI"}, access, TWO, False).problem
+
+
+class TestWatch:
+    """What comes on the node after the agent's start."""
+
+    def watch(self, made: AccessChoice, *versions: str) -> AccessWatch:
+        return AccessWatch(made, AsyncMock(side_effect=versions), reads_variable=False)
+
+    async def test_files_that_come_later_are_used_by_auto(self, host: Host) -> None:
+        """NVIDIA's plugin may write them after the agent's start."""
+        made = AccessChoice(host.access())
+        watch = self.watch(made, TWO)
+        await watch.start()
+        assert (made.strategy, made.problem) == ("EnvVar", "")
+        host.cdi(PLUGINS)
+        await watch.look()
+        assert made.strategy == "CDI" and not made.doubts.problem
+        (host.folder / "cdi" / "nvidia.json").unlink()
+        await watch.look()
+        assert made.strategy == "CDI", "it does not go back"
+        assert "no container gets a card by CDI" in made.problem
+
+    async def test_what_was_better_stays(self, host: Host) -> None:
+        host.nvidia(TAKES_MARKS)
+        made = AccessChoice(host.access())
+        watch = self.watch(made, TWO)
+        await watch.start()
+        host.cdi(CARDS)
+        await watch.look()
+        assert made.strategy == "VolumeMounts"
+
+    async def test_a_runtime_that_was_not_known_is_asked_for_again(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        host.cdi(CARDS)
+        made = AccessChoice(host.access())
+        watch = self.watch(made, "", TWO)
+        await watch.start()
+        assert made.strategy == "EnvVar"
+        waits = iter([10.0, 2.0])
+
+        async def sleep(seconds: float) -> None:
+            assert seconds == next(waits)
+            if seconds == 2.0:
+                raise asyncio.CancelledError
+
+        monkeypatch.setattr(access_watch.asyncio, "sleep", sleep)
+        with pytest.raises(asyncio.CancelledError):
+            await watch.run()
+        assert made.strategy == "CDI"
+
+    async def test_what_is_set_is_never_changed(self, host: Host) -> None:
+        host.cdi(CARDS)
+        host.containerd(RUNC)
+        made = AccessChoice(host.access(strategy="EnvVar"))
+        await self.watch(made, TWO).start()
+        assert made.strategy == "EnvVar"
+        assert "no container gets its card by NVIDIA_VISIBLE_DEVICES" in made.problem
+
+    async def test_by_nri_it_is_told_apart_from_a_runtime_that_does_not_ask(
+        self, host: Host
+    ) -> None:
+        host.containerd(RUNC)
+        host.cdi(CARDS)
+        runtime = SimpleNamespace(problem="", connections=1)
+        made = AccessChoice(host.access(strategy="NRI", nri_gives="EnvVar"), runtime)
+        await self.watch(made, TWO).start()
+        assert made.problem and not made.runtime_problem
+
+
 class TestDevRoot:
     def test_the_folder_above_is_refused(self, host: Host) -> None:
         """NVIDIA's plugin wants that folder."""
@@ -330,6 +521,26 @@ class TestReport:
         await reporter.write()
         assert pods.written[-1]["status"] == "False"
         assert "none gets a card: socket gone" in pods.written[-1]["message"]
+
+    async def test_what_nobody_reads_and_what_cannot_be_told(self, host: Host) -> None:
+        pods = Pods()
+        made = choice(host.access(strategy="EnvVar"), nri=False, way="EnvVar")
+        reporter = AccessReporter(pods, made, "mizar-system", "agent-x")  # type: ignore[arg-type]
+        for found, status, message in (
+            (Doubts(problem="nobody"), "False", "nobody"),
+            (Doubts(warning="some do not"), "False", "some do not"),
+            (Doubts(remark="who knows"), "True", "containers get their cards by EnvVar; who knows"),
+        ):
+            made.doubts = found
+            await reporter.write()
+            assert (pods.written[-1]["status"], pods.written[-1]["message"]) == (status, message)
+        reporter = AccessReporter(
+            *(pods, made, "mizar-system", "agent-x"),  # type: ignore[arg-type]
+            lambda: "as to limits",
+        )
+        await reporter.write()
+        assert pods.written[-1]["message"].endswith("by EnvVar; who knows; as to limits")
+        assert not made.problem, "neither a warning nor a remark makes the agent unready"
 
     async def test_device_nodes_that_are_not_there(self, host: Host) -> None:
         """This is a problem until they are there, and none where containers are given no device

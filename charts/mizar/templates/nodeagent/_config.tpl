@@ -65,10 +65,39 @@ empty where a runtime class does, or where the driver has a folder of its own. *
 {{- end -}}
 {{- end -}}
 
+{{- /* Whether nothing but the node's default runtime can give the agent's own container the driver's
+devices. */ -}}
+{{- define "mizar.nodeagent.byDefaultRuntime" -}}
+{{- $agent := .Values.nodeagent -}}
+{{- $alone := not (or $agent.privileged $agent.runtimeClassName) -}}
+{{- range $agent.extraVolumeMounts -}}
+{{- $alone = and $alone (not (hasPrefix "/dev" .mountPath)) -}}
+{{- end -}}
+{{- $alone -}}
+{{- end -}}
+
+{{- /* Where containerd's configuration is that agents look into, as a JSON list: where any node may give
+cards by the variable alone. */ -}}
+{{- define "mizar.nodeagent.containerdDirs" -}}
+{{- $inUse := include "mizar.nodeagent.accessInUse" . | fromJson -}}
+{{- $used := $inUse.ways -}}
+{{- $gives := $inUse.gives -}}
+{{- $found := list -}}
+{{- if or (has "EnvVar" $used) (has "Auto" $used) (and (has "NRI" $used) (or (has "EnvVar" $gives) (has "Auto" $gives))) -}}
+{{- range include "mizar.nodeagent.cardAccesses" . | fromJsonArray -}}
+{{- with .containerdConfig -}}
+{{- $found = append $found (dir .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $found | uniq | toJson -}}
+{{- end -}}
+
 {{- define "mizar.nodeagent.config" -}}
 kubeletDir: {{ .Values.nodeagent.kubeletDir }}
 stateDir: {{ .Values.nodeagent.stateDir }}
 driverRoot: {{ .Values.nodeagent.driverRoot }}
+byDefaultRuntime: {{ include "mizar.nodeagent.byDefaultRuntime" . }}
 {{- with include "mizar.nodeagent.nodesRoot" . }}
 nodesRoot: {{ . }}
 {{- end }}

@@ -1,0 +1,63 @@
+"""What speaks against the way in which a node's containers get their cards, as far as the node
+shows it: a container whose card does not come starts all the same, and its program finds none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from mizar_nodeagent.config import CardAccess, Way
+from mizar_nodeagent.container import access_discovery, cdi_files
+
+
+@dataclass(frozen=True)
+class Doubts:
+    """A sentence each; empty where there is nothing to say. `problem`: no container gets a card.
+    `warning`: only some do. `remark`: what cannot be told, or need not be wrong."""
+
+    problem: str = ""
+    warning: str = ""
+    remark: str = ""
+
+
+NONE = Doubts()
+
+
+def doubts(ways: Collection[Way], access: CardAccess, runtime: str, reads_variable: bool) -> Doubts:
+    """Look at the node. `ways`: in which a container is given its card. `runtime`: as in a node's
+    status. `reads_variable`: the agent's own container shows that the node's default runtime reads
+    NVIDIA_VISIBLE_DEVICES."""
+    if not {"CDI", "CDIAnnotations"}.isdisjoint(ways):
+        return Doubts(problem=cdi_files.kind_problem(access))
+    if {*ways} != {"EnvVar"} or reads_variable:
+        return NONE
+    return _of_variable(access, runtime)
+
+
+def _of_variable(access: CardAccess, runtime: str) -> Doubts:
+    """Where NVIDIA's runtime is not the default, that alone is no problem: nodes may have another
+    containerd than the one whose file this is. CDI files are the second witness."""
+    found, path = access_discovery.containerd(access, runtime), access.containerd_config
+    if found is not None and found.nvidia_default:
+        return NONE
+    if found is None or not found.plain_default:
+        return Doubts(
+            remark="whether the node's default runtime is NVIDIA's, which reads "
+            f"NVIDIA_VISIBLE_DEVICES, cannot be told from {path} (cardAccess.containerdConfig)"
+        )
+    kinds = ", ".join(sorted(cdi_files.kinds_of_cards(access)))
+    remedy = (
+        f"the node's CDI files name its cards ({kinds}), so let nodeagent.cardAccess give them by "
+        "CDI (containerd before 2.0 reads it with enable_cdi only), or make NVIDIA's runtime the "
+        "default"
+    )
+    if not found.handlers:
+        told = f"{path} on the node has no runtime of NVIDIA, so nothing reads the variable"
+        nobody = f"no container gets its card by NVIDIA_VISIBLE_DEVICES: {told}"
+        return Doubts(problem=f"{nobody}; {remedy}") if kinds else Doubts(remark=told)
+    told = (
+        "NVIDIA_VISIBLE_DEVICES is read only in pods whose runtimeClassName has the handler "
+        f"{' or '.join(found.handlers)}, since {path} on the node has another runtime as the "
+        "default: other share pods start without their card"
+    )
+    return Doubts(warning=f"{told}; {remedy}") if kinds else Doubts(remark=told)

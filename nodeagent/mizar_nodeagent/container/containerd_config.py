@@ -1,0 +1,129 @@
+"""containerd's configuration, as far as it tells how containers get cards: the runtime that they
+have by default, and whether CDI is on.
+
+A node may have another containerd than the kubelet's, so what is not plain counts as unknown.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from mizar_kube.logs import get_logger
+
+log = get_logger(__name__)
+
+Table = Mapping[str, Any]
+
+CRI: Final = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
+"""The plugin that serves the kubelet, as versions of containerd call it."""
+NVIDIAS: Final = "nvidia-container-runtime"
+"""How the file names of NVIDIA's runtimes begin."""
+PLAIN: Final = ("", "runc", "crun")
+"""File names of runtimes that read no variable; empty for containerd's own default."""
+DROP_INS: Final = "conf.d/*.toml"
+"""What containerd reads beside its file, from 2.2 without being told to."""
+
+
+@dataclass(frozen=True)
+class Containerd:
+    """`nvidia_default`: containers have NVIDIA's runtime unless their pod says otherwise.
+    `plain_default`: they have one that reads no variable. `handlers`: of NVIDIA's runtimes, for a
+    RuntimeClass. `cdi`: whether it reads CDI; None where it does not say."""
+
+    nvidia_default: bool
+    plain_default: bool
+    handlers: tuple[str, ...] = ()
+    cdi: bool | None = None
+
+
+def read(path: Path) -> Containerd | None:
+    """None where the file cannot be read, or says nothing of the runtimes of pods."""
+    try:
+        merged, complete = _merged(path)
+        found = [one for one in _sections(merged) if isinstance(one.get("containerd"), dict)]
+    except (OSError, ValueError) as error:
+        log.debug("containerd's configuration cannot be read", path=path, error=error)
+        return None
+    if not found:
+        return None
+    runtimes = [_default(one["containerd"]) for one in found]
+    cdi = [bool(one["enable_cdi"]) for one in found if "enable_cdi" in one]
+    return Containerd(
+        nvidia_default=any("nvidia" in f"{name} {one}".lower() for name, one in runtimes),
+        plain_default=complete and all(_is_plain(one) for _, one in runtimes),
+        handlers=tuple(sorted({name for one in found for name in _nvidias(one["containerd"])})),
+        cdi=cdi[-1] if cdi else None,
+    )
+
+
+def _merged(path: Path) -> tuple[dict[str, Any], bool]:
+    """All files in one, and whether all could be looked at. Raises OSError, ValueError."""
+    found: dict[str, Any] = {}
+    if path.exists() or path.is_symlink():
+        _merge(found, _load(path))
+    folder, complete = path.parent, True
+    patterns = [folder / one for one in found.get("imports", ())]
+    for pattern in dict.fromkeys((*patterns, folder / DROP_INS)):
+        if not pattern.is_relative_to(folder):
+            complete = False  # in a folder that is not mounted
+            continue
+        for one in sorted(folder.glob(str(pattern.relative_to(folder)))):
+            _merge(found, _load(one))
+    return found, complete
+
+
+def _merge(into: dict[str, Any], other: Table) -> None:
+    for key, value in other.items():
+        if isinstance(value, dict):
+            below = into.get(key)
+            into[key] = dict(below) if isinstance(below, dict) else {}
+            _merge(into[key], value)
+        else:
+            into[key] = value
+
+
+def _load(path: Path) -> Table:
+    now = path.stat()
+    return _parsed(path, now.st_ino, now.st_mtime_ns, now.st_size)
+
+
+@lru_cache(maxsize=64)
+def _parsed(path: Path, inode: int, written: int, size: int) -> Table:
+    """Read once for each state of the file."""
+    return tomllib.loads(path.read_text())
+
+
+def _sections(config: Table) -> Iterator[Table]:
+    """What it says of the plugin that serves the kubelet, unless that is off."""
+    off = {str(one).rpartition(".")[2] for one in config.get("disabled_plugins", ())}
+    plugins = config.get("plugins", {})
+    for name in () if "cri" in off else CRI:
+        if isinstance(plugins.get(name), dict):
+            yield plugins[name]
+
+
+def _default(section: Table) -> tuple[str, Table]:
+    name = str(section.get("default_runtime_name", "runc"))
+    return name, section.get("runtimes", {}).get(name, {})
+
+
+def _programs(runtime: Table) -> Iterator[str]:
+    """File names of what a runtime starts."""
+    options = runtime.get("options", {})
+    for one in (options.get("BinaryName"), runtime.get("runtime_path"), runtime.get("Runtime")):
+        yield Path(str(one or "")).name
+
+
+def _is_plain(runtime: Table) -> bool:
+    return all(one in PLAIN for one in _programs(runtime)) and not runtime.get("base_runtime_spec")
+
+
+def _nvidias(section: Table) -> Iterator[str]:
+    for name, runtime in section.get("runtimes", {}).items():
+        if name == "nvidia" or any(one.startswith(NVIDIAS) for one in _programs(runtime)):
+            yield name
