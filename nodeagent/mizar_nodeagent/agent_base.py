@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from mizar_kube import probes
 from mizar_kube.client import KubeClient
+from mizar_kube.logs import get_logger
 from mizar_nodeagent import checkpoint
 from mizar_nodeagent.agent_loop import Agent
 from mizar_nodeagent.agent_state import AgentState
@@ -27,6 +28,8 @@ from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.metrics import AnswerLatency
 from mizar_nodeagent.planning.snapshot import GracePeriods
+
+log = get_logger(__name__)
 
 Loop = Callable[[], Coroutine[None, None, None]]
 """What a part does for ever."""
@@ -57,6 +60,8 @@ def restore(
     """Read what an earlier run left in the state folder, which is made where there is none. Raises
     ConfigRefused, OSError."""
     config.state_dir.mkdir(parents=True, exist_ok=True)
+    if remark := shim_install.mount_remark(config.state_dir):
+        log.warning("some share containers may run without limits", error=remark)
     boot = boot_id()
     slots = Slots(
         config.state_dir / "slots", shim_install.install(config.shim_path, config.state_dir), boot

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from mizar_nodeagent.agent_base import AgentBase, Loop
+from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
 from mizar_nodeagent.container.access_watch import AccessWatch
@@ -111,7 +112,8 @@ async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]
     )
     await watch.start()
     base.registry.register(AccessCollector(config.node_name, access, component.counts))
-    reporter = AccessReporter(base.client, access, config.namespace, config.identity)
+    remark = partial(shim_install.mount_remark, config.state_dir)
+    reporter = AccessReporter(base.client, access, config.namespace, config.identity, remark)
     runs_runtime = (runtime.run,) if access.runtime else ()
     return access, (watch.run, *runs_runtime, *((reporter.run,) if config.namespace else ()))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Container
 from dataclasses import dataclass
@@ -50,6 +51,20 @@ def install(source: Path, state_dir: Path) -> Shim:
     shim = Shim(folder / f"libmizar-{digest}.so")
     _put(shim.library, content, 0o755)
     return shim
+
+
+def mount_remark(state_dir: Path) -> str:
+    """Which containers may be unable to load the shim from there, as a sentence; empty for none.
+    runc mounts it read-only into a container, which takes noexec away, but not in a user namespace:
+    there the dynamic loader prints one line, and the program runs without the shim."""
+    if not os.statvfs(state_dir).f_flag & os.ST_NOEXEC:
+        return ""
+    return (
+        f"stateDir {state_dir} is on a mount with noexec, so share pods in a user namespace "
+        "(hostUsers: false), and all under a container runtime that keeps noexec, do not start or "
+        "run without limits: set nodeagent.stateDir of the chart to a folder on a mount without "
+        "noexec, or mount one there"
+    )
 
 
 def remove_old(shim: Shim, mounted: Container[str]) -> list[Path]:

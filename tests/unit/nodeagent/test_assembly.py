@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import aiohttp
@@ -23,7 +24,7 @@ from mizar_nodeagent.assembly import assemble
 from mizar_nodeagent.card_health import Readings
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess, Config
-from mizar_nodeagent.container import access_choice
+from mizar_nodeagent.container import access_choice, shim_install
 from mizar_nodeagent.errors import ConfigRefused, RegionDamaged
 from mizar_nodeagent.kubelet import podresources, poller
 from mizar_nodeagent.planning import plan
@@ -761,6 +762,27 @@ async def test_figures_and_probes(world: World) -> None:
     assert f"mizar_device_copied_bytes_total{{{directed}}} 0.0" in text
     assert 'mizar_build_info{component="nodeagent"' in text
     assert 'mizar_deviceplugin_answer_seconds_count{call="allocate"} 1.0' in text
+
+
+async def test_a_mount_from_which_some_cannot_load_the_shim(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As that of /var on Container-Optimized OS."""
+    await world.stop_agent()
+    look = os.statvfs
+
+    def noexec(path: Path) -> SimpleNamespace:
+        assert path == world.folder / "state"
+        return SimpleNamespace(f_flag=look(path).f_flag | os.ST_NOEXEC)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shim_install.os, "statvfs", noexec)
+        await world.start_agent()
+        remark = shim_install.mount_remark(world.folder / "state")
+    assert "(hostUsers: false)" in remark and "set nodeagent.stateDir of the chart" in remark
+    assert remark in [line.get("error") for line in logged(caplog)]
+    assert not shim_install.mount_remark(world.folder / "state")
+    await until(lambda: not list(world.app.unready()))  # others keep to their limits
 
 
 async def test_a_share_pod_can_be_followed_in_the_log(
