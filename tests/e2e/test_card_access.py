@@ -42,8 +42,12 @@ CLASS = {
 }
 
 
-def cdi_file(cards: dict[str, int]) -> Object:
-    """A CDI file as nvidia-ctk writes it, with cards by UUID. `cards`: their minor numbers."""
+PLUGINS_KIND = "k8s.device-plugin.nvidia.com/gpu"
+
+
+def cdi_file(cards: dict[str, int], kind: str = "nvidia.com/gpu") -> Object:
+    """A CDI file as nvidia-ctk writes it, with cards by UUID. `cards`: their minor numbers. `kind`:
+    another one, as in the file of NVIDIA's device plugin."""
     mounts = [
         {
             "hostPath": outside,
@@ -63,7 +67,7 @@ def cdi_file(cards: dict[str, int]) -> Object:
     edits = {"env": ["NVIDIA_VISIBLE_DEVICES=void"], "mounts": mounts, **nodes(*CONTROL_NODES)}
     return {
         "cdiVersion": "0.5.0",
-        "kind": "nvidia.com/gpu",
+        "kind": kind,
         "devices": [
             {"name": uuid, "containerEdits": nodes(f"nvidia{minor}")}
             for uuid, minor in cards.items()
@@ -107,6 +111,16 @@ class Access:
         ]
         return {(str(one["status"]), str(one["reason"])) for one in found}
 
+    def messages(self) -> set[str]:
+        """What the agents' conditions say. LookupError: as `told`."""
+        pods = self.kube.all("pods", NAMESPACE, AGENTS)
+        found = [
+            condition(one, "mizar.share/card-access")
+            for one in pods
+            if "deletionTimestamp" not in one["metadata"]
+        ]
+        return {str(one["message"]) for one in found}
+
     def wait_told(
         self, status: str, reason: str, node: str | None = None, timeout: float = 120
     ) -> None:
@@ -142,6 +156,13 @@ def cdi(mizar_cluster: Cluster) -> Iterator[None]:
     yield
     for node in mizar_cluster.nodes:
         node.path(CDI).unlink(missing_ok=True)
+
+
+@pytest.fixture
+def plugins_cdi(mizar_cluster: Cluster, cdi: None) -> None:
+    """The same files as those of NVIDIA's device plugin, all that the GPU Operator's nodes have."""
+    for node in mizar_cluster.nodes:
+        node.path(CDI).write_text(json.dumps(cdi_file(minors(node), PLUGINS_KIND)))
 
 
 def greedy(kube: Kube, tenant: str, name: str, **spec: Any) -> Object:
@@ -191,6 +212,25 @@ def test_who_asks_for_all_cards_gets_its_own(
     assert cards_seen_inside(kube, tenant, "b") == {own}
     if told == "NRI":
         assert env_inside(kube, tenant, "a")["NVIDIA_VISIBLE_DEVICES"] != "all"
+
+
+@pytest.mark.parametrize("strategy", ["Auto", "CDI"])
+def test_cards_of_the_plugins_cdi_files_are_found(
+    kube: Kube, stage: "Stage", access: Access, plugins_cdi: None, strategy: str
+) -> None:
+    """As the GPU Operator leaves a node: runc is the default runtime, and nobody has told the
+    agent what cards are called there."""
+    access.use(strategy=strategy, nriGives="Auto", passDeviceSpecs=False)
+    told = "NRI" if strategy == "Auto" else "CDI"
+    access.wait_told("True", told)
+    assert access.messages() == {
+        "containers get their cards by " + ("NRI, which gives CDI" if told == "NRI" else "CDI")
+    }
+    tenant = stage.tenant(HALF)
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    (own,) = wait_for("the device to be held", lambda: card_of(kube, tenant, "a"))
+    assert cards_seen_inside(kube, tenant, "a") == {own}
 
 
 def card_nodes_inside(kube: Kube, tenant: str, pod: str) -> set[str]:
