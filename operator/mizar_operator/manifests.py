@@ -33,6 +33,9 @@ NO_SIDECAR_LABEL = {"sidecar.istio.io/inject": "false"}
 container only."""
 NO_SIDECAR_ANNOTATION = {"linkerd.io/inject": "disabled"}
 """Keeps Linkerd's sidecar out, for the same reason."""
+NO_HAMI_LABEL = {"hami.io/webhook": "ignore"}
+"""Keeps HAMi's webhook off: it would hand a pod that asks for whole cards over to its own
+scheduler, which gives it a part of one."""
 
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 
@@ -105,6 +108,7 @@ def pod(
             "labels": {
                 LABEL_SHADOW_POD: "true",
                 **NO_SIDECAR_LABEL,
+                **NO_HAMI_LABEL,
                 **_labels(shadow.pool, shadow.quota, shadow.devices),
                 **anti_affinity_labels(needs),
             },

@@ -473,6 +473,10 @@ BEYOND: dict[str, tuple[Change, str]] = {
         "gets no rights on its node",
     ),
     "a node": (lambda pod: pod["spec"].update(nodeName="n"), "which the scheduler chooses"),
+    "another scheduler": (
+        lambda pod: pod["spec"].update(schedulerName="hami-scheduler"),
+        "a webhook handed it to hami-scheduler: have that webhook leave out pods with",
+    ),
 }
 
 
