@@ -59,12 +59,7 @@ def kube(cluster: Cluster) -> Iterator[Kube]:
     kube.apply(objects.namespace(TENANT))
     kube.wait_namespaces(TENANT)
     users(kube)
-    cluster.helm(
-        *("upgrade", "--install", RELEASE, str(CHART), f"--namespace={SYSTEM}"),
-        *("--create-namespace", "--skip-crds", "--values=-"),
-        f"--values={LOCAL}",
-        input=yaml.safe_dump(VALUES),
-    )
+    install(cluster)
     try:
         wait_for("the policies", lambda: policies_are_on(kube))
         yield kube
@@ -74,6 +69,16 @@ def kube(cluster: Cluster) -> Iterator[Kube]:
             kube.delete("clusterrolebinding", f"{RELEASE}-{user}")
             kube.delete("clusterrole", f"{RELEASE}-{user}")
         kube.run("delete", "namespace", TENANT, SYSTEM, "--ignore-not-found", "--wait=false")
+
+
+def install(cluster: Cluster, **policies: str) -> None:
+    """The chart, or a change of its `policies`."""
+    cluster.helm(
+        *("upgrade", "--install", RELEASE, str(CHART), f"--namespace={SYSTEM}"),
+        *("--create-namespace", "--skip-crds", "--values=-"),
+        f"--values={LOCAL}",
+        input=yaml.safe_dump({**VALUES, "policies": policies}),
+    )
 
 
 def users(kube: Kube) -> None:
@@ -617,3 +622,96 @@ def test_the_webhook_makes_no_secret_but_its_own(kube: Kube) -> None:
     assert sentence in ask("another")
     assert sentence in ask(f"{RELEASE}-webhook", account, **token)
     assert "already exists" in ask(f"{RELEASE}-webhook")
+
+
+def templates(spec: Object) -> dict[str, Object]:
+    """A pod, and a template of pods, in each kind that has one."""
+    meta = {"name": "foreign", "namespace": TENANT}
+    labels = {"app": "foreign"}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    batch = {"template": {"spec": {**spec, "restartPolicy": "Never"}}}
+    selector = {"selector": {"matchLabels": labels}, "template": template}
+    kinds = {
+        "Pod": ("v1", spec),
+        "Deployment": ("apps/v1", {"replicas": 0, **selector}),
+        "StatefulSet": ("apps/v1", {"replicas": 0, "serviceName": "x", **selector}),
+        "DaemonSet": ("apps/v1", selector),
+        "Job": ("batch/v1", {"suspend": True, **batch}),
+        "CronJob": ("batch/v1", {"schedule": "@yearly", "jobTemplate": {"spec": batch}}),
+    }
+    return {
+        kind: {"apiVersion": version, "kind": kind, "metadata": meta, "spec": inner}
+        for kind, (version, inner) in kinds.items()
+    }
+
+
+def asking(*names: str, init: bool = False) -> Object:
+    """The spec of a pod, one of whose containers asks for these resources and a whole card."""
+    plain = objects.plain_pod(TENANT, "x")["spec"]["containers"][0]
+    limits = dict.fromkeys(("nvidia.com/gpu", *names), 1)
+    asks = {**plain, "name": "asks", "resources": {"limits": limits}}
+    return {"containers": [plain], "initContainers": [asks]} if init else {"containers": [asks]}
+
+
+class TestForeignShares:
+    """Resources of HAMi and Volcano, which nobody offers where Mizar alone shares cards."""
+
+    ASK = ("create", "--filename=-", EDITOR)
+    SENTENCE = "waits for ever: ask for mizar.share/gpu.N alone"
+
+    def ask(self, kube: Kube, obj: Object) -> tuple[int, str]:
+        return kube.attempt(*self.ASK, "--dry-run=server", input=json.dumps(obj))
+
+    @pytest.mark.parametrize("kind", templates({}))
+    def test_who_asks_for_them_is_warned(self, kube: Kube, kind: str) -> None:
+        for spec in (asking("nvidia.com/gpumem"), asking("nvidia.com/gpumem", init=True)):
+            status, said = self.ask(kube, templates(spec)[kind])
+            assert status == 0, said
+            assert "Mizar has no nvidia.com/gpumem, and" in said
+            assert self.SENTENCE in said
+        status, said = self.ask(kube, templates(asking())[kind])
+        assert (status, "Warning" in said) == (0, False), said
+
+    def test_all_of_them_are_known(self, kube: Kube) -> None:
+        known = (
+            *("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"),
+            *("nvidia.com/priority", "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory"),
+            *("volcano.sh/vgpu-memory-percentage", "volcano.sh/vgpu-cores"),
+        )
+        said = self.ask(kube, templates(asking(*known))["Pod"])[1]
+        assert f"Mizar has no {', '.join(known)}, and" in said
+
+    def test_kubernetes_gives_ephemeral_containers_none(self, kube: Kube) -> None:
+        """So the policy needs not look at them."""
+        kube.apply(objects.plain_pod(TENANT, "plain", nodeSelector={"mizar.share/nowhere": "true"}))
+        one = {"name": "x", "image": PAUSE, "resources": {"limits": {"nvidia.com/gpumem": 1}}}
+        body = json.dumps({"spec": {"ephemeralContainers": [one]}})
+        how = ("--subresource=ephemeralcontainers", "--type=strategic", f"--patch={body}")
+        status, said = kube.attempt("patch", "pod", "plain", f"--namespace={TENANT}", *how)
+        assert (status != 0, "ephemeral" in said) == (True, True), said
+        kube.delete("pod", "plain", TENANT, "--grace-period=0", "--force")
+
+    def test_they_are_refused_where_the_values_say_so(self, cluster: Cluster, kube: Kube) -> None:
+        """But what was there before can be changed in all else."""
+        there = templates(asking("volcano.sh/vgpu-memory"))
+        kube.run(*self.ASK, input=json.dumps(there["Deployment"]))
+        here = ("deployment/foreign", f"--namespace={TENANT}", EDITOR)
+        try:
+            install(cluster, foreignShares="Deny")
+            for obj in there.values():
+                wait_for("refusal", lambda obj=obj: self.is_refused(kube, obj))  # type: ignore[misc]
+            kube.run("annotate", *here, "example.com/a=b")
+            image = json_patch("replace", "/spec/template/spec/containers/0/image", "other:1")
+            status, said = kube.attempt("patch", *here, *image)
+            assert status != 0, said
+            assert self.SENTENCE in said
+            install(cluster, foreignShares="Allow")
+            wait_for("silence", lambda: self.ask(kube, there["Job"])[1].count("Mizar has") == 0)
+        finally:
+            kube.delete("deployment", "foreign", TENANT)
+            install(cluster)
+
+    def is_refused(self, kube: Kube, obj: Object) -> bool:
+        name = {**obj, "metadata": {**obj["metadata"], "name": "another"}}
+        status, said = self.ask(kube, name)
+        return status != 0 and self.SENTENCE in said

@@ -96,6 +96,7 @@ def test_lint(chart: Chart) -> None:
         {"nodeagent": {"ignoredXids": ["all"]}},
         {"logLevel": "loud"},
         {"policies": {"sharePodsMay": ["everything"]}},
+        {"policies": {"foreignShares": True}},
         {"uninstall": {"waitSeconds": -1}},
         {"webhook": {"resourceNames": ["nvidia.com/gpu"]}},
         {"webhook": {"resourceNames": ["nvidia.com/mig-1g.5gb"]}},
@@ -639,8 +640,26 @@ def test_share_pods_keep_off_the_agents_own_folders(chart: Chart) -> None:
         assert f"'{path}'" in paths["expression"]
 
 
+def test_foreign_shares_are_told_of_as_the_values_say(chart: Chart, default: list[Object]) -> None:
+    def actions(objects: list[Object]) -> dict[str, list[str]]:
+        return {
+            one["spec"]["policyName"]: one["spec"]["validationActions"]
+            for one in objects
+            if one["kind"] == "ValidatingAdmissionPolicyBinding"
+            and "foreign-shares" in one["metadata"]["name"]
+        }
+
+    names = [f"mizar-foreign-shares{end}" for end in ("", "-templates", "-cronjobs")]
+    assert actions(default) == {name: ["Warn"] for name in names}
+    denied = chart.render(policies={"foreignShares": "Deny"})
+    assert actions(denied) == {name: ["Deny"] for name in names}
+    for name in names:
+        policy = pick(denied, "ValidatingAdmissionPolicy", name)["spec"]
+        assert policy["failurePolicy"] == "Ignore"
+
+
 def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:
-    without = chart.render(policies=dict.fromkeys(POLICIES, False))
+    without = chart.render(policies={**dict.fromkeys(POLICIES, False), "foreignShares": "Allow"})
     assert not [one for one in without if "AdmissionPolicy" in one["kind"]]
     monitors = [
         one["metadata"]["name"]
