@@ -221,8 +221,12 @@ def _audited(slot: Slot, uids: frozenset[str], ids: frozenset[str]) -> AuditedCo
         found = usage_snapshot.empty(len(uuids))
     holdings = dict(zip(uuids, found.holdings, strict=True))
     uses = {uuid: card.code_uses for uuid, card in zip(uuids, found.cards, strict=True)}
+    permitted = {
+        uuid: max(card.memory_limit, charged) if card.memory_limit else 0
+        for uuid, card, charged in zip(uuids, region.cards, found.charged, strict=False)
+    }
     return AuditedContainer(
-        slot.name, slot.owner, uids, ids, holdings, found.alive, uses, found.past
+        slot.name, slot.owner, uids, ids, holdings, found.alive, uses, found.past, permitted
     )
 
 
@@ -237,6 +241,12 @@ def _identity(found: ProcessWithoutShim) -> tuple[str, int]:
 
 def _sentence(found: ProcessWithoutShim) -> str:
     process = found.process
+    if found.permitted is not None:
+        return (
+            f"container {found.owner.container} holds far more of card {found.uuid} than the "
+            f"{found.permitted >> 20} MiB that it may: process {process.name} ({process.key[0]}) "
+            f"has {found.bytes >> 20} MiB, so its account of them is wrong"
+        )
     return (
         f"process {process.name} ({process.key[0]}) of container {found.owner.container} "
         f"holds {found.bytes >> 20} MiB of card {found.uuid} without Mizar's shim, so its "

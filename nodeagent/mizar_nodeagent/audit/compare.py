@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Final
 
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.container_processes import ContainerProcess
 from mizar_nodeagent.regions.layout import code_bytes
 from mizar_nodeagent.regions.usage_snapshot import Holding, ProcessKey
+
+BEYOND: Final = 1 << 30
+"""Bytes by which a container may hold more than it is permitted, by NVML: what the driver takes for
+kernels' stacks and the like comes to less, and is taken off the limit afterwards."""
 
 SlotCard = tuple[str, str]
 """A slot's name and a card's UUID."""
@@ -20,7 +25,8 @@ class AuditedContainer:
 
     `ids`: of it at the container runtime. `holdings`: by its own account, per card and process.
     `alive`: its registered processes that live. `code_uses`: per card, the first uses of code so
-    far. `past`: of those that live, the ones that have a second driver.
+    far. `past`: of those that live, the ones that have a second driver. `permitted`: per card, the
+    bytes that it may hold by its limit, or was charged before the limit was lowered.
     """
 
     slot: str
@@ -31,6 +37,7 @@ class AuditedContainer:
     alive: frozenset[ProcessKey]
     code_uses: Mapping[str, int]
     past: frozenset[ProcessKey] = frozenset()
+    permitted: Mapping[str, int] = field(default_factory=dict)
 
 
 def unlimited(
@@ -42,13 +49,15 @@ def unlimited(
 
 @dataclass(frozen=True)
 class ProcessWithoutShim:
-    """A process with memory on a card that never registered, or not for all of its work.
-    `bytes`: by NVML."""
+    """A process with memory on a card that never registered, or not for all of its work. `bytes`:
+    by NVML. `permitted`: of one that registered, and has the most of a container that holds far
+    more than so many bytes."""
 
     owner: Owner
     uuid: str
     process: ContainerProcess
     bytes: int
+    permitted: int | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +119,25 @@ def compare(
                 for process, size in found.items()
                 if process.key not in bound
             ]
+            without_shim += _beyond(home, then, uuid, found, bound)
     return AuditResult(findings, without_shim)
+
+
+def _beyond(
+    before: AuditedContainer,
+    after: AuditedContainer,
+    uuid: str,
+    found: Mapping[ContainerProcess, int],
+    bound: frozenset[ProcessKey],
+) -> Iterable[ProcessWithoutShim]:
+    """The largest registered process of a container that holds far more than it may: an account can
+    be forged, and so can the sign of life of the shim."""
+    permitted = max(before.permitted.get(uuid, 0), after.permitted.get(uuid, 0))
+    registered = [process for process in found if process.key in bound]
+    if not permitted or not registered or sum(found.values()) <= permitted + BEYOND:
+        return
+    most = max(registered, key=lambda process: (found[process], process.pid))
+    yield ProcessWithoutShim(before.owner, uuid, most, found[most], permitted)
 
 
 def _finding(
@@ -156,9 +183,12 @@ def _stood_still(before: Holding | None, after: Holding | None) -> bool:
 def _home(
     process: ContainerProcess, audited: Sequence[AuditedContainer]
 ) -> AuditedContainer | None:
-    """The container that the process runs in, or else the one of its pod that has a slot."""
+    """The container that the process runs in, or else the one of its pod that has limits; of a pod
+    with some that has none, it may be that one's, made anew."""
     of_pod = [one for one in audited if process.pod_uid in one.pod_uids]
     exact = [one for one in of_pod if process.container_id in one.ids]
     # A restarted container may have several slots: the one it registered in, or the newest.
     exact = [one for one in exact if process.key in one.alive] or exact
-    return next(reversed(exact or [one for one in of_pod if one.holdings]), None)
+    if not exact and any(not one.holdings for one in of_pod):
+        return None
+    return next(reversed(exact or of_pod), None)

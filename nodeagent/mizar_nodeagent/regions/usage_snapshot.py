@@ -109,7 +109,8 @@ class UsageSnapshot:
 
     `attached`: number of processes that ever registered. `alive`: those that live. `holdings`: by
     card, of these and of dead ones whose bytes were not given back yet. `past`: of those that live,
-    the ones that have a second driver, which the shim does not limit.
+    the ones that have a second driver, which the shim does not limit. `charged`: by card, the bytes
+    that count against the container's limit.
     """
 
     cards: tuple[CardUsage, ...]
@@ -117,11 +118,14 @@ class UsageSnapshot:
     alive: frozenset[ProcessKey]
     holdings: tuple[Mapping[ProcessKey, Holding], ...]
     past: frozenset[ProcessKey] = frozenset()
+    charged: tuple[int, ...] = ()
 
 
 def empty(cards: int) -> UsageSnapshot:
     """The snapshot that stands for a file which cannot be read."""
-    return UsageSnapshot((CardUsage(0, 0),) * cards, 0, frozenset(), ({},) * cards)
+    return UsageSnapshot(
+        (CardUsage(0, 0),) * cards, 0, frozenset(), ({},) * cards, charged=(0,) * cards
+    )
 
 
 @dataclass(frozen=True)
@@ -187,6 +191,7 @@ def take(path: Path, cards: int) -> UsageSnapshot:
         _keys(slots, living),
         tuple(_holdings(head, slots, card) for card in range(cards)),
         _keys(slots, past),
+        tuple(_charged(head, card) for card in range(cards)),
     )
 
 
@@ -270,6 +275,11 @@ def _holdings(head: UsageHead, slots: Slots, index: int) -> dict[ProcessKey, Hol
         key = (slot.pid, slot.start_time)
         found[key] = found[key] + one if key in found else one
     return found
+
+
+def _charged(head: UsageHead, index: int) -> int:
+    ledger = head.cards[index].ledger
+    return min(unpack_ledger(ledger.lo, ledger.hi).total, layout.BYTES_MAX)
 
 
 def _held(ledger: Ledger, slots: Slots, slot: int, index: int) -> tuple[int, int]:

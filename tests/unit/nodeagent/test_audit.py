@@ -198,6 +198,26 @@ def test_a_process_with_a_second_driver_is_without_shim() -> None:
     assert excess_of(result) == {"s": {KEY: 30 * MIB}}
 
 
+@pytest.mark.parametrize(
+    ("held", "permitted", "is_told"),
+    [
+        (GIB + MIB, MIB, False),
+        (GIB + MIB + 1, MIB, True),
+        (20 * GIB, 19 * GIB, False),
+        (GIB, 0, False),
+    ],
+)
+def test_an_account_explains_no_more_than_the_limit(
+    held: int, permitted: int, is_told: bool
+) -> None:
+    """A process that registered by itself, with an account as large as what it holds. Without a
+    limit, the container was stopped and keeps what it had."""
+    forged = known(held=held, permitted={CARD: permitted})
+    result = compared({500: held}, [process()], [forged])
+    assert excess_of(result) == {"s": {KEY: 0}}
+    assert [one.permitted for one in result.without_shim] == [permitted] * is_told
+
+
 def test_the_same_pid_at_another_time_is_another_process() -> None:
     result = compared({500: MIB}, [process(key=(7, 1))], [known()])
     assert len(result.without_shim) == 1
@@ -227,8 +247,9 @@ def test_a_container_that_may_be_without_limits_is_taken_for_no_other() -> None:
     aside = process(501, container_id="2" * 64, key=(1, 1))
     for both in ([free, limited], [limited, free]):
         result = compared({500: GIB, 501: MIB}, [process(key=OTHER), aside], both)
-        assert excess_of(result) == {"b": {(1, 1): MIB}}
-        assert [one.process for one in result.without_shim] == [aside]
+        assert (excess_of(result), result.without_shim) == ({"b": {}}, []), (
+            "one of an unknown ID may be of the container without limits, made anew"
+        )
 
 
 def test_other_pods_are_left_alone() -> None:
@@ -529,6 +550,34 @@ async def test_a_container_that_asked_for_no_shim_is_left_alone(tmp_path: Path) 
     node.on_card = {500: 300 * MIB}
     await node.audit(AUDITS + 1)
     assert node.warnings == []
+
+
+async def test_a_forged_account_is_told(tmp_path: Path) -> None:
+    """The process has a slot, a lock and bytes of its own, and the ledger says nothing."""
+    node = Node(tmp_path, Isolation())
+    put_process(node.proc, 500, CGROUP)
+    node.on_card = {500: 3 * GIB}
+    code = (
+        "import struct, fcntl, os, sys\n"
+        "f = os.open(sys.argv[1], os.O_RDWR)\n"
+        "os.pwrite(f, struct.pack('<II', 1, 1), 24)\n"
+        "os.pwrite(f, struct.pack('<IIQ', 7, 1, 4242), 12288)\n"
+        "os.pwrite(f, struct.pack('<Q', 3 << 30), 12288 + int(sys.argv[2]))\n"
+        "ask = struct.pack('hhxxxxqqixxxx', fcntl.F_WRLCK, 0, 12288, 1, 0)\n"
+        "fcntl.fcntl(f, fcntl.F_OFD_SETLK, ask)\n"
+        "print('lives', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", code, node.usage, str(layout.UsageSlot.held.offset)),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert child.stdout and await child.stdout.readline() == b"lives\n"
+    await node.audit(STEADY)
+    await child.communicate(b"")  # ends it
+    ((owner, _, sentence),) = node.warnings
+    assert owner == OWNER and "far more of card" in sentence and "1024 MiB that it may" in sentence
 
 
 def test_the_process_of_a_locked_slot_is_alive(tmp_path: Path) -> None:
