@@ -38,7 +38,8 @@ class Instance:
 
 
 def handles(card: Any) -> Iterator[Any]:
-    """NVML's handles of a card's instances; none where it is not divided."""
+    """NVML's handles of a card's instances; none where it is not divided. Raises NVMLError where it
+    is not known of one whether it is there."""
     if not is_divided(card):
         return
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -182,9 +183,11 @@ class Nvml:
         return self._starts, self._events
 
     def _next(self, start: int, events: Any) -> list[tuple[str, int]]:
-        untold, self._untold = self._untold, []
+        if self._untold:
+            untold, self._untold = self._untold, []
+            return untold
         # The event set became invalid when NVML was restarted.
-        return untold + (_next(events) if start == self._starts else [])
+        return _next(events) if start == self._starts else []
 
     def _keep_untold(self) -> None:
         """Take what the event set still has: a fault is told once, and the set ends with NVML."""
@@ -227,12 +230,21 @@ def _minor(uuid: str) -> int | None:
 def _workers(uuid: str) -> dict[int, int] | None:
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        found = list(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
     except pynvml.NVMLError as error:
         log.debug("a card does not report its processes", card=uuid, error=error)
         return None
-    # None where the driver cannot tell the bytes.
-    return {int(one.pid): int(one.usedGpuMemory or 0) for one in found}
+    for others in (
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+        pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
+    ):
+        with suppress(pynvml.NVMLError):  # a card, or a driver, without such processes
+            found += others(handle)
+    sizes: dict[int, int] = {}
+    for one in found:
+        # A process may be in two lists, with the same bytes. None: the driver cannot tell them.
+        sizes[int(one.pid)] = max(sizes.get(int(one.pid), 0), int(one.usedGpuMemory or 0))
+    return sizes
 
 
 def _samples(uuid: str, after: int) -> list[tuple[int, int, int]]:

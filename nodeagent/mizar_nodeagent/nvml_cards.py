@@ -27,14 +27,22 @@ def all_cards() -> list[Card]:
     found: list[Card] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            card = _read(handle, _whole)
-            found.append(card)
-            if not card.unread:
-                found.extend(_instances(handle, card))
+            found.extend(_card_and_instances(pynvml.nvmlDeviceGetHandleByIndex(index)))
         except pynvml.NVMLError as error:
             log.warning("a card does not answer", index=index, error=error)
     return found
+
+
+def _card_and_instances(handle: Any) -> list[Card]:
+    """The card alone, unread, where one of its instances is neither there nor known to be gone."""
+    card = _read(handle, _whole)
+    try:
+        return [card] if card.unread else [card, *_instances(handle, card)]
+    except pynvml.NVMLError_GpuIsLost:
+        raise
+    except pynvml.NVMLError as error:
+        log.warning("a card does not list its MIG devices", card=card.uuid, error=error)
+        return [Card(card.uuid, 0, "", unread=str(error))]
 
 
 def _read(handle: Any, read: Callable[[Any], Card]) -> Card:

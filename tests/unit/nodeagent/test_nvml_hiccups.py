@@ -83,6 +83,8 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
         "nvmlDeviceRegisterEvents": lambda *given: None,
         "nvmlEventSetWait_v2": made.next_event,
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: [],
+        "nvmlDeviceGetGraphicsRunningProcesses": refuse,
+        "nvmlDeviceGetMPSComputeRunningProcesses": refuse,
         "nvmlDeviceGetProcessUtilization": made.utilization,
         "nvmlDeviceIsMigDeviceHandle": lambda handle: False,
         "nvmlDeviceGetMigMode": refuse,
@@ -155,8 +157,13 @@ async def test_a_restart_of_nvml_loses_no_fault(
     library.events += [(ONE, 79), (TWO, 119)]
     library.listed.remove(TWO)
     nvml._keep_untold()
-    assert nvml._untold == [(ONE, 79), (TWO, 119)]
     telling.cancel()
+
+    def ended(events: Any, patience: int) -> Any:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
+
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", ended)
+    assert nvml._next(nvml._starts, None) == [(ONE, 79), (TWO, 119)]
 
 
 @pytest.mark.usefixtures("library")
@@ -174,6 +181,34 @@ async def test_a_clock_that_is_set_back_hides_no_work(
     await nvml.loads([ONE])
     library.samples = [(7, int((now + 1) * 1e6), 90)]
     assert await nvml.loads([ONE]) == {ONE: {7: 90}}
+
+
+async def test_processes_of_all_sorts_hold_memory(
+    nvml: Nvml, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that renders and computes is in two of NVML's lists, with all that it holds."""
+    lists = {"Compute": [(1, 10)], "Graphics": [(1, 10), (2, None)], "MPSCompute": [(3, 30)]}
+    for sort, found in lists.items():
+        made = [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in found]
+        name = f"nvmlDeviceGet{sort}RunningProcesses"
+        monkeypatch.setattr(pynvml, name, lambda handle, made=made: made)
+    await nvml.read()
+    assert await nvml.workers([ONE]) == {ONE: {1: 10, 2: 0, 3: 30}}
+
+
+async def test_a_card_that_does_not_list_its_instances_is_unread(
+    nvml: Nvml, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that it had would be gone otherwise, and reset when they are listed again."""
+
+    def fails(handle: Any, index: int) -> Any:
+        raise TIMEOUT
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", lambda handle: [handle == TWO, 0])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMaxMigDeviceCount", lambda handle: 7)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", fails)
+    found = await nvml.read()
+    assert (found[ONE].unread, found[TWO].unread) == ("", str(TIMEOUT))
 
 
 async def test_a_card_of_which_nvml_tells_nothing_is_still_listed(
