@@ -91,7 +91,7 @@ class Agent:
         self._pods = pods
         self._poller = poller
         self._outputs = outputs
-        poller.api_problem = pods.problem
+        poller.api_heard_at = lambda: self._clock() - pods.age()
         pods.on_change(self._pod_changed)
 
     def wake(self) -> None:

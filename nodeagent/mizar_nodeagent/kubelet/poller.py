@@ -77,9 +77,10 @@ class KubeletPoller:
         self._waiting_since: float | None = None
         self._failed = False
         self._tried_at = clock()
-        self.api_problem: Callable[[], object] = lambda: None
-        """Why the API server cannot be read; None while it can."""
-        self._api_away_at = float("-inf")
+        self.api_heard_at: Callable[[], float] = lambda: float("inf")
+        """When the agent last heard something from the API server."""
+        self._api_back: tuple[float, float] | None = None
+        """A restart of the kubelet, and since when the API server has been heard after it."""
 
     def poll_soon(self) -> None:
         """Poll now: something happened that the kubelet will tell more about."""
@@ -156,14 +157,19 @@ class KubeletPoller:
 
     def _check(self, claims: Claims) -> None:
         """Raises KubeletAway for an answer in which nobody holds anything any more, of a kubelet
-        that may not know its pods yet: for STARTS_S after its restart, or after the API server has
-        come back, from which it gets them."""
-        if self.api_problem() is not None:
-            self._api_away_at = claims.asked_at
+        that may not know its pods yet: for STARTS_S after its restart, and after the first word of
+        the API server since then, from which it gets them."""
         restarted_at = self._podresources.restarted_at
-        if restarted_at == float("-inf") or claims.all or not self.claims.all:
+        if restarted_at == float("-inf"):
             return
-        if claims.asked_at - max(restarted_at, self._api_away_at) < STARTS_S:
+        if self._api_back is None or self._api_back[0] != restarted_at:
+            self._api_back = None
+            if self.api_heard_at() > restarted_at:
+                self._api_back = restarted_at, claims.asked_at
+        if claims.all or not self.claims.all:
+            return
+        knows_at = (self._api_back[1] if self._api_back else claims.asked_at) + STARTS_S
+        if claims.asked_at < knows_at:
             raise KubeletAway("the kubelet was restarted and does not know its pods yet")
 
     def _take(self, claims: Claims) -> None:
