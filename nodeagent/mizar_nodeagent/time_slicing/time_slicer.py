@@ -35,6 +35,8 @@ CHECK_NS: Final = 1_000_000_000
 """Nanoseconds between two checks whether the paths of files still refer to the open files."""
 NS: Final = 1_000_000_000
 """Nanoseconds in a second."""
+TOLD_NS: Final = 60_000_000_000
+"""Between two log lines about a card whose rounds fail."""
 ATTEND_S: Final = 0.1
 """Seconds between two calls of `attend` by the event loop."""
 UNATTENDED_NS: Final = 500_000_000
@@ -45,13 +47,13 @@ heartbeat, so that an event loop that is only busy stops no borrower."""
 
 class SharedCard:
     """The containers of one card. `woken`: the names of containers with a share that became active
-    in the last round; always empty for a card without borrowers. `failed`: a round has failed, and
-    that was logged."""
+    in the last round; always empty for a card without borrowers. `failed_at`: when it was last
+    logged that its rounds fail; None while they don't."""
 
     def __init__(self, containers: Sequence[ContainerCard]) -> None:
         self._containers = containers
         self.woken: frozenset[str] = frozenset()
-        self.failed = False
+        self.failed_at: int | None = None
         self._awake: frozenset[str] = frozenset()
         self._borrowers = [one for one in containers if one.borrows]
         self._owners = [one for one in containers if not one.borrows]
@@ -99,9 +101,11 @@ class SharedCard:
         self._round_at = now
         for one in self._containers:
             one.observe(now)
+        self._revoke(now)
+        # A round that failed before this lets borrowers stop.
+        for one in self._containers:
             if attended or not one.borrows:
                 one.beat()
-        self._revoke(now)
         demands = [one.demand for one in self._containers]
         longest = max((one.longest_ns for one in self._containers if one.busy), default=0)
         if (demands, longest) != self._planned:
@@ -193,10 +197,11 @@ class TimeSlicer:
         card waits for it."""
         try:
             card.round(now, attended)
+            card.failed_at = None
         except Exception:
-            if not card.failed:
+            if card.failed_at is None or now - card.failed_at >= TOLD_NS:
                 log.exception("the time of a card is not dealt out", slot=", ".join(card.names))
-            card.failed = True
+                card.failed_at = now
 
     def _due(self, now: int) -> list[SharedCard]:
         """The contended cards that need a round."""

@@ -336,9 +336,16 @@ def test_a_card_whose_round_fails_holds_up_no_other(
         observe(card, now)
 
     monkeypatch.setattr(ContainerCard, "observe", fails)
+    borrower = room.add("borrower", "Soft", 0)
+    room.round(bad, one, two)
+    beats = borrower.live().beat
     room.round(bad, one, two)
     assert one.window and two.window
     assert room.time_slicer.idle_for == 0
+    assert borrower.live().beat == beats, "nobody pauses it, so it stops by itself"
+    monkeypatch.setattr(ContainerCard, "observe", observe)
+    room.round(one, two)
+    assert borrower.live().beat == beats + 1
 
 
 def test_what_has_not_changed_is_not_told_again(
