@@ -49,6 +49,19 @@ def open_promptly(path: Path, flags: int) -> int:
         raise
 
 
+def read_promptly(path: Path) -> bytes:
+    """The content of a small file that is mounted into a container. Raises OSError."""
+    with os.fdopen(open_promptly(path, os.O_RDONLY), "rb") as file:
+        return file.read()
+
+
+def rewrite_promptly(path: Path, content: bytes) -> None:
+    """Give that file, which stays the same one, another content. Raises OSError."""
+    with os.fdopen(open_promptly(path, os.O_RDWR), "r+b") as file:
+        file.truncate(0)
+        file.write(content)
+
+
 WITHOUT_LEASE_S: Final = 10.0
 """Seconds for which nobody can take a lease on a file again: all that open it do so anew within."""
 _ending: Final = set[Path]()

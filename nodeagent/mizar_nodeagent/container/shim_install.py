@@ -27,9 +27,13 @@ class Shim:
         """A copy for one container, readable by any user in it, whole or not there. Raises
         OSError."""
         part = target.with_suffix(".part")
-        shutil.copyfile(self.library, part)
-        part.chmod(0o755)
-        part.replace(target)
+        try:
+            shutil.copyfile(self.library, part)
+            part.chmod(0o755)
+            part.replace(target)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
     def copy_preload(self, target: Path) -> None:
         """As copy_library. Raises OSError."""

@@ -24,7 +24,7 @@ from typing import Any
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.container.shim_install import PRELOAD, Shim
 from mizar_nodeagent.container.spare_copies import SpareCopies
-from mizar_nodeagent.files import write_atomically
+from mizar_nodeagent.files import read_promptly, rewrite_promptly, write_atomically
 from mizar_nodeagent.regions import limits_file, usage_file
 
 log = get_logger(__name__)
@@ -217,8 +217,8 @@ class Slots:
                 log.warning("a file of a slot is made again", path=path, **slot.names)
                 make(path)
         wanted = b"" if slot.opted_out else PRELOAD
-        if slot.preload.read_bytes() != wanted:
-            slot.preload.write_bytes(wanted)  # the same file: a container may have it mounted
+        if read_promptly(slot.preload) != wanted:
+            rewrite_promptly(slot.preload, wanted)  # a container may have it mounted
 
     def describe(self, slot: Slot, resource: str, ids: Iterable[str]) -> Slot:
         """Write the slot.json that was lost, or differs from the kubelet's record."""
@@ -236,7 +236,7 @@ class Slots:
         if slot.opted_out == out or not (slot.shim or slot.opted_out):
             return slot
         # The same file: a container that restarts has it mounted.
-        slot.preload.write_bytes(b"" if out else PRELOAD)
+        rewrite_promptly(slot.preload, b"" if out else PRELOAD)
         return self._keep(replace(slot, opted_out=out, shim=not out))
 
     def remove(self, slot: Slot) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections import deque
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -69,10 +68,5 @@ class SpareCopies:
     def _make(self) -> Path:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         path = self._folder / str(next(self._numbers))
-        try:
-            self._shim.copy_library(path)
-        except OSError:
-            with suppress(OSError):
-                path.unlink()
-            raise
+        self._shim.copy_library(path)
         return path

@@ -1,13 +1,15 @@
 """Slots: made, found again, given an owner, and forgotten only when no container can use them."""
 
 import asyncio
+import fcntl
 import hashlib
 import json
+import os
 import shutil
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
-from unittest.mock import Mock
 
 import pytest
 
@@ -158,10 +160,30 @@ def test_what_loads_the_shim_is_as_the_slot_says(slots: Slots, out: bool) -> Non
 
 
 def test_half_a_copy_of_the_shim_is_none(slots: Slots, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "copyfile", Mock(side_effect=OSError(28, "No space left")))
+    def half(source: Path, target: Path) -> None:
+        target.write_bytes(b"the")
+        raise OSError(28, "No space left")
+
+    monkeypatch.setattr(shutil, "copyfile", half)
     with pytest.raises(OSError, match="No space left"):
         slots.shim.copy_library(slots.root / "libmizar.so")
-    assert not (slots.root / "libmizar.so").exists()
+    with pytest.raises(OSError, match="No space left"):
+        asyncio.run(slots.spares.fill())
+    assert list(slots.root.iterdir()) == []
+    assert list((slots.shim.library.parent / "spare").iterdir()) == []
+
+
+def test_a_lease_on_what_loads_the_shim_holds_up_no_start(slots: Slots) -> None:
+    """Root in the container could hold one, and the agent would wait for 45 s."""
+    slot = slots.create(RESOURCE, [D0], 1.0)
+    tenant = os.open(slot.preload, os.O_RDONLY)
+    fcntl.fcntl(tenant, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    try:
+        with pytest.raises(BlockingIOError):
+            slots.complete(slot)
+    finally:
+        os.close(tenant)
 
 
 def test_a_slot_that_is_whole_is_left_alone(slots: Slots) -> None:
