@@ -48,19 +48,19 @@ from mizar_operator.caches import Caches
 from mizar_operator.delete_guard import StillInUse
 from mizar_operator.disruption_budgets import DisruptionBudgets
 from mizar_operator.evictor import Evictor
-from mizar_operator.shadow_creation import ShadowCreator
+from mizar_operator.shadow_creation import NameTaken, ShadowCreator
 from mizar_operator.shadow_deletion import ShadowDeleter
 from mizar_operator.snapshot_index import SnapshotIndex
 from mizar_operator.status_writer import StatusWriter, without_lending, without_spot
+from mizar_operator.voided_actions import STATUSES, VoidedActions
 
 log = get_logger(__name__)
-
-STATUSES = (WriteShadowStatus, WriteQuotaStatus, WritePoolStatus)
-"""Actions that only report a state: the next plan has them again, with newer values."""
 
 TERMINATING = "because it is being terminated"
 """Part of the API server's message about a namespace that is being deleted, whose GPUQuota will be
 gone in a moment."""
+
+CREATIONS = CreateShadow | CreatePod
 
 KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_QUOTA}
 
@@ -74,7 +74,8 @@ class Result:
     """The result of applying a plan.
 
     `used`: UIDs of shadow pods that turned out to be in use. `refused`: the API server's message
-    about shadow pods that it refuses, by quota and devices. `unanswered`: (quota, devices,
+    about shadow pods that it refuses, by quota and devices. `names_taken`: shadow pods that were
+    not created because another client's object has the name. `unanswered`: (quota, devices,
     sequence) of shadow pods whose creation got no answer. `announced`: the posted events.
     `postponed`: whether statuses were left to the next plan. `done`: the actions that the API
     server carried out; `failed`: those that it refused, or that were given up because a pod uses
@@ -83,6 +84,7 @@ class Result:
     errors: list[Exception] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     refused: dict[tuple[Key, int], str] = field(default_factory=dict)
+    names_taken: set[Key] = field(default_factory=set)
     unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
     announced: list[EmitEvent] = field(default_factory=list)
     postponed: bool = False
@@ -117,28 +119,24 @@ class Applier:
     async def apply(
         self, snapshot: Snapshot, actions: Iterable[Action], has_news: Callable[[], bool] = _never
     ) -> Result:
-        """Apply all actions in order, those of one type at the same time. While `has_news` is true,
-        statuses are left to the next plan.
-
-        A failure voids the later actions of the same namespace and nothing else, so that one
-        tenant's failures do not hold up the others.
-        """
+        """Apply all actions in order, those of one type at the same time, but for those that an
+        earlier failure voids. While `has_news` is true, statuses are left to the next plan."""
         # This comes first: an action may drop the budget of a namespace while its last shadow pod
         # goes.
         await self.budgets.keep(snapshot)
-        index, result, failed = SnapshotIndex(snapshot), Result(), set[str]()
+        index, result, voided = SnapshotIndex(snapshot), Result(), VoidedActions()
         for _, group in groupby(actions, key=type):
-            todo = [one for one in group if _namespace(one) not in failed]
+            todo = [one for one in group if not voided.include(one)]
             outcomes = await asyncio.gather(
                 *(self._one(index, one, result, has_news) for one in todo)
             )
-            failed |= {
-                _namespace(one) for one, good in zip(todo, outcomes, strict=True) if not good
-            }
+            for one, good in zip(todo, outcomes, strict=True):
+                if not good:
+                    voided.note_failure(one, planned_anew=_is_known(index, one, result))
             if result.used:
                 # The pool's status assumes that the deletions succeeded; a new plan follows at
                 # once.
-                failed.add("")
+                voided.note_pools()
         return result
 
     async def _one(
@@ -250,7 +248,9 @@ class Applier:
 
 def _report(index: SnapshotIndex, action: Action, error: KubeError, result: Result) -> None:
     log.warning("an action failed", action=type(action).__name__, error=error)
-    if isinstance(action, CreateShadow | CreatePod) and _is_refusal(error):
+    if isinstance(action, CREATIONS) and isinstance(error, NameTaken):
+        result.names_taken.add(action.shadow)
+    elif isinstance(action, CREATIONS) and _is_refusal(error):
         result.refused[index.quota_and_devices(action)] = str(error)
     else:
         result.errors.append(error)
@@ -258,21 +258,14 @@ def _report(index: SnapshotIndex, action: Action, error: KubeError, result: Resu
         result.unanswered.add((*index.quota_and_devices(action), action.sequence))
 
 
+def _is_known(index: SnapshotIndex, action: Action, result: Result) -> bool:
+    """Whether the next plan follows at once and knows that the shadow pod was not created."""
+    return isinstance(action, CREATIONS) and (
+        action.shadow in result.names_taken or index.quota_and_devices(action) in result.refused
+    )
+
+
 def _is_refusal(error: KubeError) -> bool:
     """Whether the API server will refuse again until something is changed: a ResourceQuota, a
     RuntimeClass, a policy or a webhook (whose failure is an internal error)."""
     return isinstance(error, BadRequest | Forbidden | Invalid) or "calling webhook" in str(error)
-
-
-def _namespace(action: Action) -> str:
-    match action:
-        case WriteQuotaStatus():
-            return action.quota[0]
-        case WritePoolStatus():
-            return ""
-        case EmitEvent():
-            return action.about[0]
-        case EvictShare():
-            return action.share[0]
-        case _:
-            return action.shadow[0]

@@ -107,6 +107,7 @@ class Gatherer:
             taken=taken,
             unanswered=frozenset(memory.unanswered),
             refused_nodes=memory.nodes_refused(self._clock()),
+            names_taken=frozenset(memory.names_taken),
         )
 
     def _pools(self, key: str) -> dict[str, GPUPool]:

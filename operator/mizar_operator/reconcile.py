@@ -70,6 +70,7 @@ class Reconciler:
         memory.note_status_writes(result.postponed, self._clock())
         memory.announcements.note(result.announced)
         memory.unanswered |= result.unanswered
+        memory.note_names_taken(result.names_taken, self._clock())
         memory.note_free(planned.free, self._now())
         memory.note_attempts(planned.attempts, self._clock())
         memory.note_refused_nodes(planned.refused_nodes, self._clock())
@@ -115,7 +116,7 @@ class Reconciler:
         self._metrics.refusals(result.refused)
         for offer, message in sorted(result.refused.items()):
             memory.refused.record(offer, now, message)
-        if result.used or result.refused:
+        if result.used or result.refused or result.names_taken:
             # The next plan does not count on what could not be deleted or created.
             self._queue.add(key)
         if (wait := memory.next_try(now)) is not None:

@@ -77,6 +77,8 @@ TRIED_FIRST_S = 60.0
 TRIED_MOST_S = 3600.0
 EXCLUDED_FOR_S = 300.0
 REFUSED_NODE_FOR_S = 600.0
+NAME_TAKEN_FOR_S = 600.0
+"""Seconds for which a name counts as taken: until the quota's next sequence number is past it."""
 
 Excluded = Mapping[PartName, tuple[Part, Exception]]
 
@@ -93,6 +95,7 @@ class ReconcileState:
     `free_since`: since when 1, 2, … devices of a (resource, node) have been free. `unanswered`:
     (quota, devices, sequence) of shadow pods whose creation got no answer. `refused_nodes`: until
     when each node that the scheduler refused a share pod counts as refused, by (UID, resource).
+    `names_taken`: until when the name of a shadow pod counts as taken by another client's object.
     `excluded`: objects that planning fails for.
     """
 
@@ -109,6 +112,7 @@ class ReconcileState:
     free_since: dict[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)
     unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
     refused_nodes: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
+    names_taken: dict[Key, float] = field(default_factory=dict)
     excluded: Excluded = field(default_factory=dict)
     excluded_until: float = 0.0
     statuses_late_since: float | None = None
@@ -164,6 +168,10 @@ class ReconcileState:
             for share, nodes in self.refused_nodes.items()
         }
 
+    def note_names_taken(self, found: Iterable[Key], now: float) -> None:
+        """Note the names of shadow pods that objects of other clients have."""
+        self.names_taken.update(dict.fromkeys(found, now + NAME_TAKEN_FOR_S))
+
     def refusals(self, now: float) -> tuple[Refused, ...]:
         """The shadow pods that the API server is not to be asked for again yet."""
         return tuple(Refused(*key, message) for key, message in self.refused.active(now))
@@ -184,3 +192,4 @@ class ReconcileState:
             if share[0] in uids and max(nodes.values()) > now
         }
         self.gone = {key: until for key, until in self.gone.items() if until > now}
+        self.names_taken = {key: until for key, until in self.names_taken.items() if until > now}

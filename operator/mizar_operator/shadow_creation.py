@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mizar_core.names import FIELD_MANAGER_OPERATOR
+from mizar_core.names import FIELD_MANAGER_OPERATOR, LABEL_SHADOW_POD
 from mizar_core.planning.actions import CreateShadow
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.snapshot import ShadowView
@@ -14,8 +14,12 @@ from mizar_operator.caches import Caches
 from mizar_operator.snapshot_index import SnapshotIndex
 
 
+class NameTaken(Conflict):
+    """An object of the name exists, and the operator did not create it."""
+
+
 class ShadowCreator:
-    """The answers go into the caches at once. Raises KubeError, Conflict where an object of the
+    """The answers go into the caches at once. Raises KubeError, NameTaken where an object of the
     same name is not the operator's."""
 
     def __init__(
@@ -50,9 +54,18 @@ class ShadowCreator:
 
 
 def _check_ours(found: Object, wanted: Object) -> None:
-    """Raise Conflict unless the object of the wanted name was created by the operator for the same
-    owner."""
+    """Raise NameTaken unless the object of the wanted name was created by the operator for the same
+    owner. Anybody may name an owner, but the chart's policies keep the label of shadow pods for the
+    operator."""
     owners = [one["uid"] for one in found["metadata"].get("ownerReferences") or ()]
-    if wanted["metadata"]["ownerReferences"][0]["uid"] not in owners:
+    same_owner = wanted["metadata"]["ownerReferences"][0]["uid"] in owners
+    if not same_owner or _label(found) != _label(wanted):
         name = f"{found['metadata']['namespace']}/{found['metadata']['name']}"
-        raise Conflict(f"{found['kind']} {name} exists already, and the operator did not create it")
+        raise NameTaken(
+            f"{found['kind']} {name} exists already, and the operator did not create it"
+        )
+
+
+def _label(obj: Object) -> str | None:
+    label: str | None = (obj["metadata"].get("labels") or {}).get(LABEL_SHADOW_POD)
+    return label

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
+from mizar_core.names import shadow_name
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from simulation.cluster import Cluster
 from stateful.model import is_spot
@@ -35,6 +36,7 @@ class Users:
             self._change_quota: 3,
             self._delete_quota: 1,
             self._delete_shadow: 2,
+            self._take_a_name: 1,
             self._evict: 1,
             self._force_delete: 1,
             self._cordon: 1,
@@ -138,6 +140,17 @@ class Users:
             return "no shadow pod to delete"
         self._api.start_delete(shadow)
         return f"delete shadow {_name(shadow)}"
+
+    def _take_a_name(self) -> str:
+        """A tenant's pod gets the name that its quota's next shadow pod was to have."""
+        quota = self._one_of(list(self._api.all(GPU_QUOTA)))
+        if quota is None:
+            return "no name to take"
+        meta, number = quota["metadata"], quota["status"].get("nextSequence", 0)
+        name = shadow_name(meta["uid"], self._random.choice(SIZES), number)
+        if self._api.find(POD, name, meta["namespace"]) is None:
+            self._cluster.add_plain(meta["namespace"], name)
+        return f"take the name {meta['namespace']}/{name}"
 
     # Administrators.
 

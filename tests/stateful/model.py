@@ -151,6 +151,10 @@ class Model:
         """A pod that asks for whole cards."""
         self._add_pod(namespace, name, PHYSICAL_RESOURCE, cards, {})
 
+    def add_plain(self, namespace: str, name: str) -> None:
+        """A pod that asks for no cards."""
+        self._add_pod(namespace, name, "cpu", 1, {})
+
     def _add_pod(
         self, namespace: str, name: str, resource: str, count: int, more: Object, **spec: Any
     ) -> None:

@@ -171,7 +171,7 @@ Action = (
     | EvictShare
 )
 """Any action. Actions are applied in the order of the plan; a failure voids the later ones of the
-same namespace."""
+same namespace, that of a creation only what depends on it."""
 
 ShadowAction = (
     CreateShadow

@@ -61,6 +61,7 @@ class Draft:
         self._of_quota: defaultdict[Key, set[Key]] = defaultdict(set)
         self._sequences = _sequences(snapshot)
         self._unanswered = sorted(snapshot.unanswered)
+        self._names_taken = snapshot.names_taken
         for shadow in snapshot.shadows:
             self._put(shadow)
         self.bound = _bound(snapshot.shares)
@@ -132,7 +133,7 @@ class Draft:
 
     def is_wanted(self, shadow: ShadowView) -> bool:
         """Whether its quota and pool exist, its pool still has its shape, it is not being deleted,
-        and at least one of its cards works."""
+        at least one of its cards works, and its pod exists or may be created."""
         known = self._wanted.get(shadow.key)
         if known is None or known[0] is not shadow:
             known = self._wanted[shadow.key] = shadow, self._find_wanted(shadow)
@@ -143,6 +144,8 @@ class Draft:
         if quota is None or shadow.pool not in self.pools or shadow.deleting:
             return False
         if shadow.broken and shadow.healthy == 0:
+            return False
+        if shadow.pod is None and shadow.key in self._names_taken:
             return False
         if shadow.quota_uid and shadow.quota_uid != quota.metadata.uid:
             return False
@@ -231,11 +234,13 @@ class Draft:
     def _next(self, entitlement: Entitlement) -> tuple[int, str]:
         uid, devices = entitlement.quota.metadata.uid or "", entitlement.profile.devices
         named = ((one, shadow_name(uid, devices, one)) for one in self._numbers(entitlement))
-        sequence, name = next(
-            one for one in named if (entitlement.key[0], one[1]) not in self.shadows
-        )
+        sequence, name = next(one for one in named if self._is_free(entitlement.key[0], one[1]))
         self._sequences[entitlement.key] = max(self.next_sequence(entitlement.key), sequence + 1)
         return sequence, name
+
+    def _is_free(self, namespace: str, name: str) -> bool:
+        """Whether no object is known that has the name."""
+        return (namespace, name) not in self.shadows and (namespace, name) not in self._names_taken
 
     def _numbers(self, entitlement: Entitlement) -> Iterator[int]:
         """The sequence numbers to try, first those of creations without an answer: if such a

@@ -257,7 +257,8 @@ class Snapshot:
     node) that other pods than shadow pods have, where that is known. `unanswered`: (quota, devices,
     sequence) of shadow pods whose creation got no answer, so that it may yet take effect.
     `refused_nodes`: nodes that the scheduler has recently refused a waiting share pod, by its (UID,
-    resource), also where no devices are free any more.
+    resource), also where no devices are free any more. `names_taken`: names of shadow pods that
+    objects of other clients have.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -274,3 +275,4 @@ class Snapshot:
     taken: Mapping[tuple[str, str], int] = field(default_factory=dict)
     unanswered: frozenset[tuple[Key, int, int]] = frozenset()
     refused_nodes: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    names_taken: frozenset[Key] = frozenset()

@@ -349,6 +349,7 @@ def wild_snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
         refused_nodes={
             (one.uid, one.resource): draw(some_nodes) for one in asking if draw(st.booleans())
         },
+        names_taken=frozenset(one.key for one in shadow_pods if draw(st.integers(0, 9)) == 0),
     )
 
 

@@ -120,6 +120,28 @@ def test_a_name_that_is_taken_is_left_out() -> None:
     assert all(one.sequence > 0 for one in actions(CreateShadow, snapshot))
 
 
+def test_a_name_that_somebody_else_took_is_left_out() -> None:
+    taken = ("team-a", shadow_name("uid-team-a-quota", 2, 0))
+    snapshot = small(shares=(waiting("a"),), names_taken=frozenset({taken}))
+    (made,) = actions(CreateShadow, snapshot)
+    assert made.sequence == 1
+    assert status(snapshot).next_sequence == 2
+
+
+def test_a_shadow_pod_whose_pods_name_is_taken_makes_room_for_another() -> None:
+    """Also where the quota allows one only."""
+    quotas = (quota("team-a", profiles=[{"devices": 2, "max": 1}]),)
+    without = replace(shadow(sequence=4, phase=None), pod=None)
+    taken = frozenset({without.key})
+    parts: dict[str, Any] = {"quotas": quotas, "shadows": (without,), "shares": (waiting("a"),)}
+    assert actions(CreatePod, small(**parts))
+    snapshot = small(**parts, names_taken=taken)
+    assert [one.shadow for one in actions(DeleteShadow, snapshot)] == [without.key]
+    (made,) = actions(CreateShadow, snapshot)
+    assert made.sequence == 5
+    assert not actions(CreatePod, snapshot)
+
+
 def _going(of: GPUQuota) -> GPUQuota:
     meta = of.metadata.changed(deletion_timestamp=NOW)
     return of.model_copy(update={"metadata": meta})

@@ -262,12 +262,70 @@ def test_an_object_of_our_name_that_is_not_ours_is_left_alone(model: Model, kind
     model.add_share("team-a", "one", GPU, 1)
     operator.sync([POD] if kind == SHADOW_POD else [SHADOW_POD])
     operator.caches.shares.observe(cast(Object, model.api.find(POD, "one", "team-a")))
-    error = operator.reconcile()
-    assert isinstance(error, Conflict)
-    assert "exists already, and the operator did not create it" in str(error)
+    assert operator.reconcile() is None
     assert theirs["metadata"]["resourceVersion"] == version
     assert operator.caches.shadows.get(name, "team-a") is None or kind == POD
     assert operator.caches.holders.get(name, "team-a") is None
+    assert operator.work() == []
+    ours = shadow_name(quota["metadata"]["uid"], 2, 1)
+    assert model.api.find(SHADOW_POD, ours, "team-a") and model.api.find(POD, ours, "team-a")
+    assert theirs["metadata"]["resourceVersion"] == version
+
+
+def test_a_pod_that_names_our_shadow_pod_as_its_owner_is_not_ours(model: Model) -> None:
+    """Anybody can write an owner; the label of shadow pods only the operator can."""
+    operator = Harness(model)
+    model.add_share("team-a", "one", GPU, 1)
+    operator.sync(KINDS)
+
+    def faster(write: Write) -> None:
+        verb, ref, obj = write
+        if verb == "create" and ref.kind == SHADOW_POD and not theirs:
+            made = obj["metadata"] | {"uid": "uid-shadow"}
+            obj["metadata"] = made
+            owner = {"kind": "ShadowPod", "name": ref.name, "uid": "uid-shadow"}
+            meta = {"name": ref.name, "namespace": "team-a", "ownerReferences": [owner]}
+            spec: Object = {"containers": []}
+            theirs.append({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec})
+            model.api.put(theirs[0])
+
+    theirs: list[Object] = []
+    model.api.before_write = faster
+    assert operator.reconcile() is None
+    name = theirs[0]["metadata"]["name"]
+    assert operator.caches.holders.get(name, "team-a") is None
+    assert operator.work() == []
+    (shadow,) = model.api.all(SHADOW_POD)
+    assert shadow["metadata"]["name"] != name
+
+
+def test_a_tenant_does_not_keep_its_cards_by_a_pod_of_a_shadow_pods_name(model: Model) -> None:
+    """A shadow pod's name can be foretold. Whoever takes it costs the quota one number, and no
+    other change of the namespace waits for that."""
+    operator = _serving(model)
+    quota = model.api.find(GPU_QUOTA, "quota", "team-a")
+    assert quota is not None
+    number = quota["status"]["nextSequence"]
+    meta = {"name": shadow_name(quota["metadata"]["uid"], 2, number), "namespace": "team-a"}
+    pod: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": []}}
+    model.api.put(pod)
+    model.add_share("team-a", "bait", GPU, 2)
+    for _ in range(5):
+        operator.round()
+    assert _bound(model, "bait")
+    assert quota["status"]["nextSequence"] == number + 2
+    for share in ("one", "bait"):
+        model.api.start_delete(cast(Object, model.api.find(POD, share, "team-a")))
+    model.add_quota("team-a", [{"devices": 2, "min": 0, "max": 0}])
+    for _ in range(60):
+        operator.round(2)
+    assert list(model.api.all(SHADOW_POD)) == []
+    assert quota["status"]["observedGeneration"] == quota["metadata"]["generation"]
+
+
+def _bound(model: Model, name: str) -> bool:
+    found = model.api.find(POD, name, "team-a")
+    return found is not None and "nodeName" in found["spec"]
 
 
 @pytest.mark.parametrize("cached", [True, False])
