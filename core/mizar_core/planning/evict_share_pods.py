@@ -22,19 +22,28 @@ it."""
 
 def evict(draft: Draft) -> None:
     """Plan the eviction of all share pods that hold devices of a shadow pod without its cards."""
-    shares = {one.key: one for one in draft.shares}
     for shadow in lost_in_use(draft, draft.shadows.values()):
-        for key in sorted(set(shadow.holders)):
-            share = shares.get(key)
-            if share is not None and not share.deleting:
+        for share in _users(draft, shadow):
+            if not share.deleting:
                 draft.post(_event(draft, shadow, share))
                 draft.actions.append(EvictShare(share.key, share.uid))
 
 
 def lost_in_use(draft: Draft, among: Iterable[ShadowView]) -> list[ShadowView]:
     """The shadow pods among these that have lost their cards while share pods use them, by name."""
-    found = [one for one in among if one.holders and draft.stages[one.key] in MUST_BE_UNUSED]
-    return sorted(found, key=lambda one: one.key)
+    lost = [one for one in among if one.holders and draft.stages[one.key] in MUST_BE_UNUSED]
+    return sorted((one for one in lost if _users(draft, one)), key=lambda one: one.key)
+
+
+def _users(draft: Draft, shadow: ShadowView) -> list[ShareView]:
+    """The share pods that hold devices of the shadow pod, by name.
+
+    A holder is known by its name only. Where the node agent does not report any more, the holder
+    may be gone, and another pod of its name (a StatefulSet's) may be on another node by now.
+    """
+    holders, place = set(shadow.holders), (shadow.on_node or "", shadow.resource)
+    users = (one for one in draft.bound.get(place, ()) if one.key in holders)
+    return sorted(users, key=lambda one: one.key)
 
 
 def loss_of(shadow: ShadowView, nodes: Container[str]) -> LossReason:
@@ -68,7 +77,7 @@ def loss_message(draft: Draft, shadows: Iterable[ShadowView]) -> str | None:
     found = lost_in_use(draft, shadows)
     if not found:
         return None
-    pods = {key for one in found for key in one.holders}
+    pods = {share.key for one in found for share in _users(draft, one)}
     return (
         f"{counted(len(pods), 'share pod')} to be evicted: shadow pod {found[0].name} lost its "
         f"cards: {loss_reason(draft, found[0])}"

@@ -37,7 +37,7 @@ LOST = {
     "its pod is being deleted": {"pod": _pod(deleting=True)},
     "its pod ended": {"pod": _pod(phase="Failed")},
     "another has its card": {"pod": _pod(), "lost": True},
-    "its node is gone": {"pod": _pod(node="n9"), "node": "n9"},
+    "its node is gone": {"pod": _pod()},
     "both were deleted": {"pod": _pod(deleting=True), "deleting": True},
     "deleted, then its pod by force": {"pod": None, "deleting": True},
 }
@@ -68,9 +68,14 @@ def _evicted(snapshot: Snapshot) -> list[tuple[str, str]]:
     return [(one.share[1], one.uid) for one in actions if isinstance(one, EvictShare)]
 
 
-@pytest.mark.parametrize("how", LOST.values(), ids=LOST)
-def test_who_uses_a_lost_card_is_evicted_once(how: dict[str, Any]) -> None:
-    snapshot = _snapshot(ready(**HELD, **how))
+def _lost(how: str, **parts: Any) -> Snapshot:
+    nodes = () if how == "its node is gone" else (node("n1"),)
+    return _snapshot(ready(**HELD, **LOST[how]), **{"nodes": nodes, **parts})
+
+
+@pytest.mark.parametrize("how", LOST)
+def test_who_uses_a_lost_card_is_evicted_once(how: str) -> None:
+    snapshot = _lost(how)
     assert _evicted(snapshot) == [("p", SHARE.uid)]
     made = plan(snapshot, NOW)
     (told,) = (
@@ -85,13 +90,31 @@ def test_who_uses_a_lost_card_is_evicted_once(how: dict[str, Any]) -> None:
     assert _evicted(apply_plan(snapshot, made)) == []
 
 
-@pytest.mark.parametrize("how", LOST.values(), ids=LOST)
-def test_nothing_goes_while_somebody_uses_it(how: dict[str, Any]) -> None:
+@pytest.mark.parametrize("how", LOST)
+def test_nothing_goes_while_somebody_uses_it(how: str) -> None:
     going = replace(SHARE, deleting=True)
-    actions = plan(_snapshot(ready(**HELD, **how), shares=(going,)), NOW).actions
-    if "node" not in how:
+    actions = plan(_lost(how, shares=(going,)), NOW).actions
+    if how != "its node is gone":
         assert not [one for one in actions if isinstance(one, DeleteShadow)]
     assert not [one for one in actions if isinstance(one, EvictShare)]
+
+
+@pytest.mark.parametrize("place", [None, "n2"], ids=["waits", "runs elsewhere"])
+@pytest.mark.parametrize("how", LOST)
+def test_another_pod_of_a_users_name_is_let_be(how: str, place: str | None) -> None:
+    """A StatefulSet makes its pod again under the same name, while the agent of the node that has
+    failed still reports the one before."""
+    again = replace(SHARE, uid="uid-again", node=place)
+    other = ready("shadow-2-bbbbb", node="n2", sequence=3, **(HELD if place else {}))
+    nodes = () if how == "its node is gone" else (node("n1", available=False),)
+    lost = ready(**HELD, **LOST[how])
+    snapshot = _snapshot(lost, other, shares=(again,), nodes=(*nodes, node("n2")))
+    made = plan(snapshot, NOW)
+    assert not [one for one in made.actions if isinstance(one, EvictShare)]
+    reasons = [one.reason for one in made.actions if isinstance(one, EmitEvent)]
+    assert EventReason.SHARE_EVICTED not in reasons
+    (status,) = made.quotas.values()
+    assert "CardLost" not in [one.reason for one in status.conditions]
 
 
 @pytest.mark.parametrize(
