@@ -220,7 +220,7 @@ class KubeClient:
     ) -> Object:
         """Evict the pod, only if it still has that UID (Conflict otherwise). `grace_seconds`: the
         pod's own if None. Raises Unavailable with status 429 while a PodDisruptionBudget does not
-        allow it, NotFound."""
+        allow it, with status 500 if several budgets select the pod, NotFound."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",

@@ -16,6 +16,10 @@ from mizar_operator.live_objects import is_there
 log = get_logger(__name__)
 
 TOO_MANY_REQUESTS = 429
+INTERNAL_ERROR = 500
+SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
+"""Part of the message of the internal error that the API server answers where several budgets
+select the pod: it never evicts such a pod."""
 BUDGET_RESPECTED_S = 30.0
 """Seconds that a PodDisruptionBudget may hold an eviction off: it protects pods that serve, but a
 pod without its card no longer serves, and its replacement waits for it to end."""
@@ -84,6 +88,8 @@ class Evictor:
 
 
 def _held_off(error: KubeError) -> bool:
-    """Whether a budget refuses it, or a policy: pods of some namespaces the operator may delete, as
+    """Whether budgets refuse it, or a policy: pods of some namespaces the operator may delete, as
     far as they are Mizar's, and not evict."""
+    if error.status == INTERNAL_ERROR:
+        return SEVERAL_BUDGETS in str(error)
     return isinstance(error, Forbidden) or error.status == TOO_MANY_REQUESTS

@@ -17,6 +17,7 @@ import yaml
 from cluster import Cluster
 from mizar_core.planning.node_fit import Needs
 from mizar_operator import manifests
+from mizar_operator.evictor import SEVERAL_BUDGETS
 from mizar_operator.manifests import PodSettings
 from property.plan.snapshots import pool, quota
 from property.plan.snapshots import shadow as shadow_view
@@ -502,7 +503,7 @@ class TestOperator:
         assert sentence in said
 
     def test_it_ends_share_pods_and_changes_none(self, kube: Kube) -> None:
-        """It ends them by eviction, and by deletion where a budget never permits an eviction."""
+        """It ends them by eviction, and by deletion where budgets never permit an eviction."""
         pod = objects.plain_pod(TENANT, "share", nodeSelector={"mizar.share/nowhere": "true"})
         pod["metadata"]["labels"] = {"mizar.share/share-pod": "true"}
         kube.apply(pod)
@@ -511,6 +512,24 @@ class TestOperator:
         status, said = kube.attempt("patch", "pod", *here, *merge({"labels": {"a": "b"}}))
         assert status != 0, said
         kube.run("delete", "pod", *here, "--grace-period=0", "--force")
+
+    def test_a_pod_of_several_budgets_is_never_evicted(self, kube: Kube) -> None:
+        """The API server says so in the words that the operator knows, of a pod that runs."""
+        pod = objects.plain_pod(TENANT, "twice", nodeSelector={"mizar.share/nowhere": "true"})
+        pod["metadata"]["labels"] = {"mizar.share/share-pod": "true", "app": "twice"}
+        kube.apply(pod)
+        running = merge(status={"phase": "Running"})
+        kube.run("patch", "pod", "twice", f"--namespace={TENANT}", "--subresource=status", *running)
+        for name in ("one", "two"):
+            spec = {"maxUnavailable": 1, "selector": {"matchLabels": {"app": "twice"}}}
+            meta = {"name": name, "namespace": TENANT}
+            budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": meta}
+            kube.apply(budget | {"spec": spec})
+        try:
+            assert SEVERAL_BUDGETS in evict(kube, OPERATOR, "twice")
+        finally:
+            kube.run("delete", "pdb", "one", "two", f"--namespace={TENANT}")
+            kube.delete("pod", "twice", TENANT, "--grace-period=0", "--force")
 
     @pytest.mark.parametrize("namespace", ["kube-system", SYSTEM])
     def test_it_evicts_nothing_that_the_cluster_or_mizar_rests_on(

@@ -175,6 +175,11 @@ class Api:
 
 
 BUDGET = Unavailable("Cannot evict pod as it would violate its disruption budget", status=429)
+BUDGETS = Unavailable(
+    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
+    "support.",
+    status=500,
+)
 ASKED, DELETED = ("evict", "p", "uid-p"), ("delete", "p", "uid-p")
 
 
@@ -193,8 +198,10 @@ def test_a_budget_is_respected_for_a_while() -> None:
     assert api.asked == [ASKED] * 3
 
 
-def test_a_budget_that_never_allows_it_does_not_keep_it_for_ever() -> None:
-    api = Api(BUDGET, BUDGET)
+@pytest.mark.parametrize("budgets", [BUDGET, BUDGETS], ids=["one", "several"])
+def test_a_budget_that_never_allows_it_does_not_keep_it_for_ever(budgets: KubeError) -> None:
+    """Of a pod with several budgets the API server says so by an internal error."""
+    api = Api(budgets, budgets)
     _evict(api, 0.0, BUDGET_RESPECTED_S)
     assert api.asked == [ASKED, ASKED, DELETED]
 
@@ -205,6 +212,12 @@ def test_who_may_not_be_evicted_where_it_is_is_deleted() -> None:
     api = Api(refused, refused)
     _evict(api, 0.0, BUDGET_RESPECTED_S)
     assert api.asked == [ASKED, ASKED, DELETED]
+
+
+def test_several_budgets_do_not_keep_a_pod_that_has_ended_already() -> None:
+    api = Api(BUDGETS)
+    _evict(api, 0.0, patience_s=0.0)
+    assert api.asked == [ASKED, DELETED]
 
 
 def test_a_bounded_grace_holds_for_the_deletion_as_well() -> None:
@@ -235,6 +248,7 @@ def test_a_pod_that_changed_meanwhile_is_tried_again() -> None:
         _evict(Api(Conflict("the object has been modified"), there="uid-p"), 0.0)
 
 
-def test_an_api_server_that_is_away_is_trouble() -> None:
+@pytest.mark.parametrize("status", [500, 503])
+def test_an_api_server_that_is_away_is_trouble(status: int) -> None:
     with pytest.raises(Unavailable):
-        _evict(Api(Unavailable("no answer", status=503)), 0.0)
+        _evict(Api(Unavailable("no answer", status=status)), 0.0)
