@@ -17,6 +17,7 @@ from mizar_kube.errors import NotFound
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, Kind, Object, Ref
 from mizar_kube.logs import get_logger
+from mizar_kube.store import Key, key_of
 from mizar_operator.webhook.resource_names import VisiblePools
 from mizar_operator.webhook.spot_review import Borrower
 
@@ -32,6 +33,15 @@ class QuotaCopy:
 
     pool: str
     spot_max: int
+
+
+@dataclass(frozen=True)
+class QuotasRead:
+    """Quotas as the API server has them, and the (namespace, name) of those that this version
+    cannot read."""
+
+    quotas: tuple[GPUQuota, ...]
+    unreadable: tuple[Key, ...] = ()
 
 
 class Cache:
@@ -108,11 +118,15 @@ class Cache:
             return False
         return True
 
-    async def read_quotas(self, namespace: str | None) -> list[GPUQuota]:
+    async def read_quotas(self, namespace: str | None) -> QuotasRead:
         """The quotas of a namespace, or of all, as the API server has them now. Raises
         KubeError."""
         listing = await self._client.list(GPU_QUOTA, namespace, timeout=READ_TIMEOUT_S)
-        return [GPUQuota.from_dict(obj) for obj in listing.items if _stays(obj)]
+        staying = {key_of(obj): quota_or_none(obj) for obj in listing.items if _stays(obj)}
+        return QuotasRead(
+            tuple(quota for quota in staying.values() if quota is not None),
+            tuple(sorted(key for key, quota in staying.items() if quota is None)),
+        )
 
 
 def quota_copy(quota: Object) -> QuotaCopy:
@@ -128,6 +142,17 @@ def pool_or_none(obj: Object | None) -> GPUPool | None:
         return None if obj is None else GPUPool.from_dict(obj)
     except ValidationError as error:
         log.warning("cannot read a pool", pool=obj and obj["metadata"]["name"], error=error)
+        return None
+
+
+def quota_or_none(obj: Object) -> GPUQuota | None:
+    """The quota in an object of the API server; None for one that was stored under other rules than
+    this version's, which must not prevent its repair, nor changes of anything else."""
+    try:
+        return GPUQuota.from_dict(obj)
+    except ValidationError as error:
+        namespace, name = key_of(obj)
+        log.warning("cannot read a quota", namespace=namespace, quota=name, error=error)
         return None
 
 

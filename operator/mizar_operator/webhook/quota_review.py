@@ -4,7 +4,7 @@ whether a pool's numbers are written as Kubernetes accepts them. Pure."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mizar_core.models import GPUPool, GPUQuota
@@ -17,6 +17,9 @@ from mizar_core.validation import (
     check_quota_among,
 )
 
+NAMED = 3
+"""How many quotas a warning names: API servers cut long ones."""
+
 
 @dataclass(frozen=True)
 class Findings:
@@ -24,6 +27,10 @@ class Findings:
 
     problems: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def warn(self, *sentences: str) -> Findings:
+        """The same with further warnings."""
+        return replace(self, warnings=(*self.warnings, *sentences))
 
 
 def review_quota(quota: GPUQuota, pools: Iterable[GPUPool], others: Iterable[GPUQuota]) -> Findings:
@@ -58,6 +65,20 @@ def review_pool(
     ]
     wrong = [*check_pool_among(pool, pools), *_new_aliases(pool, old, pools, names)]
     return Findings((*_sentences(wrong), *broken), _unused_scaling(pool))
+
+
+def unchecked(unreadable: Collection[tuple[str, str]]) -> list[str]:
+    """A warning if there are quotas that this version cannot read, so that nothing was checked
+    against them. `unreadable`: their namespaces and names."""
+    if not unreadable:
+        return []
+    names = [f"{namespace}/{name}" for namespace, name in sorted(unreadable)]
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return [
+        f"this version of Mizar cannot read these GPUQuotas: {', '.join(names[:NAMED])}{more}; this"
+        " change was not checked against them, and share pods that wait in their namespaces get no"
+        " shadow pods until they are repaired"
+    ]
 
 
 def _new_aliases(

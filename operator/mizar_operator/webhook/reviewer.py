@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import replace
 from typing import Any
 
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_kube.kinds import PRIORITY_CLASS, RUNTIME_CLASS
 from mizar_kube.logs import get_logger
+from mizar_kube.store import key_of
 from mizar_operator.webhook.cache import Cache, pool_or_none
 from mizar_operator.webhook.pod_review import Decision, Patch, review
 from mizar_operator.webhook.pod_specs import PodSpec, pod_spec
@@ -18,6 +18,7 @@ from mizar_operator.webhook.quota_review import (
     Findings,
     review_pool,
     review_quota,
+    unchecked,
     unquoted_numbers,
 )
 from mizar_operator.webhook.spot_review import (
@@ -110,16 +111,19 @@ class Reviewer:
         quota = GPUQuota.from_dict(request["object"])
         pools = await self._cache.read_pools()
         others = await self._cache.read_quotas(request.get("namespace"))
-        return review_quota(quota, pools, others)
+        # Its own earlier state may be what cannot be read.
+        unreadable = set(others.unreadable) - {key_of(request["object"])}
+        found = review_quota(quota, pools, others.quotas)
+        return found.warn(*unchecked(unreadable))
 
     async def _pool(self, request: Request) -> Findings:
         pool, old = GPUPool.from_dict(request["object"]), pool_or_none(request.get("oldObject"))
         pools = await self._cache.read_pools()
-        quotas = await self._cache.read_quotas(None)
-        found = review_pool(pool, old, pools, quotas, self._names)
+        read = await self._cache.read_quotas(None)
+        found = review_pool(pool, old, pools, read.quotas, self._names)
         if pool.spec.spot.enabled and not self._spot.enabled:
-            found = replace(found, warnings=(*found.warnings, SPOT_IS_OFF))
-        return replace(found, warnings=(*found.warnings, *await self._missing_classes(pool)))
+            found = found.warn(SPOT_IS_OFF)
+        return found.warn(*await self._missing_classes(pool), *unchecked(read.unreadable))
 
     async def _missing_classes(self, pool: GPUPool) -> list[str]:
         """A sentence for each class that the pool's shadow pods name and the API server lacks: it

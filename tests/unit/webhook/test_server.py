@@ -21,6 +21,7 @@ from mizar_operator.webhook.cache import Cache
 from mizar_operator.webhook.certificate_authority import Bundle, fresh
 from mizar_operator.webhook.metrics import Metrics
 from mizar_operator.webhook.mounted_certificate import CertificateFiles
+from mizar_operator.webhook.quota_review import unchecked
 from mizar_operator.webhook.reviewer import Reviewer
 from mizar_operator.webhook.server import review_app
 from mizar_operator.webhook.serving_tls import ServingTLS
@@ -373,6 +374,46 @@ async def test_a_pool_of_before_todays_rules_can_be_mended() -> None:
         assert (await webhook.ask("/validate", review))["allowed"]
         review = request(quota_object(), ("mizar.share", "gpuquotas"))
         assert (await webhook.ask("/validate", review))["allowed"]
+
+
+def _of_a_newer_version(namespace: str, name: str) -> Json:
+    return quota_object(namespace, name, isolation={"compute": "Fair"})
+
+
+async def test_a_quota_that_cannot_be_read_blocks_nothing_else() -> None:
+    """A newer version may have stored it. Its repair and all other quotas and pools go on; who
+    changes them is told what was not checked."""
+    old = _of_a_newer_version("team-a", "odd")
+    objects = cluster()
+    objects.put("/apis/mizar.share/v1alpha1/gpuquotas/x", old)
+    objects.put(f"{QUOTAS}/odd", old)
+    quotas, pools = ("mizar.share", "gpuquotas"), ("mizar.share", "gpupools")
+    async with running(objects) as webhook:
+        repair = request(quota_object("team-a", "odd"), quotas, old=old)
+        assert await webhook.ask("/validate", repair) == {"uid": "u", "allowed": True}
+        for review in (request(pool_object(), pools), request(quota_object(), quotas)):
+            response = await webhook.ask("/validate", review)
+            assert response["allowed"]
+            (told,) = response["warnings"]
+            assert "cannot read these GPUQuotas: team-a/odd; this change was not checked" in told
+
+
+async def test_what_can_be_read_is_checked_beside_a_quota_that_cannot() -> None:
+    objects = cluster()
+    path = "/apis/mizar.share/v1alpha1/gpuquotas"
+    objects.put(f"{path}/x", _of_a_newer_version("team-z", "odd"))
+    objects.put(f"{path}/y", quota_object())
+    async with running(objects) as webhook:
+        new = pool_object(profiles=[{"devices": 4, "cards": 1}])
+        review = request(new, ("mizar.share", "gpupools"), old=pool_object())
+        response = await webhook.ask("/validate", review)
+    assert "GPUQuota team-a/gpus would not fit" in response["status"]["message"]
+
+
+def test_a_warning_names_a_few_quotas_that_cannot_be_read() -> None:
+    names = [("team-a", f"q{number}") for number in range(5)]
+    assert unchecked([]) == []
+    assert "team-a/q0, team-a/q1, team-a/q2 and 2 more; this" in unchecked(names)[0]
 
 
 async def test_numbers_without_quotes_are_refused_with_a_sentence() -> None:
