@@ -19,6 +19,7 @@ from mizar_core.planning.node_fit import NO_NEEDS, Needs, fits
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
 from mizar_core.planning.spot.actions import EvictSpot, OpenGate, WriteLent, WriteSpotStatus
+from mizar_core.planning.spot.snapshot import STUCK_AFTER
 from mizar_core.planning.spot.turns import PATIENCE
 
 NOW = parse_time("2026-03-01T12:00:00Z")
@@ -64,6 +65,8 @@ def spots(draw: st.DrawFn, at: int) -> SpotView:
         lost=draw(st.sampled_from((None, None, SpotEvictionReason.OWNER_BACK))),
         deleting=draw(st.sampled_from((False, False, True))),
         gone_by=NOW + draw(st.sampled_from((timedelta(seconds=30), timedelta(days=1)))),
+        unschedulable=draw(st.sampled_from((None, "1 Insufficient cpu."))) if not gates else None,
+        unschedulable_since=NOW - draw(st.sampled_from((timedelta(0), STUCK_AFTER))),
     )
 
 
@@ -153,7 +156,7 @@ def may_all_run(spots: list[SpotView], snapshot: SpotSnapshot) -> bool:
 def test_never_more_is_promised_than_is_lendable(snapshot: SpotSnapshot) -> None:
     new = [one for one in snapshot.spots if one.uid in opened(plan_spot(snapshot, NOW))]
     assert may_all_run(new, snapshot)
-    promised = [one for one in snapshot.spots if one.promised]
+    promised = [one for one in snapshot.spots if one.promised and one.counts(NOW)]
     if may_all_run(promised, snapshot) and not any(one.needs.selector for one in snapshot.spots):
         assert may_all_run(promised + new, snapshot)
 
@@ -165,7 +168,7 @@ def test_never_more_is_promised_than_a_quota_allows(snapshot: SpotSnapshot) -> N
     for name in {one.namespace for one in snapshot.spots if one.uid in opened(plan)}:
         after = [one for one in applied(snapshot, plan).spots if one.namespace == name]
         before = [one for one in snapshot.spots if one.namespace == name]
-        kept = {one.uid for one in before if one.has_cards} | opened(plan)
+        kept = {one.uid for one in before if one.counts(NOW)} | opened(plan)
         assert sum(one.cards for one in after if one.uid in kept) <= most[name]
 
 
@@ -174,7 +177,7 @@ def test_what_stays_is_within_the_quota(snapshot: SpotSnapshot) -> None:
     most = {one.metadata.namespace: one.spec.spot.max for one in snapshot.quotas if one.spec.spot}
     have: Counter[str] = Counter()
     for spot in applied(snapshot, plan_spot(snapshot, NOW)).spots:
-        if spot.has_cards and not spot.deleting:
+        if spot.counts(NOW) and not spot.deleting:
             have[spot.namespace] += spot.cards
     assert all(cards <= most.get(name, 0) for name, cards in have.items())
 

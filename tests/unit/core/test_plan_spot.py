@@ -135,6 +135,22 @@ class TestTurns:
         assert soon.due == NOW + timedelta(seconds=20)
         assert opened(planned(*there, promise(card, 3000))) == []
 
+    def test_a_promise_that_lapsed_leaves_its_quota_to_others(self) -> None:
+        """Nor does its namespace pay for it, in its turns."""
+        stuck = _stuck("x", 30)
+        plan = planned(quota("a", 1), node(lendable=4), stuck, spot("p"))
+        assert opened(plan) == ["a/p"]
+        assert evicted(plan) == []
+        assert (plan.borrowing["a"].in_use, plan.borrowing["a"].waiting) == (1, 1)
+        alone = planned(had("a", 0, in_use=1), node(lendable=4), stuck)
+        (told,) = [one.status for one in alone.actions if isinstance(one, WriteSpotStatus)]
+        assert told is not None and (told.in_use, told.waiting) == (0, 1)
+        before = planned(quota("a", 1), node(lendable=4), _stuck("x", 29), spot("p"))
+        assert opened(before) == []
+        assert said(before)["a/p"].endswith(
+            "it borrows 1 of the 1 card that spot.max of its GPUQuotas allows"
+        )
+
     def test_the_namespace_that_had_the_least_of_late_is_next(self) -> None:
         quotas = had("a", 500), had("b", 100), had("c", 300)
         pods = [spot("p", name) for name in "abc"]
@@ -278,6 +294,13 @@ class TestTurns:
         assert plan.rules == '{"rules":[]}'
 
 
+def _stuck(name: str, seconds: int, **more: Any) -> SpotView:
+    """A pod that the scheduler has refused for so long, though cards are free."""
+    since = NOW - timedelta(seconds=seconds)
+    refused = {"unschedulable": "9 Insufficient cpu.", "unschedulable_since": since}
+    return spot(name, gates=(), **refused, **more)
+
+
 def graces(plan: SpotPlan) -> list[int]:
     return [one.grace_s for one in plan.actions if isinstance(one, EvictSpot)]
 
@@ -310,6 +333,23 @@ class TestEviction:
         ]
         assert evicted(planned(quota("a", 1), *pods)) == [first, second]
         assert len(evicted(planned(*pods))) == 3
+
+    def test_a_promise_that_lapsed_is_settled_when_it_is_kept_after_all(self) -> None:
+        """Meanwhile another pod may have got the quota's card."""
+        lapsed, other = _stuck("x", 30, age=9), running("p", age=1)
+        assert evicted(planned(quota("a", 1), node(lendable=4), lapsed, other)) == []
+        bound = replace(lapsed, node="n", unschedulable=None, unschedulable_since=None)
+        plan = planned(quota("a", 1), node(lendable=4), bound, other)
+        assert evicted(plan) == [("a/p", "QuotaReclaim")]
+        promised = replace(other, node=None)
+        plan = planned(quota("a", 1), node(lendable=4), replace(bound, created=NOW), promised)
+        assert evicted(plan) == [("a/p", "QuotaReclaim")]
+
+    def test_a_promise_that_lapsed_goes_where_it_never_may_be_kept(self) -> None:
+        lapsed, other = _stuck("x", 30, cards=2), running("p")
+        assert evicted(planned(quota("a", 2), lapsed, other)) == []
+        assert evicted(planned(quota("a", 1), lapsed, other)) == [("a/x", "QuotaReclaim")]
+        assert len(evicted(planned(quota("a", 2), lapsed, other, enabled=False))) == 2
 
     def test_who_goes_already_counts_as_given_back(self) -> None:
         pods = running("r"), running("s", deleting=True)

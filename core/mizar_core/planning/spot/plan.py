@@ -7,8 +7,8 @@ Pure: no I/O, no clock, no randomness.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from mizar_core.names import EventReason, SpotEvictionReason
 from mizar_core.planning.actions import EmitEvent
@@ -21,15 +21,12 @@ from mizar_core.planning.spot.actions import (
     SpotAction,
     SpotPlan,
 )
-from mizar_core.planning.spot.snapshot import GRACE_S, SpotSnapshot, SpotView
+from mizar_core.planning.spot.snapshot import GRACE_S, STUCK_AFTER, SpotSnapshot, SpotView
 from mizar_core.planning.spot.statuses import write_lent, write_quotas
 from mizar_core.planning.spot.turns import Room, is_impatient, take_turns
 from mizar_core.planning.spot.waiting import waiting_events
 from mizar_core.quantities import counted
 from mizar_core.spot_rules import spot_rules
-
-STUCK_AFTER = timedelta(seconds=30)
-"""How long a card is kept for a pod that the scheduler refuses for another reason, such as CPU."""
 
 
 def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
@@ -42,14 +39,13 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
         *_lost(snapshot),
         *(_evict(one, reason, at_once=False) for one in surplus),
     ]
-    in_use: Counter[str] = Counter()
-    for spot in snapshot.spots:
-        in_use[spot.namespace] += spot.cards if spot.has_cards else 0
+    in_use = _cards_of(one for one in snapshot.spots if one.counts(now))
     room = _room(snapshot, now)
     waiting = [one for one in snapshot.spots if one.waits]
     granted = take_turns(waiting, room, accounts, in_use, now) if snapshot.enabled else []
     left = [one for one in waiting if one not in granted]
-    borrowing = _borrowing(snapshot, accounts, in_use, left)
+    lapsed = [one for one in snapshot.spots if one.has_lapsed(now)]
+    borrowing = _borrowing(snapshot, accounts, in_use, [*left, *lapsed])
     events = [_reclaimed(one, reason, accounts) for one in surplus]
     events += waiting_events(snapshot, left, room, accounts, in_use)
     actions: list[SpotAction] = [*evictions]
@@ -80,22 +76,34 @@ def _evict(spot: SpotView, reason: SpotEvictionReason, *, at_once: bool) -> Evic
     return EvictSpot(spot.key, spot.uid, reason, at_once=at_once, grace_s=grace)
 
 
+def _cards_of(spots: Iterable[SpotView]) -> Counter[str]:
+    """How many cards the pods of each namespace have, were promised or wait for."""
+    cards: Counter[str] = Counter()
+    for spot in spots:
+        cards[spot.namespace] += spot.cards
+    return cards
+
+
 def _surplus(snapshot: SpotSnapshot, accounts: Accounts, now: datetime) -> Iterator[SpotView]:
     """The newest pods of namespaces that have more cards than their quotas allow now, or all where
     none are lent; first those that have only a promise. Pods that are already ending count as given
-    back first; of these, only the slow ones have to be evicted."""
-    having = [
+    back first; of these, only the slow ones have to be evicted. One whose promise has lapsed goes
+    only if it alone wants more than is allowed."""
+
+    def allowed(spot: SpotView) -> int:
+        return accounts.most(spot.namespace) if snapshot.enabled else 0
+
+    judged = [
         one
         for one in snapshot.spots
-        if one.has_cards
         if one.namespace not in snapshot.unreadable or not snapshot.enabled
     ]
-    have: Counter[str] = Counter()
-    for spot in having:
-        have[spot.namespace] += spot.cards
+    yield from (one for one in judged if one.has_lapsed(now) and one.cards > allowed(one))
+    having = [one for one in judged if one.counts(now)]
+    have = _cards_of(having)
     oldest = sorted(having, key=lambda one: (one.goes, one.node is None, one.order, one.namespace))
     for spot in reversed(oldest):
-        if have[spot.namespace] > (accounts.most(spot.namespace) if snapshot.enabled else 0):
+        if have[spot.namespace] > allowed(spot):
             have[spot.namespace] -= spot.cards
             if not spot.goes or spot.lingers(now):
                 yield spot
@@ -120,8 +128,7 @@ def _room(snapshot: SpotSnapshot, now: datetime) -> Room:
     """What is left for those that wait: pods whose turn has come already are served first."""
     room = Room(snapshot.nodes, snapshot.spots)
     for spot in sorted(snapshot.spots, key=lambda one: (one.order, one.namespace)):
-        since = spot.stuck_since()
-        promised = spot.promised and (since is None or now - since < STUCK_AFTER)
+        promised = spot.promised and not spot.has_lapsed(now)
         if promised and not room.place(spot) and is_impatient(spot, now):
             room.keep(spot)
     return room
@@ -131,9 +138,7 @@ def _borrowing(
     snapshot: SpotSnapshot, accounts: Accounts, in_use: Counter[str], left: list[SpotView]
 ) -> dict[str, Borrowing]:
     """What each namespace borrows, of those that borrow or may."""
-    waiting: Counter[str] = Counter()
-    for spot in left:
-        waiting[spot.namespace] += spot.cards
+    waiting = _cards_of(left)
     names = {one.metadata.namespace or "" for one in snapshot.quotas if one.spec.spot}
     return {
         name: Borrowing(in_use[name], waiting[name], accounts.recent(name))

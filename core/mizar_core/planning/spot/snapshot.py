@@ -23,6 +23,9 @@ LINGERS_AFTER = timedelta(seconds=GRACE_S + 10)
 """How long a pod may take to end before it counts as lingering: the grace period and a margin for
 clocks that differ."""
 
+STUCK_AFTER = timedelta(seconds=30)
+"""How long a card is kept for a pod that the scheduler refuses for another reason, such as CPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class SpotView:
@@ -71,7 +74,7 @@ class SpotView:
 
     @property
     def has_cards(self) -> bool:
-        """Whether it has cards or was promised some: what counts against its quota."""
+        """Whether it has cards or was promised some."""
         return self.node is not None or self.promised
 
     @property
@@ -89,6 +92,16 @@ class SpotView:
         if not self.promised or lacks_cards(self.unschedulable, SPOT_RESOURCE):
             return None
         return self.unschedulable_since
+
+    def has_lapsed(self, now: datetime) -> bool:
+        """Whether the scheduler has refused it for another reason for so long that its promise does
+        not count any more. If it gets a node after all, what it has counts again."""
+        since = self.stuck_since()
+        return since is not None and now - since >= STUCK_AFTER
+
+    def counts(self, now: datetime) -> bool:
+        """Whether its cards count against its quota."""
+        return self.has_cards and not self.has_lapsed(now)
 
 
 @dataclass(frozen=True, slots=True)
