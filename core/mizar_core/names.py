@@ -237,6 +237,8 @@ class ReapReason(StrEnum):
     """A share pod of its quota waits for another one."""
     UNNEEDED = "Unneeded"
     """It never got a card, and no share pod waits for it any more."""
+    AGENT_SILENT = "AgentSilent"
+    """Its node's agent never offered its devices."""
     UNWANTED = "Unwanted"
     """Its quota, its pool or its shape is gone, or its cards have failed."""
     OTHER = "Other"

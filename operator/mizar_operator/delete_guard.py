@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mizar_core.planning.device_users import may_be_used
+from mizar_core.planning.shadow_stage import never_reported
 from mizar_core.planning.snapshot import ShadowView, ShareView
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object, Ref
@@ -44,7 +45,7 @@ async def confirm_unused(client: KubeClient, caches: Caches, known: ShadowView) 
     view = _view(shadow, pod, known)
     if view.on_node is None or await find(client, Ref(NODE, view.on_node)) is None:
         return ConfirmedUnused(shadow, pod)
-    if not _is_out_of_use(view):
+    if not _is_out_of_use(view, known):
         raise StillInUse(known, "it has not been drained")
     others = [await _reread(client, one) for one in _beside(caches, view)]
     user = may_be_used(view, others, await _bound(client, known, view))
@@ -74,12 +75,17 @@ def _view(shadow: Object | None, pod: Object | None, known: ShadowView) -> Shado
     )
 
 
-def _is_out_of_use(view: ShadowView) -> bool:
-    """Whether its devices cannot be given to any pod any more: it is drained, or its pod ends."""
+def _is_out_of_use(view: ShadowView, known: ShadowView) -> bool:
+    """Whether its devices cannot be given to any pod any more: it is drained, or its pod ends; or
+    no node agent has ever reported on it, and the planner has waited long enough for an answer to
+    the drain that it knows."""
     pod = view.pod
     if pod is None or pod.ended or pod.deleting or view.lost:
         return True
-    return pod.drain_asked is not None and view.drained
+    if pod.drain_asked is None:
+        return False
+    same = known.pod is not None and known.pod.drain_asked == pod.drain_asked
+    return view.drained or (same and never_reported(view))
 
 
 def _beside(caches: Caches, view: ShadowView) -> list[ShadowView]:

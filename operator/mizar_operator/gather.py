@@ -108,6 +108,7 @@ class Gatherer:
             unanswered=frozenset(memory.unanswered),
             refused_nodes=memory.nodes_refused(self._clock()),
             names_taken=frozenset(memory.names_taken),
+            silent_nodes=memory.nodes_silent(self._clock()),
         )
 
     def _pools(self, key: str) -> dict[str, GPUPool]:

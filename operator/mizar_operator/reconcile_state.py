@@ -79,6 +79,7 @@ EXCLUDED_FOR_S = 300.0
 REFUSED_NODE_FOR_S = 600.0
 NAME_TAKEN_FOR_S = 600.0
 """Seconds for which a name counts as taken: until the quota's next sequence number is past it."""
+SILENT_NODE_FOR_S = 600.0
 
 Excluded = Mapping[PartName, tuple[Part, Exception]]
 
@@ -96,6 +97,7 @@ class ReconcileState:
     (quota, devices, sequence) of shadow pods whose creation got no answer. `refused_nodes`: until
     when each node that the scheduler refused a share pod counts as refused, by (UID, resource).
     `names_taken`: until when the name of a shadow pod counts as taken by another client's object.
+    `silent_nodes`: nodes whose agents were silent, when they last were, and until when that counts.
     `excluded`: objects that planning fails for.
     """
 
@@ -113,6 +115,7 @@ class ReconcileState:
     unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
     refused_nodes: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
     names_taken: dict[Key, float] = field(default_factory=dict)
+    silent_nodes: dict[str, tuple[datetime, float]] = field(default_factory=dict)
     excluded: Excluded = field(default_factory=dict)
     excluded_until: float = 0.0
     statuses_late_since: float | None = None
@@ -172,6 +175,15 @@ class ReconcileState:
         """Note the names of shadow pods that objects of other clients have."""
         self.names_taken.update(dict.fromkeys(found, now + NAME_TAKEN_FOR_S))
 
+    def note_silent_nodes(self, found: Mapping[str, datetime], now: float) -> None:
+        """Note the nodes whose agents are silent, and when they last were."""
+        until = now + SILENT_NODE_FOR_S
+        self.silent_nodes |= {node: (at, until) for node, at in found.items()}
+
+    def nodes_silent(self, now: float) -> Mapping[str, datetime]:
+        """The nodes whose agents were silent recently, and when they last were."""
+        return {node: at for node, (at, until) in self.silent_nodes.items() if until > now}
+
     def refusals(self, now: float) -> tuple[Refused, ...]:
         """The shadow pods that the API server is not to be asked for again yet."""
         return tuple(Refused(*key, message) for key, message in self.refused.active(now))
@@ -190,6 +202,9 @@ class ReconcileState:
             share: nodes
             for share, nodes in self.refused_nodes.items()
             if share[0] in uids and max(nodes.values()) > now
+        }
+        self.silent_nodes = {
+            node: (at, until) for node, (at, until) in self.silent_nodes.items() if until > now
         }
         self.gone = {key: until for key, until in self.gone.items() if until > now}
         self.names_taken = {key: until for key, until in self.names_taken.items() if until > now}

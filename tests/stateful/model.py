@@ -22,9 +22,12 @@ from mizar_core.names import (
     SPOT_GATE,
     SPOT_RESOURCE,
 )
+from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.pod_requests import devices_requested
 from mizar_core.spot_rules import CONFIG_MAP
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
+from mizar_operator.node_needs import needs_of
+from mizar_operator.object_views import node_view
 from stateful.memory_api import MemoryApi
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
@@ -179,18 +182,18 @@ class Model:
                 continue
             if pod["spec"].get("schedulingGates"):
                 continue
-            asked = _asked(pod)
+            asked, needs = _asked(pod), needs_of(pod)
             for name in sorted(self.nodes):
-                if self.api.find(NODE, name) is not None and self._fits(name, asked):
+                if self.api.find(NODE, name) is not None and self._fits(name, asked, needs):
                     self._bind(pod, name)
                     break
             else:
                 self._refuse(pod)
 
-    def _fits(self, node: str, asked: dict[str, int]) -> bool:
+    def _fits(self, node: str, asked: dict[str, int], needs: Needs) -> bool:
         obj = self.api.find(NODE, node)
         assert obj is not None
-        if obj["spec"].get("unschedulable"):
+        if obj["spec"].get("unschedulable") or not fits(needs, node_view(obj)):
             return False
         used: Counter[str] = Counter()
         for pod in self.api.all(POD):

@@ -36,6 +36,7 @@ def apply_plan(snapshot: Snapshot, plan: Plan) -> Snapshot:
         shadows=tuple(shadows.values()),
         attempted=attempted,
         refused_nodes=refused_nodes,
+        silent_nodes={**snapshot.silent_nodes, **plan.silent_nodes},
     )
     return _apply_others(applied, others)
 

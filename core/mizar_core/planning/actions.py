@@ -194,8 +194,8 @@ class Plan:
     subjects of new messages that wait because an earlier one was posted recently.
 
     For the next snapshot, `free`: how many devices of a resource are free on a node, `attempts`:
-    the actions that may not help, and `refused_nodes`: the nodes that the scheduler refuses a
-    waiting share pod, by its (UID, resource).
+    the actions that may not help, `refused_nodes`: the nodes that the scheduler refuses a waiting
+    share pod, by its (UID, resource), and `silent_nodes`: the nodes whose agents are silent now.
     """
 
     actions: tuple[Action, ...]
@@ -206,3 +206,4 @@ class Plan:
     free: Mapping[tuple[str, str], int] = field(default_factory=dict)
     attempts: tuple[Attempt, ...] = ()
     refused_nodes: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    silent_nodes: Mapping[str, datetime] = field(default_factory=dict)

@@ -28,7 +28,7 @@ from mizar_core.planning.scheduling import (
     is_admitted,
     schedule,
 )
-from mizar_core.planning.shadow_stage import ShadowStage
+from mizar_core.planning.shadow_stage import ShadowStage, never_offered
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
 Choice = Creation | Denial | None
@@ -130,6 +130,8 @@ def _last_asked_first(shadow: ShadowView) -> tuple[float, Key]:
 
 def _is_cancellable(draft: Draft, shadow: ShadowView) -> bool:
     if draft.stages[shadow.key] is not ShadowStage.DRAINING or not draft.is_wanted(shadow):
+        return False
+    if draft.is_given_up(shadow) or (shadow.drained and never_offered(shadow)):
         return False
     node = draft.nodes.get(shadow.on_node or "")
     return node is not None and node.available

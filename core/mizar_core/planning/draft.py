@@ -16,6 +16,7 @@ from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.projection import project
 from mizar_core.planning.quotas import Entitlement, Entitlements, QuotaUsage
 from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of
+from mizar_core.planning.silent_agents import find_silence
 from mizar_core.planning.snapshot import (
     Attempt,
     Key,
@@ -48,7 +49,10 @@ class Draft:
             self.quotas_by_namespace[namespace].append(quota)
         self.entitlements = Entitlements(self.pools.values(), self.active_quotas.values())
         self.nodes = {one.name: one for one in snapshot.nodes}
-        self.feasible_nodes = FeasibleNodes(self.pools, snapshot.nodes, snapshot.shadows)
+        self.silence = find_silence(snapshot, self.nodes, now)
+        self.feasible_nodes = FeasibleNodes(
+            self.pools, snapshot.nodes, snapshot.shadows, self.silence.avoided
+        )
         self.shares = snapshot.shares
         self.missing_classes = snapshot.missing_classes
         self.refused = {(one.quota, one.devices): one.message for one in snapshot.refused}
@@ -160,6 +164,15 @@ class Draft:
         return entitlement.profile.cards == shadow.cards and shadow.resource in (
             "",
             entitlement.resource,
+        )
+
+    def is_given_up(self, shadow: ShadowView) -> bool:
+        """Whether its node's agent is silent, and a shadow pod on another node can take its place:
+        nobody waits for its devices."""
+        if shadow.key not in self.silence.unanswered or shadow.pool not in self.pools:
+            return False
+        return shadow.pod is not None and self.feasible_nodes.has_others(
+            shadow.pool, shadow.pod.needs
         )
 
     def is_live(self, shadow: ShadowView) -> bool:

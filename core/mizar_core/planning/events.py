@@ -11,9 +11,10 @@ from mizar_core.planning.creation import Denial, no_entitlement, refusal_message
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_reason
+from mizar_core.planning.lifecycle import waits_for_silent_agent
 from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.scheduling import Assignment, Availability, is_admitted
-from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, is_agent_silent, stage_of
+from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, stage_of
 from mizar_core.planning.snapshot import ShadowView, ShareView, Snapshot
 from mizar_core.quantities import counted
 
@@ -22,6 +23,7 @@ SCHEDULING = "Scheduling"
 DRAINED_FOR = {
     ReapReason.PREEMPTED: "its cards go to a pod that waits for them",
     ReapReason.REPLACED: "it makes room for one that a pod waits for",
+    ReapReason.AGENT_SILENT: "its node's agent does not offer its devices",
 }
 
 Why = tuple[EventReason, str]
@@ -137,8 +139,8 @@ def post_decisions(draft: Draft, snapshot: Snapshot) -> None:
         event = _event(draft, before, action)
         if event is not None:
             draft.post(event)
-    for shadow, stage in draft.in_order():
-        if stage is ShadowStage.STARTING and is_agent_silent(shadow, draft.now):
+    for shadow, _ in draft.in_order():
+        if waits_for_silent_agent(draft, shadow):
             draft.post(
                 shadow_event(
                     shadow, EventReason.NODE_AGENT_SILENT, agent_silence(shadow), warning=True

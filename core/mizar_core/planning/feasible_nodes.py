@@ -4,8 +4,9 @@ that waits for it can run there too."""
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import islice
 
 from mizar_core.models import GPUPool
 from mizar_core.names import PHYSICAL_RESOURCE, card_model_label, is_mig
@@ -28,6 +29,9 @@ NO_MODEL = ("no-card-model-of-the-pool-is-known",)
 """A card model that no node has: affinity has no way to say "no node", and the scheduler's message
 quotes this."""
 
+AVOIDED_NODES_MAX = 256
+"""Nodes to avoid that a shadow pod's affinity excludes: each is a line in the pod's spec."""
+
 
 class FeasibleNodes:
     """The feasible nodes in a snapshot; each answer is computed once."""
@@ -37,11 +41,14 @@ class FeasibleNodes:
         pools: Mapping[str, GPUPool],
         nodes: Iterable[NodeView],
         shadows: Iterable[ShadowView],
+        avoided: Collection[str] = frozenset(),
     ) -> None:
         self._pools = pools
         self._anti_affinity = _anti_affinity(shadows)
+        self._avoided = avoided
         self._nodes = sorted(nodes, key=lambda one: one.name)
         self._of_pool: dict[str, Needs] = {}
+        self._anywhere: dict[str, Needs] = {}
         self._feasible: dict[tuple[str, Needs], list[NodeView]] = {}
         self._needed: dict[tuple[str, Needs], Needs] = {}
         self._serves: dict[tuple[str, Needs, Needs], bool] = {}
@@ -50,8 +57,14 @@ class FeasibleNodes:
     def of_pool(self, pool: str) -> Needs:
         """What every shadow pod of a pool needs of its node."""
         if pool not in self._of_pool:
-            self._of_pool[pool] = pool_needs(self._pools[pool], self._nodes)
+            self._of_pool[pool] = self._avoiding(pool, self._of_pool_anywhere(pool))
         return self._of_pool[pool]
+
+    def has_others(self, pool: str, needs: Needs) -> bool:
+        """Whether a shadow pod with these needs may be placed on an available node that is not
+        avoided."""
+        found = self._feasible_for(pool, needs)
+        return any(one.available and one.name not in self._avoided for one in found)
 
     def serves(self, pool: str, needs: Needs, share: Needs) -> bool:
         """Whether a share pod can go to every node where a shadow pod with these needs may be
@@ -92,11 +105,12 @@ class FeasibleNodes:
             base = self._tolerant(pool, share)
             feasible = self._feasible_for(pool, base)
             free = feasible and all(fits(share, one) for one in feasible)
-            self._needed[key] = (
+            found = (
                 replace(base, anti_affinity=share.anti_affinity)
                 if free
                 else base.merged_with(share)
             )
+            self._needed[key] = self._avoiding(pool, found)
         return self._needed[key]
 
     def forbidding_taint(self, pool: str, needs: Needs) -> tuple[str, Taint] | None:
@@ -131,6 +145,19 @@ class FeasibleNodes:
             self._feasible[resource, needs] = found
         return self._feasible[resource, needs]
 
+    def _of_pool_anywhere(self, pool: str) -> Needs:
+        if pool not in self._anywhere:
+            self._anywhere[pool] = pool_needs(self._pools[pool], self._nodes)
+        return self._anywhere[pool]
+
+    def _avoiding(self, pool: str, needs: Needs) -> Needs:
+        """The needs, without the nodes to avoid where there are others."""
+        if not self._avoided or not self.has_others(pool, needs):
+            return needs
+        names = (one.name for one in self._feasible_for(pool, needs) if one.name in self._avoided)
+        avoided = frozenset(islice(names, AVOIDED_NODES_MAX))
+        return replace(needs, excluded_nodes=needs.excluded_nodes | avoided)
+
     def _keeps_apart(self, needs: Needs, node: NodeView) -> bool:
         return bool(needs.anti_affinity) and not needs.anti_affinity.isdisjoint(
             self._anti_affinity.get(node.name, ())
@@ -143,7 +170,7 @@ class FeasibleNodes:
     def _tolerant(self, pool: str, share: Needs) -> Needs:
         """The pool's needs, with tolerations such that the shadow pod is placed on no node whose
         taints the share pod does not tolerate, and may be placed on those whose taints it does."""
-        base = self.of_pool(pool)
+        base = self._of_pool_anywhere(pool)
         taints = {taint for one in self._with_cards(pool) for taint in one.taints}
         closed = [one for one in taints if base.tolerates(one) and not share.tolerates(one)]
         kept = {t for t in base.tolerations if not any(t.covers(one) for one in closed)}

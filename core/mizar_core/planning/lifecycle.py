@@ -14,7 +14,12 @@ from mizar_core.planning.actions import (
 from mizar_core.planning.device_users import may_be_used
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.feasible_nodes import has_models_of
-from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage
+from mizar_core.planning.shadow_stage import (
+    UNPLACED,
+    ShadowStage,
+    drain_unanswered_at,
+    never_offered,
+)
 from mizar_core.planning.snapshot import ShadowView
 
 
@@ -27,6 +32,8 @@ def advance(draft: Draft) -> None:
             draft.do(CancelDrain(shadow.key))
         elif not draft.is_wanted(shadow):
             retire(draft, shadow, ReapReason.UNWANTED)
+        elif stage is ShadowStage.STARTING and never_offered(shadow) and draft.is_given_up(shadow):
+            retire(draft, shadow, ReapReason.AGENT_SILENT)
         elif stage is ShadowStage.NO_POD and draft.refusal(shadow) is None:
             draft.do(CreatePod(shadow.key, draft.feasible_nodes.of_pool(shadow.pool)))
         elif stage is ShadowStage.UNSCHEDULED and _is_outdated(draft, shadow):
@@ -51,15 +58,29 @@ def retire(draft: Draft, shadow: ShadowView, reason: ReapReason) -> bool:
 
 
 def finish_drains(draft: Draft) -> None:
-    """Delete the shadow pods that the node agent has drained."""
+    """Delete the shadow pods that the node agent has drained, or whose devices it never offered and
+    will not offer."""
     for shadow, stage in list(draft.in_order()):
-        if (
-            stage is ShadowStage.DRAINING
-            and shadow.drained
-            and not shadow.held
-            and not shadow.contested
-        ):
+        if stage is not ShadowStage.DRAINING or shadow.held or shadow.contested:
+            continue
+        if shadow.drained or _is_unanswered(draft, shadow):
             draft.do(DeleteShadow(shadow.key))
+
+
+def _is_unanswered(draft: Draft, shadow: ShadowView) -> bool:
+    """Whether no node agent has answered its drain, and one that starts now would see the drain
+    before it offers anything."""
+    at = drain_unanswered_at(shadow)
+    return at is not None and at <= draft.now and draft.is_given_up(shadow)
+
+
+def waits_for_silent_agent(draft: Draft, shadow: ShadowView) -> bool:
+    """Whether the shadow pod waits for a node agent that is silent, to offer its devices or to take
+    them out of use."""
+    stage = draft.stages[shadow.key]
+    if stage is ShadowStage.DRAINING:
+        return shadow.key in draft.silence.shadows and used_by(draft, shadow) is None
+    return stage is ShadowStage.STARTING and shadow.key in draft.silence.shadows
 
 
 def _clean_up(draft: Draft, shadow: ShadowView, stage: ShadowStage) -> None:

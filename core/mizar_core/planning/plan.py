@@ -26,7 +26,11 @@ from mizar_core.planning.reap import SpareDevices, idle_until, reap, retire_surp
 from mizar_core.planning.recarve import recarve
 from mizar_core.planning.refused_nodes import next_check
 from mizar_core.planning.replacement import replace_idle
-from mizar_core.planning.shadow_stage import ShadowStage, agent_expected_by
+from mizar_core.planning.shadow_stage import (
+    ShadowStage,
+    agent_expected_by,
+    drain_unanswered_at,
+)
 from mizar_core.planning.snapshot import Snapshot
 from mizar_core.planning.statuses import (
     quota_counts,
@@ -84,6 +88,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
         free=_free(outcomes),
         attempts=tuple(draft.attempts),
         refused_nodes=draft.refused_nodes,
+        silent_nodes=dict.fromkeys(draft.silence.nodes, draft.now),
     )
 
 
@@ -137,8 +142,8 @@ def _due(draft: Draft, outcomes: dict[str, DemandOutcome]) -> datetime | None:
     for shadow, stage in draft.in_order():
         if stage is ShadowStage.READY:
             times.append(idle_until(draft, shadow))
-        elif stage is ShadowStage.STARTING:
-            times.append(agent_expected_by(shadow))
+        elif stage in (ShadowStage.STARTING, ShadowStage.DRAINING):
+            times += [agent_expected_by(shadow), drain_unanswered_at(shadow)]
     for resource, outcome in outcomes.items():
         times.extend(next_check(draft, resource, outcome.placement.devices))
     return min((time for time in times if time is not None and time > draft.now), default=None)

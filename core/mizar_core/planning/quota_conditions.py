@@ -12,10 +12,11 @@ from mizar_core.planning.creation import Denial, no_entitlement, refusal_message
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_message
+from mizar_core.planning.lifecycle import waits_for_silent_agent
 from mizar_core.planning.pool_nodes import misfit, small_cards
 from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.scheduling import Assignment, Availability
-from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, is_agent_silent
+from mizar_core.planning.shadow_stage import ShadowStage, agent_silence
 from mizar_core.planning.snapshot import Key, NodeView, ShadowView, ShareView, quota_key
 from mizar_core.quantities import counted
 from mizar_core.validation import (
@@ -207,7 +208,7 @@ def _blocked(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condit
 
 def _silent(draft: Draft, quota: GPUQuota) -> ConditionState | None:
     for shadow in _own(draft, quota):
-        if draft.stages[shadow.key] is ShadowStage.STARTING and is_agent_silent(shadow, draft.now):
+        if waits_for_silent_agent(draft, shadow):
             return ConditionState(False, "NodeAgentSilent", agent_silence(shadow))
     return None
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 
 from mizar_core.names import EventReason, ReapReason
 from mizar_core.planning.actions import Drain
@@ -13,11 +14,12 @@ from mizar_core.planning.creation import Denial
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.first_fit import Bins
+from mizar_core.planning.lifecycle import waits_for_silent_agent
 from mizar_core.planning.node_fit import fits
 from mizar_core.planning.quotas import Entitlement
 from mizar_core.planning.reap import SpareDevices, by_idleness, is_above_min, is_idle
 from mizar_core.planning.scheduling import Availability
-from mizar_core.planning.shadow_stage import ShadowStage
+from mizar_core.planning.shadow_stage import ShadowStage, agent_silence
 from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
 from mizar_core.quantities import counted
 
@@ -39,6 +41,8 @@ def replace_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareD
                 share, denied.entitlement, coming, attempt
             ):
                 outcome.denials[share.uid] = _replacement_denial(draft, denied.entitlement)
+            elif silence := _silence(draft, denied.entitlement):
+                outcome.denials[share.uid] = replace(denied, message=f"{denied.message}; {silence}")
             spare.add(where, -kept[assignment.node])
 
 
@@ -67,6 +71,9 @@ def _replacement_denial(draft: Draft, entitlement: Entitlement) -> Denial:
     """Why there is no shadow pod yet, where others make room for it: at once, or when their users
     have ended."""
     going = [one for one in draft.of_quota(entitlement.key) if not draft.is_live(one)]
+    silent = next((one for one in going if waits_for_silent_agent(draft, one)), None)
+    if silent is not None:
+        return Denial(EventReason.NODE_AGENT_SILENT, f"its place is taken: {agent_silence(silent)}")
     if going and all(one.held for one in going):
         return Denial(
             EventReason.QUOTA_EXCEEDED,
@@ -77,6 +84,14 @@ def _replacement_denial(draft: Draft, entitlement: Entitlement) -> Denial:
         EventReason.WAITING_FOR_SHADOW,
         f"a shadow pod of quota {entitlement.key[1]} that it cannot use makes room for another",
     )
+
+
+def _silence(draft: Draft, entitlement: Entitlement) -> str | None:
+    """What to look at where shadow pods of the quota wait for silent node agents."""
+    if not draft.silence.shadows:
+        return None
+    found = draft.of_quota(entitlement.key)
+    return next((agent_silence(one) for one in found if waits_for_silent_agent(draft, one)), None)
 
 
 class _Replacements:

@@ -110,7 +110,7 @@ def device_pool(draft: Draft, resource: str) -> DevicePool:
         stage = draft.stages[shadow.key]
         if stage is ShadowStage.READY:
             found.setdefault(node.name, NodeDevices()).offered += shadow.healthy
-        elif stage is ShadowStage.STARTING:
+        elif stage is ShadowStage.STARTING and not draft.is_given_up(shadow):
             found.setdefault(node.name, NodeDevices()).coming += shadow.devices
     for name, room in found.items():
         room.bound = sum(one.count for one in draft.bound.get((name, resource), []))

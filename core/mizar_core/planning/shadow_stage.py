@@ -14,6 +14,10 @@ AGENT_SILENT_AFTER = timedelta(seconds=60)
 """How long a node agent may be silent before it counts as absent; it usually answers within two
 seconds."""
 
+DRAIN_STALLED_AFTER = timedelta(minutes=10)
+"""How long a drain that the node agent works on may take: it waits for pods that are being
+started."""
+
 
 class ShadowStage(Enum):
     """The stages in their usual order."""
@@ -102,16 +106,48 @@ def is_agent_silent(shadow: ShadowView, now: datetime) -> bool:
 
 
 def agent_expected_by(shadow: ShadowView) -> datetime | None:
-    """When the node agent must have offered the devices, or counts as silent; None while nothing is
-    expected of it."""
+    """When the node agent must have offered the devices, or taken the next step of their drain, or
+    counts as silent; None while nothing is expected of it."""
     pod = shadow.pod
-    if pod is None or pod.bound_at is None or shadow.ready or shadow.draining:
+    if pod is None or pod.bound_at is None:
         return None
-    return max(pod.bound_at, shadow.heard_at or pod.bound_at) + AGENT_SILENT_AFTER
+    if not shadow.ready and not shadow.draining:
+        return max(pod.bound_at, shadow.heard_at or pod.bound_at) + AGENT_SILENT_AFTER
+    if pod.drain_asked is None or shadow.drained or shadow.held:
+        return None
+    if shadow.draining:
+        return max(pod.drain_asked, shadow.heard_at or pod.drain_asked) + DRAIN_STALLED_AFTER
+    answered = shadow.heard_at is not None and shadow.heard_at > pod.drain_asked
+    return None if answered else pod.drain_asked + AGENT_SILENT_AFTER
+
+
+def never_offered(shadow: ShadowView) -> bool:
+    """Whether no node agent has ever carved its cards, so that its devices were never offered."""
+    return shadow.idle_since is None and not (shadow.healthy or shadow.held)
+
+
+def never_reported(shadow: ShadowView) -> bool:
+    """Whether no node agent has ever reported on the shadow pod."""
+    return shadow.node is None and shadow.heard_at is None and never_offered(shadow)
+
+
+def drain_unanswered_at(shadow: ShadowView) -> datetime | None:
+    """When the drain of a shadow pod that no node agent has reported on counts as unanswered: an
+    agent that starts by then sees the drain first, and never offers the devices."""
+    pod = shadow.pod
+    if pod is None or pod.drain_asked is None or not never_reported(shadow):
+        return None
+    return pod.drain_asked + AGENT_SILENT_AFTER
 
 
 def agent_silence(shadow: ShadowView) -> str:
     """A sentence that says what to look at when the node agent does not answer."""
+    if shadow.ready or shadow.draining:
+        return (
+            f"shadow pod {shadow.name} on node {shadow.on_node} is to give back its cards, and the "
+            "node agent does not confirm that its devices are out of use: does mizar-nodeagent run "
+            "there?"
+        )
     return (
         f"shadow pod {shadow.name} is on node {shadow.on_node} and its devices are not offered: "
         "does mizar-nodeagent run there, and does the pod's container?"

@@ -258,7 +258,8 @@ class Snapshot:
     sequence) of shadow pods whose creation got no answer, so that it may yet take effect.
     `refused_nodes`: nodes that the scheduler has recently refused a waiting share pod, by its (UID,
     resource), also where no devices are free any more. `names_taken`: names of shadow pods that
-    objects of other clients have.
+    objects of other clients have. `silent_nodes`: nodes whose agents were silent recently, and when
+    they last were.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -276,3 +277,4 @@ class Snapshot:
     unanswered: frozenset[tuple[Key, int, int]] = frozenset()
     refused_nodes: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     names_taken: frozenset[Key] = frozenset()
+    silent_nodes: Mapping[str, datetime] = field(default_factory=dict)

@@ -226,7 +226,8 @@ def _device_counts(draft: Draft, resource: str) -> Iterable[tuple[ShadowView, De
         stage, node = draft.stages[shadow.key], shadow.on_node or ""
         if stage is ShadowStage.GONE:
             continue
-        if node in pending and stage in (ShadowStage.READY, ShadowStage.STARTING):
+        there = stage in (ShadowStage.READY, ShadowStage.STARTING)
+        if node in pending and there and not draft.is_given_up(shadow):
             offered = shadow.healthy if stage is ShadowStage.READY else shadow.devices
             used = min(pending[node], offered)
             pending[node] -= used

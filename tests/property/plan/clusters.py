@@ -36,7 +36,7 @@ from property.plan.snapshots import (
 
 LIVES = (
     *("idle", "idle", "used", "draining", "drained", "lost", "lost in use", "let go", "starting"),
-    *("no pod yet",),
+    *("no pod yet", "silent", "drained in vain"),
 )
 CALM = ("idle", "idle", "idle", "used")
 """Where little happens, idle shadow pods are in the way of some pod."""
@@ -102,6 +102,9 @@ def _life(
         "let go": {"pod": None, "ready": False, "deleting": True},
     }
     changes["no pod yet"] = {**changes["starting"], "pod": None, "node": None, "phase": None}
+    changes["silent"] = {**changes["starting"], "node": None, "idle_since": None}
+    asked = replace(pod, drain_asked=at(70))
+    changes["drained in vain"] = {**changes["silent"], "pod": asked}
     changes["drained"] = {**changes["draining"], "drained": True}
     if life.startswith("lost"):
         loss = random.choice(LOSSES)

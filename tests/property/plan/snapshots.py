@@ -204,7 +204,7 @@ def pods(draw: st.DrawFn, nodes: list[str]) -> PodView | None:
         node=draw(st.sampled_from([*nodes, *nodes, *nodes, "gone"])),
         bound_at=at(draw(st.sampled_from([1, 100]))),
         deleting=deleting,
-        drain_asked=draw(st.none() | st.just(at(5))),
+        drain_asked=draw(st.sampled_from([None, at(5), at(100)])),
     )
 
 
@@ -346,6 +346,9 @@ def wild_snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
         attempted=draw(st.frozensets(st.sampled_from(TRIED), max_size=2)),
         pending=tuple(draw(_pending(i)) for i in range(draw(st.integers(0, 2)))),
         taken=draw(st.sampled_from([{}, {("nvidia.com/gpu", "n1"): 1}])),
+        silent_nodes=draw(
+            st.dictionaries(st.sampled_from(node_names), st.just(at(30)), max_size=2)
+        ),
         refused_nodes={
             (one.uid, one.resource): draw(some_nodes) for one in asking if draw(st.booleans())
         },

@@ -19,6 +19,7 @@ OFTEN = {
     "CreatePod",
     "CreateShadow",
     "DeleteShadow",
+    "Drain: AgentSilent",
     "Drain: Idle",
     "Drain: Preempted",
     "Drain: Replaced",

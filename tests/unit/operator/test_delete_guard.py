@@ -129,6 +129,44 @@ def test_who_uses_what_has_no_cards_any_more_still_counts(cluster: Cluster, chan
         _ask(cluster, all_three)
 
 
+def _never_reported(cluster: Cluster) -> None:
+    """As it is where no node agent runs."""
+    cluster.shadow["status"] = {"phase": "Draining"}
+
+
+def test_what_no_node_agent_answers_for_was_never_offered(cluster: Cluster) -> None:
+    assert _ask(cluster, _never_reported).shadow == cluster.shadow
+
+
+def _asked_anew(cluster: Cluster) -> None:
+    cluster.pod["metadata"]["annotations"][ANNOTATION_DRAIN] = "2026-01-31T13:00:00Z"
+
+
+def _reported(cluster: Cluster) -> None:
+    cluster.shadow["status"]["node"] = "n1"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_asked_anew, "it has not been drained"),
+        (_reported, "it has not been drained"),
+        (_bound, "team-a/late uses it"),
+    ],
+)
+def test_no_node_agent_may_answer_for_it_meanwhile(
+    cluster: Cluster, change: Change, why: str
+) -> None:
+    """It might offer the devices before it sees a drain that was just asked for."""
+
+    def both(one: Cluster) -> None:
+        _never_reported(one)
+        change(one)
+
+    with pytest.raises(StillInUse, match=why):
+        _ask(cluster, both)
+
+
 def test_another_pod_of_the_name_is_not_its_pod(cluster: Cluster) -> None:
     def replaced(one: Cluster) -> None:
         one.pod["metadata"]["ownerReferences"][0]["uid"] = "another"

@@ -244,7 +244,7 @@ def test_a_pod_that_contradicts_the_pool_gets_nothing() -> None:
 def test_devices_come_back_when_an_agent_restarts() -> None:
     """They are not offered for the moment, but a bound pod holds them: no second shadow pod is made
     for it."""
-    away = ready(ready=False, holders=(("team-a", "p"),), idle_since=None)
+    away = ready(ready=False, holders=(("team-a", "p"),), idle_since=None, heard_at=at(10))
     bound = replace(waiting("p"), node="n1")
     snapshot = small(shadows=(away,), shares=(bound, waiting("q")))
     assert not actions(CreateShadow, snapshot)

@@ -1,7 +1,12 @@
 """The state that the operator keeps from plan to plan."""
 
 from mizar_core.planning.snapshot import Attempt, Refused
-from mizar_operator.reconcile_state import REFUSED_NODE_FOR_S, Backoffs, ReconcileState
+from mizar_operator.reconcile_state import (
+    REFUSED_NODE_FOR_S,
+    SILENT_NODE_FOR_S,
+    Backoffs,
+    ReconcileState,
+)
 from property.plan.snapshots import NOW, at
 
 N1, N2 = ("gpu.2", "n1"), ("gpu.2", "n2")
@@ -46,6 +51,15 @@ def test_refused_nodes_count_for_a_while_as_long_as_the_pod_is_there() -> None:
     assert memory.nodes_refused(REFUSED_NODE_FOR_S) == {one: {"n2"}}
     memory.forget_old(2 * REFUSED_NODE_FOR_S, {"uid-p"})
     assert memory.refused_nodes == {}
+
+
+def test_silent_nodes_count_for_a_while_after_they_were_silent() -> None:
+    memory = ReconcileState()
+    memory.note_silent_nodes({"n1": at(20), "n2": at(20)}, 0)
+    memory.note_silent_nodes({"n1": at(10)}, 10)
+    assert memory.nodes_silent(SILENT_NODE_FOR_S) == {"n1": at(10)}
+    memory.forget_old(SILENT_NODE_FOR_S + 10, set())
+    assert memory.silent_nodes == {}
 
 
 def test_how_long_devices_have_been_free() -> None:
