@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from mizar_core.carve import Carve
 from mizar_core.errors import CarveRefused
@@ -81,8 +81,18 @@ def holder_view(obj: Object) -> HolderPod | None:
             # Many pods have the same text: it is kept once, and compared by its address.
             carve=sys.intern(notes.get(ANNOTATION_CARVE, "")),
             priority=int(spec.get("priority") or 0),
+            overdue_at=_overdue_at(meta),
         ),
     )
+
+
+def _overdue_at(meta: Json) -> datetime | None:
+    """When Kubernetes' own quota stops counting a pod that is being deleted: its grace period after
+    its deletion time, which has the grace period in it already."""
+    ends_at, grace_s = meta.get("deletionTimestamp"), meta.get("deletionGracePeriodSeconds")
+    if not ends_at or grace_s is None:
+        return None
+    return parse_time(ends_at) + timedelta(seconds=grace_s)
 
 
 def share_view(obj: Object) -> SharePod | None:

@@ -193,7 +193,8 @@ class Model:
     def _fits(self, node: str, asked: dict[str, int], needs: Needs) -> bool:
         obj = self.api.find(NODE, node)
         assert obj is not None
-        if obj["spec"].get("unschedulable") or not fits(needs, node_view(obj)):
+        view = node_view(obj)
+        if not view.available or not fits(needs, view):
             return False
         used: Counter[str] = Counter()
         for pod in self.api.all(POD):

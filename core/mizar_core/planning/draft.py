@@ -15,7 +15,7 @@ from mizar_core.planning.feasible_nodes import FeasibleNodes
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.projection import project
 from mizar_core.planning.quotas import Entitlement, Entitlements, QuotaUsage
-from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of
+from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of, stranded_at
 from mizar_core.planning.silent_agents import find_silence
 from mizar_core.planning.snapshot import (
     Attempt,
@@ -179,6 +179,19 @@ class Draft:
         """Whether share pods can get its devices, now or soon, and keep them."""
         return self.stages[shadow.key] in LIVE and self.is_wanted(shadow)
 
+    def _counts(self, shadow: ShadowView, stage: ShadowStage) -> bool:
+        """Whether it counts against the quota."""
+        return stage is not ShadowStage.GONE and not self.is_stranded(shadow)
+
+    def is_stranded(self, shadow: ShadowView) -> bool:
+        """Whether it should long have ended, and its node does not confirm that."""
+        at = self.stranded_at(shadow)
+        return at is not None and at <= self.now
+
+    def stranded_at(self, shadow: ShadowView) -> datetime | None:
+        """When it counts as stranded on a node that does not answer; None if it is not to be."""
+        return stranded_at(shadow, self.nodes.get(shadow.on_node or ""))
+
     def refusal(self, shadow: ShadowView) -> str | None:
         """Why the API server refused to create its pod, in the API server's words; None if it did
         not."""
@@ -268,11 +281,12 @@ class Draft:
         self.shadows[shadow.key], self.stages[shadow.key] = shadow, stage
         self._of_resource[shadow.resource].add(shadow.key)
         self._of_quota[shadow.quota_key].add(shadow.key)
-        self.usage.add(shadow, stage, live=self.is_live(shadow))
+        self.usage.add(shadow, exists=self._counts(shadow, stage), live=self.is_live(shadow))
 
     def _drop(self, shadow: ShadowView) -> None:
         stage = self.stages[shadow.key]
-        self.usage.add(shadow, stage, live=self.is_live(shadow), by=-1)
+        exists = self._counts(shadow, stage)
+        self.usage.add(shadow, exists=exists, live=self.is_live(shadow), by=-1)
         self._of_resource[shadow.resource].discard(shadow.key)
         self._of_quota[shadow.quota_key].discard(shadow.key)
         del self.shadows[shadow.key], self.stages[shadow.key]

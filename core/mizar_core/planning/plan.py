@@ -144,6 +144,8 @@ def _due(draft: Draft, outcomes: dict[str, DemandOutcome]) -> datetime | None:
             times.append(idle_until(draft, shadow))
         elif stage in (ShadowStage.STARTING, ShadowStage.DRAINING):
             times += [agent_expected_by(shadow), drain_unanswered_at(shadow)]
+        else:
+            times.append(draft.stranded_at(shadow))
     for resource, outcome in outcomes.items():
         times.extend(next_check(draft, resource, outcome.placement.devices))
     return min((time for time in times if time is not None and time > draft.now), default=None)

@@ -265,7 +265,8 @@ def _below_minimum(draft: Draft, quota: GPUQuota) -> ConditionState | None:
 
 def _overdrawn(draft: Draft, quota: GPUQuota) -> str | None:
     limits = {one.devices: one.max for one in quota.spec.profiles}
-    kept = [one for one in _own(draft, quota) if draft.is_live(one) or one.held]
+    counted_ones = (one for one in _own(draft, quota) if not draft.is_stranded(one))
+    kept = [one for one in counted_ones if draft.is_live(one) or one.held]
     for devices, count in sorted(Counter(one.devices for one in kept).items()):
         limit = limits.get(devices, 0)
         if count > limit:

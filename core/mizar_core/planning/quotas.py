@@ -10,7 +10,6 @@ from mizar_core.errors import NameRefused
 from mizar_core.models import GPUPool, GPUPoolSpec, GPUQuota, Profile, ProfileQuota
 from mizar_core.names import resource_name, tenant_resource_name
 from mizar_core.planning.node_fit import Pairs
-from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import Key, ShadowView, quota_key
 from mizar_core.quantities import counted
 
@@ -141,7 +140,9 @@ class ShadowCount:
 
 
 class QuotaUsage:
-    """How much of each quota is used. `existing` counts all shadow pods, `live` those that stay.
+    """How much of each quota is used. `existing` counts all shadow pods, but for those stranded on
+    nodes that do not answer, whose cards nobody else can get there either; `live` counts those that
+    stay.
 
     A new shadow pod must fit beside all that exist. Whether a drain may be cancelled, and whether
     `min` is met, depends on those that stay.
@@ -151,9 +152,9 @@ class QuotaUsage:
         self.existing = ShadowCount()
         self.live = ShadowCount()
 
-    def add(self, shadow: ShadowView, stage: ShadowStage, *, live: bool, by: int = 1) -> None:
+    def add(self, shadow: ShadowView, *, exists: bool, live: bool, by: int = 1) -> None:
         """Count a shadow pod in or out."""
-        if stage is not ShadowStage.GONE:
+        if exists:
             self.existing.add(shadow, by)
         if live:
             self.live.add(shadow, by)

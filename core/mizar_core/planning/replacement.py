@@ -70,16 +70,13 @@ def _attempt(share: ShareView, availability: Availability) -> Attempt:
 def _replacement_denial(draft: Draft, entitlement: Entitlement) -> Denial:
     """Why there is no shadow pod yet, where others make room for it: at once, or when their users
     have ended."""
-    going = [one for one in draft.of_quota(entitlement.key) if not draft.is_live(one)]
-    silent = next((one for one in going if waits_for_silent_agent(draft, one)), None)
-    if silent is not None:
-        return Denial(EventReason.NODE_AGENT_SILENT, f"its place is taken: {agent_silence(silent)}")
-    if going and all(one.held for one in going):
-        return Denial(
-            EventReason.QUOTA_EXCEEDED,
-            f"{counted(len(going), 'shadow pod')} of quota {entitlement.key[1]} that nobody else "
-            "can use stay until the share pods that use them end",
-        )
+    found = draft.of_quota(entitlement.key)
+    going = [one for one in found if not (draft.is_live(one) or draft.is_stranded(one))]
+    if going and all(waits_for_silent_agent(draft, one) for one in going):
+        silence = agent_silence(going[0])
+        return Denial(EventReason.NODE_AGENT_SILENT, f"its place is taken: {silence}")
+    if going and all(one.held or draft.stranded_at(one) for one in going):
+        return Denial(EventReason.QUOTA_EXCEEDED, _stays(draft, entitlement.key[1], going))
     return Denial(
         EventReason.WAITING_FOR_SHADOW,
         f"a shadow pod of quota {entitlement.key[1]} that it cannot use makes room for another",
@@ -92,6 +89,20 @@ def _silence(draft: Draft, entitlement: Entitlement) -> str | None:
         return None
     found = draft.of_quota(entitlement.key)
     return next((agent_silence(one) for one in found if waits_for_silent_agent(draft, one)), None)
+
+
+def _stays(draft: Draft, quota: str, going: list[ShadowView]) -> str:
+    """Why the shadow pods of the quota that are going stay for now."""
+    for one in going:
+        if draft.stranded_at(one):
+            return (
+                f"shadow pod {one.name} of quota {quota} counts until its grace period is over: "
+                f"its node {one.on_node} does not confirm its end"
+            )
+    return (
+        f"{counted(len(going), 'shadow pod')} of quota {quota} that nobody else can use stay until "
+        "the share pods that use them end"
+    )
 
 
 class _Replacements:

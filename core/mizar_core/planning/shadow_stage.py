@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 
 from mizar_core.models import Phase
-from mizar_core.planning.snapshot import ShadowView
+from mizar_core.planning.snapshot import NodeView, ShadowView
 
 AGENT_SILENT_AFTER = timedelta(seconds=60)
 """How long a node agent may be silent before it counts as absent; it usually answers within two
@@ -82,6 +82,16 @@ def _with_pod(shadow: ShadowView) -> ShadowStage:
         return ShadowStage.DRAINING
     # After a cancelled drain, the devices are offered again once the node agent has noticed.
     return ShadowStage.READY if shadow.ready and not shadow.draining else ShadowStage.STARTING
+
+
+def stranded_at(shadow: ShadowView, node: NodeView | None) -> datetime | None:
+    """When a shadow pod that is being deleted stops counting against its quota, since its node,
+    which is gone or takes no pods, does not confirm that it has ended; None if it goes on counting.
+    """
+    pod = shadow.pod
+    if pod is None or not pod.deleting or pod.node is None:
+        return None
+    return pod.overdue_at if node is None or not node.available else None
 
 
 def phase_of(shadow: ShadowView, stage: ShadowStage) -> Phase:

@@ -43,7 +43,8 @@ class PodView:
     `drain_asked`: when the operator asked for a drain. `in_use`: whether it is marked as in use.
     `unschedulable`: the scheduler's message, if it found no node. `needs`: its constraints on the
     node. `carve`: the annotation; None if it is not known. `priority`: as Kubernetes has
-    it.
+    it. `overdue_at`: when a pod that is being deleted should long be gone, as Kubernetes' own quota
+    reckons: its grace period after the time at which it was to end.
     """
 
     uid: str = ""
@@ -57,6 +58,7 @@ class PodView:
     needs: Needs = NO_NEEDS
     carve: str | None = None
     priority: int = 0
+    overdue_at: datetime | None = None
 
     @property
     def ended(self) -> bool:

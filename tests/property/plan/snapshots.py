@@ -204,6 +204,7 @@ def pods(draw: st.DrawFn, nodes: list[str]) -> PodView | None:
         node=draw(st.sampled_from([*nodes, *nodes, *nodes, "gone"])),
         bound_at=at(draw(st.sampled_from([1, 100]))),
         deleting=deleting,
+        overdue_at=draw(st.sampled_from([None, at(1), at(-60)])) if deleting else None,
         drain_asked=draw(st.sampled_from([None, at(5), at(100)])),
     )
 

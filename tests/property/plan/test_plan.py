@@ -26,7 +26,7 @@ from mizar_core.planning.feasible_nodes import FeasibleNodes
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.scheduling import is_admitted
 from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of
-from mizar_core.planning.snapshot import Key, ShadowView, quota_key
+from mizar_core.planning.snapshot import Key, NodeView, ShadowView, quota_key
 from property.plan.clusters import snapshots
 from property.plan.snapshots import NOW, node, pool, quota, shadow, waiting
 from support.effort import effort
@@ -37,13 +37,21 @@ T = TypeVar("T")
 
 def _tallies(snapshot: Snapshot) -> tuple[Counter[tuple[Key, int]], Counter[Key]]:
     shadows, cards = Counter[tuple[Key, int]](), Counter[Key]()
-    nodes = {one.name for one in snapshot.nodes}
+    nodes = {one.name: one for one in snapshot.nodes}
     for one in snapshot.shadows:
         # Nothing is left of shadow pods that only another program's finalizer keeps.
-        if stage_of(one, nodes) is not ShadowStage.GONE:
+        if stage_of(one, nodes) is not ShadowStage.GONE and not _is_stranded(one, nodes):
             shadows[one.quota_key, one.devices] += 1
             cards[one.quota_key] += one.cards
     return shadows, cards
+
+
+def _is_stranded(shadow: ShadowView, nodes: dict[str, NodeView]) -> bool:
+    pod = shadow.pod
+    if pod is None or pod.node is None or not pod.deleting or pod.overdue_at is None:
+        return False
+    answers = pod.node in nodes and nodes[pod.node].available
+    return pod.overdue_at <= NOW and not answers
 
 
 @effort(9)

@@ -1,5 +1,6 @@
 """The views that are kept of the API server's objects."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -127,6 +128,22 @@ def test_a_damaged_carve_is_no_reason_to_forget_the_pod() -> None:
     assert isinstance(pod, HolderPod)
     assert (pod.resource, pod.view.priority) == ("", 7)
     assert pod.view.drain_asked is not None
+
+
+def test_a_pod_that_is_being_deleted_is_overdue_as_kubernetes_quota_reckons() -> None:
+    """Its grace period after its deletion time."""
+
+    def overdue_at(**meta: Any) -> datetime | None:
+        labels = {"mizar.share/shadow-pod": "true"}
+        pod = {"metadata": {"name": "s", "namespace": "a", "labels": labels, **meta}, "spec": {}}
+        found = pod_view(pod)
+        assert isinstance(found, HolderPod)
+        return found.view.overdue_at
+
+    ends = {"deletionTimestamp": "2026-01-31T12:00:00Z"}
+    assert overdue_at() is None and overdue_at(**ends) is None
+    late = overdue_at(**ends, deletionGracePeriodSeconds=60)
+    assert late == datetime(2026, 1, 31, 12, 1, tzinfo=UTC)
 
 
 def test_a_pod_that_waits_for_a_borrowed_card_waits_for_no_whole_one() -> None:
