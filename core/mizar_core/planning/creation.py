@@ -9,7 +9,7 @@ from mizar_core.names import EventReason, parse_resource
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.quotas import Entitlement
-from mizar_core.planning.snapshot import Attempt, ShareView
+from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,22 +91,22 @@ def creation_for(draft: Draft, share: ShareView) -> Creation | Denial | None:
     first = None
     for entitlement in draft.entitlements.for_pods_of(share.namespace, share.resource):
         pool = entitlement.pool.metadata.name
-        needs = draft.feasible_nodes.needs_for(pool, share.needs)
         why = (
             too_many_devices(share)
-            or _no_node_fits(draft, entitlement, share, needs)
+            or _no_node_can_fit(entitlement, share)
             or denial_for(draft, entitlement)
         )
         if why is None:
+            needs = draft.feasible_nodes.needs_for(pool, share.needs)
             return Creation(entitlement, needs.outlasting(share.outages))
         first = first or why
     return first
 
 
-def _no_node_fits(
-    draft: Draft, entitlement: Entitlement, share: ShareView, needs: Needs
-) -> Denial | None:
-    """Why no node of the pool can ever take the share pod; None if one may."""
+def _no_node_can_fit(entitlement: Entitlement, share: ShareView) -> Denial | None:
+    """Why no node of the pool can take the share pod, present or to come; None if one may. Where no
+    present node fits, a shadow pod is made all the same: a cluster autoscaler creates nodes only
+    for pods that wait."""
     name = entitlement.pool.metadata.name
     pool = dict(entitlement.selector)
     for key, value in sorted(share.needs.selector):
@@ -118,17 +118,28 @@ def _no_node_fits(
             "scheduler refuses them (the pod's condition PodScheduled says why), or a pod is there "
             "that it must be apart from"
         )
-    if found := draft.feasible_nodes.forbidding_taint(name, needs):
-        node, taint = found
-        return _no_node(
-            f"it does not tolerate the taint {taint} of node {node}, nor is there a node of pool "
-            f"{name} for it without one: add a toleration to the pod"
-        )
     return None
 
 
 def _no_node(message: str) -> Denial:
     return Denial(EventReason.NO_NODE_FITS, message)
+
+
+def finds_no_node(draft: Draft, shadow: ShadowView) -> str:
+    """Why a shadow pod finds no node, in the scheduler's words, and what a person can do about it
+    if only taints are in its way."""
+    message = shadow.unschedulable or ""
+    if shadow.pod is None or shadow.pool not in draft.pools:
+        return message
+    found = draft.feasible_nodes.forbidding_taint(shadow.pool, shadow.pod.needs)
+    if found is None:
+        return message
+    node, taint = found
+    return (
+        f"{message}; it does not tolerate the taint {taint} of node {node}, nor is there a node of "
+        f"pool {shadow.pool} for it without one: add a toleration to the share pod, unless such "
+        "nodes are still to come"
+    )
 
 
 def creation_elsewhere(draft: Draft, share: ShareView) -> Creation | Denial:

@@ -13,6 +13,7 @@ from mizar_core.names import CreationReason, shadow_name
 from mizar_core.planning.actions import Action, CreateShadow, EmitEvent, ShadowAction
 from mizar_core.planning.feasible_nodes import FeasibleNodes
 from mizar_core.planning.node_fit import Needs
+from mizar_core.planning.pool_nodes import has_other_model
 from mizar_core.planning.projection import project
 from mizar_core.planning.quotas import Entitlement, Entitlements, QuotaUsage
 from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of, stranded_at
@@ -137,7 +138,8 @@ class Draft:
 
     def is_wanted(self, shadow: ShadowView) -> bool:
         """Whether its quota and pool exist, its pool still has its shape, it is not being deleted,
-        at least one of its cards works, and its pod exists or may be created."""
+        at least one of its cards works and is of a model of its pool, and its pod exists or may be
+        created."""
         known = self._wanted.get(shadow.key)
         if known is None or known[0] is not shadow:
             known = self._wanted[shadow.key] = shadow, self._find_wanted(shadow)
@@ -151,9 +153,19 @@ class Draft:
             return False
         if shadow.pod is None and shadow.key in self._names_taken:
             return False
+        if self._has_wrong_card(shadow):
+            return False
         if shadow.quota_uid and shadow.quota_uid != quota.metadata.uid:
             return False
         return self._has_shape(shadow)
+
+    def _has_wrong_card(self, shadow: ShadowView) -> bool:
+        """Whether it is on a node whose cards turned out to be of a model that its pool does not
+        name, and is of no use to anybody yet."""
+        node = self.nodes.get(shadow.on_node or "")
+        if node is None or shadow.ready or shadow.held:
+            return False
+        return has_other_model(node, self.pools[shadow.pool])
 
     def _has_shape(self, shadow: ShadowView) -> bool:
         """Whether its pool would still create it with these cards and devices. A change of limits

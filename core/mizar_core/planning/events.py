@@ -7,7 +7,12 @@ from collections.abc import Iterator
 
 from mizar_core.names import EventReason, ReapReason, parse_resource, tenant_of
 from mizar_core.planning.actions import Action, CreateShadow, DeleteShadow, Drain, EmitEvent
-from mizar_core.planning.creation import Denial, no_entitlement, refusal_message
+from mizar_core.planning.creation import (
+    Denial,
+    finds_no_node,
+    no_entitlement,
+    refusal_message,
+)
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_reason
@@ -96,7 +101,8 @@ def _blocked(draft: Draft, share: ShareView, assignment: Assignment) -> Why:
     if waits_for_cards(draft, shadow):
         why = f"no card is free for shadow pod {assignment.shadow[1]}: {message}"
         return EventReason.NO_CARD_FREE, why + _outranked(share, shadow)
-    return EventReason.NO_NODE_FITS, f"shadow pod {assignment.shadow[1]} finds no node: {message}"
+    why = finds_no_node(draft, shadow)
+    return EventReason.NO_NODE_FITS, f"shadow pod {assignment.shadow[1]} finds no node: {why}"
 
 
 def _outranked(share: ShareView, shadow: ShadowView) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 
 from mizar_core.models import GPUPool
-from mizar_core.names import PHYSICAL_RESOURCE, card_model_label, is_mig
+from mizar_core.names import PHYSICAL_RESOURCE, is_mig
 from mizar_core.planning.first_fit import Accepts
 from mizar_core.planning.node_fit import (
     NO_NEEDS,
@@ -22,12 +22,8 @@ from mizar_core.planning.node_fit import (
     fits,
     fits_without_taints,
 )
-from mizar_core.planning.pool_nodes import models_of
+from mizar_core.planning.pool_nodes import model_requirements
 from mizar_core.planning.snapshot import NodeView, ShadowView
-
-NO_MODEL = ("no-card-model-of-the-pool-is-known",)
-"""A card model that no node has: affinity has no way to say "no node", and the scheduler's message
-quotes this."""
 
 AVOIDED_NODES_MAX = 256
 """Nodes to avoid that a shadow pod's affinity excludes: each is a line in the pod's spec."""
@@ -199,7 +195,7 @@ def pool_needs(pool: GPUPool, nodes: Iterable[NodeView]) -> Needs:
     """What a pool's shadow pods need of their nodes. The taint by which nodes keep pods without
     cards away is tolerated without being named in the pool: that of whole cards for MIG devices
     too."""
-    spec = pool.spec
+    spec, models = pool.spec, model_requirements(pool, nodes)
     resources = {spec.physical_resource}
     if is_mig(spec.physical_resource):
         resources.add(PHYSICAL_RESOURCE)
@@ -217,18 +213,23 @@ def pool_needs(pool: GPUPool, nodes: Iterable[NodeView]) -> Needs:
     return replace(
         NO_NEEDS,
         selector=frozenset(spec.node_selector.items()),
-        terms=_terms(card_model_label(spec.physical_resource), models_of(pool, nodes)),
+        terms=(Term(models),) if models else (),
         tolerations=frozenset({*own, *cards}),
     )
 
 
-def _terms(label: str, models: tuple[str, ...] | None) -> tuple[Term, ...]:
-    if models is None:
-        return ()
-    return (Term((Requirement(label, "In", models or NO_MODEL),)),)
-
-
 def has_models_of(needs: Needs, pool: Needs) -> bool:
-    """Whether a shadow pod's needs name the card models that its pool has now."""
+    """Whether a shadow pod's needs require the card models that its pool has now."""
     wanted = [one for term in pool.terms for one in term.labels]
-    return all(one in term.labels for one in wanted for term in needs.terms or (Term(),))
+    return all(
+        any(_is_as_strict(own, one) for own in term.labels)
+        for one in wanted
+        for term in needs.terms or (Term(),)
+    )
+
+
+def _is_as_strict(own: Requirement, wanted: Requirement) -> bool:
+    """It may exclude further models, whose nodes are gone now."""
+    if own[:2] == wanted[:2] and own.operator == "NotIn":
+        return set(own.values) >= set(wanted.values)
+    return own == wanted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from fractions import Fraction
@@ -9,6 +10,7 @@ from fractions import Fraction
 from mizar_core.field_types import MEMORY_MIN
 from mizar_core.models import GPUPool, Profile
 from mizar_core.names import card_memory_label, card_model_label
+from mizar_core.planning.node_fit import Requirement
 from mizar_core.planning.snapshot import NodeView
 from mizar_core.quantities import counted, parse_scaling
 
@@ -42,15 +44,34 @@ def _plain(text: str) -> str:
     return text.replace(" ", "-").lower()
 
 
-def models_of(pool: GPUPool, nodes: Iterable[NodeView]) -> tuple[str, ...] | None:
-    """The models on the pool's nodes that its globs allow, sorted; None if it allows any.
+def has_other_model(node: NodeView, pool: GPUPool) -> bool:
+    """Whether the pool's cards on the node are known to be of a model that it does not name."""
+    model = model_of(node, pool) if pool.spec.card_models else None
+    return model is not None and not matches(model, pool.spec.card_models)
 
-    The scheduler knows no globs, so a pod's affinity lists the models that there are.
+
+def model_requirements(pool: GPUPool, nodes: Iterable[NodeView]) -> tuple[Requirement, ...]:
+    """What a pod's affinity must require for a card of one of the pool's models; nothing if it
+    allows any.
+
+    The scheduler knows no globs. Where the pool has globs, the affinity excludes the other models
+    that there are, rather than name those that fit: nodes of these may be still to come, and a
+    cluster autoscaler creates them only for pods that fit them.
     """
-    if not pool.spec.card_models:
-        return None
-    found = {model_of(node, pool) for node in nodes if in_pool(node, pool)}
-    return tuple(sorted(model for model in found if model))
+    globs = pool.spec.card_models
+    if not globs:
+        return ()
+    label, known = card_model_label(pool.spec.physical_resource), {model_of(n, pool) for n in nodes}
+    names = [one.replace(" ", "-") for one in globs]
+    if all(_LABEL_VALUE.fullmatch(one) for one in names):
+        fitting = {one for one in known if one and matches(one, globs)}
+        return (Requirement(label, "In", tuple(sorted({*names, *fitting}))),)
+    others = tuple(sorted(one for one in known if one and not matches(one, globs)))
+    exists = Requirement(label, "Exists")
+    return (exists, Requirement(label, "NotIn", others)) if others else (exists,)
+
+
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
 MIB = 1 << 20

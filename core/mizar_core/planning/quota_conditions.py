@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
 from mizar_core.names import EventReason
-from mizar_core.planning.creation import Denial, no_entitlement, refusal_message
+from mizar_core.planning.creation import (
+    Denial,
+    finds_no_node,
+    no_entitlement,
+    refusal_message,
+)
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_message
@@ -202,7 +207,8 @@ def _blocked(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condit
     cards = waits_for_cards(draft, blocked[0])
     reason = EventReason.NO_CARD_FREE if cards else EventReason.NO_NODE_FITS
     lacking, count = "free cards" if cards else "a node", counted(len(blocked), "shadow pod")
-    message = f"without {lacking}: {count}: {blocked[0].unschedulable}"
+    why = blocked[0].unschedulable if cards else finds_no_node(draft, blocked[0])
+    message = f"without {lacking}: {count}: {why}"
     return ConditionState(False, str(reason), message)
 
 

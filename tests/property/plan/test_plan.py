@@ -288,8 +288,7 @@ def test_a_shadow_pod_serves_whom_it_is_made_for(snapshot: Snapshot) -> None:
             if _contradict(wanted, owner):
                 continue
             needs = feasible_nodes.needs_for(name, wanted)
-            if feasible_nodes.forbidding_taint(name, needs) is None:
-                assert feasible_nodes.serves(name, needs, wanted), (needs, wanted)
+            assert feasible_nodes.serves(name, needs, wanted), (needs, wanted)
 
 
 def _contradict(needs: Needs, pool: GPUPool) -> bool:

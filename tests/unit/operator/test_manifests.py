@@ -13,14 +13,15 @@ from mizar_operator import manifests
 from mizar_operator.manifests import PodSettings
 from property.plan.snapshots import node, pool, quota, shadow
 
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 GOLDEN = Path(__file__).parents[2] / "golden" / "plan" / "shadow-pod.yaml"
 NODES = [
     replace(node(model), labels=frozenset({("zone", "a"), ("nvidia.com/gpu.product", model)}))
-    for model in ("A100", "H100")
+    for model in ("A100", "H100", "T4")
 ]
 POOL = pool(
     nodeSelector={"zone": "a"},
-    cardModels=["*"],
+    cardModels=["*100"],
     tolerations=[{"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"}],
     runtimeClassName="nvidia",
     profiles=[{"devices": 2, "cards": 1, "memory": "7Gi"}],
@@ -53,7 +54,8 @@ def test_the_agent_reads_what_the_operator_wrote() -> None:
 
 def test_no_known_model_is_not_any_model() -> None:
     made = _pod(needs=pool_needs(POOL, []))
-    assert "no-card-model-of-the-pool-is-known" in str(made["spec"]["affinity"])
+    (term,) = made["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert term == {"matchExpressions": [{"key": "nvidia.com/gpu.product", "operator": "Exists"}]}
 
 
 def test_no_affinity_where_any_model_will_do() -> None:

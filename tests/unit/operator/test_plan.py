@@ -20,8 +20,7 @@ from mizar_core.planning.actions import (
     WritePoolStatus,
     WriteShadowStatus,
 )
-from mizar_core.planning.feasible_nodes import NO_MODEL
-from mizar_core.planning.node_fit import Needs, Requirement, Term
+from mizar_core.planning.node_fit import Needs, Requirement, Term, fits
 from mizar_core.planning.snapshot import NodeView, PodView, Refused, ShadowView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, satisfied, small, status
@@ -48,6 +47,11 @@ def _model_node(name: str, model: str) -> NodeView:
 
 def _models(*models: str) -> tuple[Term, ...]:
     return (Term((Requirement(MODEL, "In", models),)),)
+
+
+def _any_but(*models: str) -> tuple[Term, ...]:
+    others = (Requirement(MODEL, "NotIn", models),) if models else ()
+    return (Term((Requirement(MODEL, "Exists"), *others)),)
 
 
 # Which quota pays, and for what.
@@ -260,11 +264,11 @@ def test_only_models_of_the_pool() -> None:
     nodes = (_model_node("n1", "NVIDIA-A100-SXM4-40GB"), _model_node("n2", "Tesla-T4"))
     pools = (pool(cardModels=["NVIDIA A100*"]),)
     (made,) = actions(CreateShadow, small(pools=pools, nodes=nodes, shares=(waiting("p"),)))
-    assert made.needs.terms == _models("NVIDIA-A100-SXM4-40GB")
+    assert made.needs.terms == _any_but("Tesla-T4")
 
 
 @pytest.mark.parametrize(
-    ("pattern", "fits"),
+    ("pattern", "is_one"),
     [
         ("NVIDIA-A100-*", True),
         ("NVIDIA A100-SXM4-40GB", True),
@@ -276,18 +280,38 @@ def test_only_models_of_the_pool() -> None:
         ("NVIDIA-H100*", False),
     ],
 )
-def test_patterns_of_models(pattern: str, fits: bool) -> None:
-    """Matching models are counted, and named in the affinity exactly as the node's label has
-    them."""
+def test_patterns_of_models(pattern: str, is_one: bool) -> None:
+    """What fits is counted; the affinity excludes all else that there is, exactly as the node's
+    label has it, and names what the pool names in full."""
     label = "NVIDIA-A100-SXM4-40GB"
     snapshot = small(
         pools=(pool(cardModels=[pattern]),),
         nodes=(_model_node("n1", label),),
         shares=(waiting("p"),),
     )
-    assert _pool_status(snapshot).cards.total == (4 if fits else 0)
-    named = _models(label) if fits else _models(*NO_MODEL)
-    assert [one.needs.terms for one in actions(CreateShadow, snapshot)] == [named]
+    assert _pool_status(snapshot).cards.total == (4 if is_one else 0)
+    name = pattern.replace(" ", "-")
+    wanted = _models(name) if "*" not in pattern else _any_but(*([] if is_one else [label]))
+    assert [one.needs.terms for one in actions(CreateShadow, snapshot)] == [wanted]
+
+
+def test_a_model_that_is_named_in_full_is_asked_for_as_the_label_has_it() -> None:
+    """Also if no node has it yet: an autoscaler may create one."""
+    parts = {"pools": (pool(cardModels=["nvidia h100", "T4"]),), "shares": (waiting("p"),)}
+    (made,) = actions(CreateShadow, small(**parts))
+    assert made.needs.terms == _models("T4", "nvidia-h100")
+    (made,) = actions(CreateShadow, small(nodes=(_model_node("n1", "NVIDIA-H100"),), **parts))
+    assert made.needs.terms == _models("NVIDIA-H100", "T4", "nvidia-h100")
+
+
+def test_a_model_that_no_node_has_yet_is_not_excluded() -> None:
+    """There are A100s and T4s; H100s would come with a node group that is at zero."""
+    nodes = (_model_node("n1", "NVIDIA-A100"), _model_node("n2", "Tesla-T4"))
+    h100 = _model_node("n3", "NVIDIA-H100")
+    for patterns in (["*A100*", "*H100*"], ["*H100*"]):
+        parts = {"pools": (pool(cardModels=patterns),), "shares": (waiting("p"),)}
+        (made,) = actions(CreateShadow, small(nodes=nodes, **parts))
+        assert fits(made.needs, h100) and not fits(made.needs, nodes[1])
 
 
 def test_cards_of_an_unknown_model_are_no_model_of_the_pool() -> None:
@@ -300,15 +324,44 @@ def test_cards_of_an_unknown_model_are_no_model_of_the_pool() -> None:
 def test_a_new_model_of_the_pool_makes_a_waiting_shadow_pod_anew() -> None:
     """A pod's affinity can't be changed, and the pod may be waiting for models that do not
     exist."""
-    stuck = shadow(pod=PodView(unschedulable="no node", needs=Needs(terms=_models(*NO_MODEL))))
+    stuck = shadow(pod=PodView(unschedulable="no node", needs=Needs(terms=_any_but("T4"))))
     snapshot = small(
         pools=(pool(cardModels=["A100*"]),),
-        nodes=(_model_node("n1", "A100"),),
+        nodes=(_model_node("n1", "T4"), _model_node("n2", "V100")),
         shadows=(stuck,),
         shares=(waiting("p"),),
     )
     assert actions(DeleteShadow, snapshot)
-    assert [one.needs.terms for one in actions(CreateShadow, snapshot)] == [_models("A100")]
+    assert [one.needs.terms for one in actions(CreateShadow, snapshot)] == [_any_but("T4", "V100")]
+    gone = replace(snapshot, nodes=())
+    assert not actions(DeleteShadow, gone), "it excludes one more than it needs to"
+    widened = replace(snapshot, pools=(pool(cardModels=["A100*", "T4*"]),))
+    assert actions(DeleteShadow, widened)
+    assert [one.needs.terms for one in actions(CreateShadow, widened)] == [_any_but("V100")]
+
+
+def test_a_pod_that_excludes_models_itself_does_not_have_its_shadow_pod_made_anew() -> None:
+    own = Needs(terms=(Term((Requirement(MODEL, "NotIn", ("A100",)),)),))
+    start = small(pools=(pool(cardModels=["A100*"]),), shares=(waiting("p", needs=own),))
+    (made,) = actions(CreateShadow, start)
+    stuck = shadow(pod=PodView(unschedulable="no node", needs=made.needs))
+    assert not actions(DeleteShadow, replace(start, shadows=(stuck,)))
+
+
+def test_a_shadow_pod_on_a_card_of_another_model_is_never_offered() -> None:
+    """The scheduler was quicker than the label that says which model it is."""
+    nodes = (_model_node("n1", "T4"), _model_node("n2", "A100"))
+    bound = PodView("uid-pod", "Running", "n1", at(1))
+    parts = {"pools": (pool(cardModels=["A100*"]),), "nodes": nodes, "shares": (waiting("p"),)}
+    snapshot = small(shadows=(shadow(pod=bound),), **parts)
+    assert actions(Drain, snapshot)
+    assert [one.needs.terms for one in actions(CreateShadow, snapshot)] == [_any_but("T4")]
+    drained = ready(ready=False, pod=replace(bound, drain_asked=at(1)), draining=True)
+    assert not actions(CancelDrain, small(shadows=(drained,), **parts))
+    offered = small(shadows=(ready(pod=bound),), **parts)
+    assert not actions(Drain, offered), "it goes when nobody has used it for a while"
+    unknown = replace(nodes[0], labels=frozenset())
+    assert not actions(Drain, replace(snapshot, nodes=(unknown, nodes[1])))
 
 
 def _pool_ready(memory: str | None, mib: str | None, **spec: Any) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mizar_core.planning.actions import CreateShadow, WritePoolStatus
-from mizar_core.planning.node_fit import Requirement, Taint, Toleration
+from mizar_core.planning.node_fit import Requirement, Taint, Toleration, fits
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from property.plan.snapshots import node, pool, waiting
 from support.planned import actions, small
@@ -68,5 +68,6 @@ def test_its_shadow_pods_go_where_mig_devices_of_the_model_are() -> None:
     pools = (pool(physicalResource=SIZE, cardModels=["*-1g.5gb"]),)
     (made,) = actions(CreateShadow, small(pools=pools, nodes=(tainted,), shares=(share,)))
     (term,) = made.needs.terms
-    assert term.labels == (Requirement(f"{SIZE}.product", "In", (MODEL,)),)
+    assert term.labels == (Requirement(f"{SIZE}.product", "Exists"),)
+    assert fits(made.needs, tainted)
     assert cards in made.needs.tolerations

@@ -5,10 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from mizar_core.names import EventReason
-from mizar_core.planning import Snapshot, plan
+from mizar_core.planning import Snapshot, apply_plan, plan
 from mizar_core.planning.actions import CreateShadow, DeleteShadow, Drain, EmitEvent
 from mizar_core.planning.node_fit import (
     HOSTNAME,
+    NO_NEEDS,
     AntiAffinity,
     Needs,
     Requirement,
@@ -133,15 +134,40 @@ def test_devices_behind_a_taint_are_not_free_to_all() -> None:
     assert not made.needs.tolerates(TEAM_A), "or it might go where the pod cannot follow"
 
 
-def test_a_pod_that_tolerates_no_node_of_the_pool_is_told_the_taint() -> None:
+def test_a_pod_that_tolerates_no_present_node_is_told_the_taint() -> None:
     """The pool's shadow pods tolerate the taint of the cards without being told to."""
     cards = Taint("nvidia.com/gpu", "present", "NoSchedule")
-    snapshot = small(nodes=(_tainted("n1", cards),), shares=(waiting("p"),))
+    words = "0/1 nodes are available: 1 node(s) had untolerated taint"
+    refused = shadow(pod=PodView(unschedulable=words, needs=Needs()))
+    snapshot = small(nodes=(_tainted("n1", cards),), shadows=(refused,), shares=(waiting("p"),))
     assert not actions(CreateShadow, snapshot)
-    (event,) = actions(EmitEvent, snapshot)
+    (event,) = (one for one in actions(EmitEvent, snapshot) if one.kind == "Pod")
     assert event.reason is EventReason.NO_NODE_FITS
-    assert "taint nvidia.com/gpu=present:NoSchedule of node n1" in event.message
+    assert f"{words}; it does not tolerate the taint nvidia.com/gpu=present" in event.message
     assert satisfied(snapshot).reason == "NoNodeFits"
+    assert "taint nvidia.com/gpu=present:NoSchedule of node n1" in satisfied(snapshot).message
+
+
+GROUP = Taint("ToBeDeletedByClusterAutoscaler", "1700000000", "NoSchedule")
+
+
+def test_a_pod_that_fits_no_present_node_has_one_for_the_autoscaler_to_see() -> None:
+    """As a pod for whole cards would wait, and a node group would be scaled up from zero for it."""
+    for needs in (NO_NEEDS, Needs(WEST), _named("n9")):
+        snapshot = small(nodes=(_tainted("n1", GROUP),), shares=(waiting("p", needs=needs),))
+        (made,) = actions(CreateShadow, snapshot)
+        assert not made.needs.tolerates(GROUP)
+        assert made.needs.selector == needs.selector and made.needs.terms == needs.terms
+        assert not plan(apply_plan(snapshot, plan(snapshot, NOW)), NOW).actions
+
+
+def test_it_is_made_once_for_all_who_can_go_where_it_would() -> None:
+    words = "0/1 nodes are available: 1 node(s) had untolerated taint"
+    refused = shadow(pod=PodView(unschedulable=words, needs=Needs()))
+    shares = (waiting("p"), waiting("q"))
+    snapshot = small(nodes=(_tainted("n1", GROUP),), shadows=(refused,), shares=shares)
+    assert not actions(CreateShadow, snapshot)
+    assert len(actions(CreateShadow, replace(snapshot, shares=(*shares, waiting("r"))))) == 1
 
 
 # Shadow pods that get no node.
