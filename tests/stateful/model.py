@@ -124,9 +124,10 @@ class Model:
         version = "mizar.share/v1alpha1"
         self.api.put({"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec})
 
-    def add_share(self, namespace: str, name: str, resource: str, count: int) -> None:
+    def add_share(self, namespace: str, name: str, resource: str, count: int, **spec: Any) -> None:
         """A share pod as it is after admission."""
-        self._add_pod(namespace, name, resource, count, {"labels": {LABEL_SHARE_POD: "true"}})
+        labels = {"labels": {LABEL_SHARE_POD: "true"}}
+        self._add_pod(namespace, name, resource, count, labels, **spec)
 
     def add_spot(self, namespace: str, name: str, cards: int = 1) -> None:
         """A spot pod as it is after admission."""
@@ -193,8 +194,7 @@ class Model:
     def _fits(self, node: str, asked: dict[str, int], needs: Needs) -> bool:
         obj = self.api.find(NODE, node)
         assert obj is not None
-        view = node_view(obj)
-        if not view.available or not fits(needs, view):
+        if not self._admits(node, needs):
             return False
         used: Counter[str] = Counter()
         for pod in self.api.all(POD):
@@ -202,6 +202,11 @@ class Model:
                 used.update(_asked(pod))
         offered = obj["status"]["allocatable"]
         return all(used[key] + n <= int(offered.get(key, 0)) for key, n in asked.items())
+
+    def _admits(self, node: str, needs: Needs) -> bool:
+        obj = self.api.find(NODE, node)
+        view = node_view(obj) if obj is not None else None
+        return view is not None and view.available and fits(needs, view)
 
     def _bind(self, pod: Object, node: str) -> None:
         pod["spec"]["nodeName"] = node
@@ -211,7 +216,9 @@ class Model:
         self.api.touch(pod)
 
     def _refuse(self, pod: Object) -> None:
-        wanted = SPOT_RESOURCE if is_spot(pod) else PHYSICAL_RESOURCE
+        needs, why = needs_of(pod), "node(s) didn't match Pod's node affinity/selector"
+        if any(self._admits(name, needs) for name in self.nodes):
+            why = f"Insufficient {SPOT_RESOURCE if is_spot(pod) else PHYSICAL_RESOURCE}"
         known = pod["status"].get("conditions") or [{}]
         if known[0].get("reason") != "Unschedulable":
             pod["status"]["conditions"] = [
@@ -219,7 +226,7 @@ class Model:
                     "type": "PodScheduled",
                     "status": "False",
                     "reason": "Unschedulable",
-                    "message": f"0/2 nodes are available: 2 Insufficient {wanted}",
+                    "message": f"0/2 nodes are available: 2 {why}",
                     "lastTransitionTime": self.api.now,
                 }
             ]

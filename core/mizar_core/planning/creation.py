@@ -32,6 +32,13 @@ def denial_for(draft: Draft, entitlement: Entitlement) -> Denial | None:
     return None
 
 
+def has_node(draft: Draft, share: ShareView) -> bool:
+    """Whether a present node fits a shadow pod for the share pod."""
+    found = draft.entitlements.for_pods_of(share.namespace, share.resource)
+    feasible, pools = draft.feasible_nodes, {one.pool.metadata.name for one in found}
+    return any(feasible.has_any(one, feasible.needs_for(one, share.needs)) for one in pools)
+
+
 def too_many_devices(share: ShareView) -> Denial | None:
     """Why no single shadow pod could serve the share pod; None if one can.
 

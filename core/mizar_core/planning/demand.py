@@ -14,6 +14,7 @@ from mizar_core.planning.creation import (
     creation_elsewhere,
     creation_for,
     denial_for,
+    has_node,
     too_many_devices,
 )
 from mizar_core.planning.draft import Draft
@@ -37,11 +38,13 @@ Choice = Creation | Denial | None
 @dataclass
 class DemandOutcome:
     """The share pods that wait for a resource, and where they find devices, once everything is
-    planned that can be done for them. `denials`: why a pod gets no shadow pod, by its UID."""
+    planned that can be done for them. `denials`: why a pod gets no shadow pod, by its UID.
+    `deferred`: whether some of them have no present node, and get shadow pods after all others."""
 
     waiting: list[ShareView]
     placement: Placement
     denials: dict[str, Denial] = field(default_factory=dict)
+    deferred: bool = False
 
 
 def keep_warm(draft: Draft, entitlements: Iterable[Entitlement]) -> None:
@@ -57,8 +60,18 @@ def keep_warm(draft: Draft, entitlements: Iterable[Entitlement]) -> None:
                 break
 
 
-def meet_demand(draft: Draft, resource: str) -> DemandOutcome:
-    """Cancel drains and create shadow pods until every share pod that can be helped is.
+def meet_all_demand(draft: Draft) -> dict[str, DemandOutcome]:
+    """Meet the demand for all resources: first that of share pods that a present node fits, since
+    the others would fill a quota with shadow pods that wait for nodes to come."""
+    outcomes = {resource: meet_demand(draft, resource) for resource in draft.resources()}
+    for resource in [resource for resource, one in outcomes.items() if one.deferred]:
+        outcomes[resource] = meet_demand(draft, resource, without_nodes=True)
+    return outcomes
+
+
+def meet_demand(draft: Draft, resource: str, *, without_nodes: bool = False) -> DemandOutcome:
+    """Cancel drains and create shadow pods until every share pod that can be helped is; also those
+    `without_nodes` that fit them.
 
     Share pods are scheduled again after each round, so that the next plan, which sees the same
     devices, arrives at the same placement and plans nothing.
@@ -71,10 +84,11 @@ def meet_demand(draft: Draft, resource: str) -> DemandOutcome:
         unserved = [one for one in waiting if _availability(placement, one) is Availability.NONE]
         refused = [one for one in waiting if _availability(placement, one) is Availability.REFUSED]
         helped = _cancel_drains(draft, resource, blocked + unserved)
-        denials = _create(draft, [one for one in unserved if one.uid not in helped], creation_for)
+        open_, later = [one for one in unserved if one.uid not in helped], list[ShareView]()
+        denials = _create(draft, open_, creation_for, None if without_nodes else later)
         denials |= _create(draft, refused, creation_elsewhere)
         if len(draft.actions) == planned:
-            return DemandOutcome(waiting, placement, denials)
+            return DemandOutcome(waiting, placement, denials, bool(later))
 
 
 def pending_demand(draft: Draft, resource: str) -> list[ShareView]:
@@ -171,16 +185,22 @@ def _create_one(draft: Draft, entitlement: Entitlement) -> bool:
 
 
 def _create(
-    draft: Draft, waiting: Iterable[ShareView], choose: Callable[[Draft, ShareView], Choice]
+    draft: Draft,
+    waiting: Iterable[ShareView],
+    choose: Callable[[Draft, ShareView], Choice],
+    later: list[ShareView] | None = None,
 ) -> dict[str, Denial]:
     """Create the shadow pods that `choose` names for the waiting pods; returns why not, by the UIDs
-    of those that get none."""
+    of those that get none. `later`: where those are put for which no present node fits, if these
+    are to wait."""
     bins, denials = Bins(), dict[str, Denial]()
     for share in waiting:
         if bins.put(share.count, share.needs, share.groups) is not None:
             continue
         chosen = choose(draft, share)
-        if isinstance(chosen, Creation):
+        if later is not None and isinstance(chosen, Creation) and not has_node(draft, share):
+            later.append(share)
+        elif isinstance(chosen, Creation):
             action = draft.create(chosen.entitlement, chosen.needs, CreationReason.DEMAND)
             bins.add(action.devices, draft.feasible_nodes.accepts(action.pool, action.needs))
             bins.put(share.count, share.needs, share.groups)

@@ -62,6 +62,10 @@ class FeasibleNodes:
         found = self._feasible_for(pool, needs)
         return any(one.available and one.name not in self._avoided for one in found)
 
+    def has_any(self, pool: str, needs: Needs) -> bool:
+        """Whether an available node fits a shadow pod with these needs."""
+        return any(one.available for one in self._feasible_for(pool, needs))
+
     def serves(self, pool: str, needs: Needs, share: Needs) -> bool:
         """Whether a share pod can go to every node where a shadow pod with these needs may be
         placed."""

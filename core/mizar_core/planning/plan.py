@@ -15,7 +15,7 @@ from mizar_core.planning.actions import (
     EvictShare,
     Plan,
 )
-from mizar_core.planning.demand import DemandOutcome, keep_warm, meet_demand
+from mizar_core.planning.demand import DemandOutcome, keep_warm, meet_all_demand
 from mizar_core.planning.device_users import mark_in_use
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import SCHEDULING, post_decisions, waiting_events
@@ -109,7 +109,7 @@ def _round(draft: Draft) -> dict[str, DemandOutcome]:
     advance(draft)
     retire_surplus(draft)
     keep_warm(draft, [one for one in draft.entitlements if not draft.waiting(one.resource)])
-    outcomes = {resource: meet_demand(draft, resource) for resource in draft.resources()}
+    outcomes = meet_all_demand(draft)
     # Share pods that wait come first, since they need shadow pods on certain nodes; a quota that
     # owes them one keeps nothing warm until then.
     denials = (one for made in outcomes.values() for one in made.denials.values())

@@ -1,6 +1,7 @@
-"""Replacement of idle shadow pods: their quota allows no more, and a share pod waits that cannot
-use them because of their node or their profile, or because the scheduler refuses it their node. As
-many are drained as it takes, and only where a node has cards for what replaces them."""
+"""Replacement of shadow pods that are idle, or that no present node fits: their quota allows no
+more, and a share pod waits that cannot use them because of their node or their profile, or because
+the scheduler refuses it their node. As many go as it takes, and only where a node has cards for
+what replaces them."""
 
 from __future__ import annotations
 
@@ -9,13 +10,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mizar_core.names import EventReason, ReapReason
-from mizar_core.planning.actions import Drain
-from mizar_core.planning.creation import Denial
+from mizar_core.planning.creation import Denial, has_node
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.first_fit import Bins
-from mizar_core.planning.lifecycle import waits_for_silent_agent
+from mizar_core.planning.lifecycle import retire, waits_for_silent_agent
 from mizar_core.planning.node_fit import fits
+from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.quotas import Entitlement
 from mizar_core.planning.reap import SpareDevices, by_idleness, is_above_min, is_idle
 from mizar_core.planning.scheduling import Availability
@@ -25,13 +26,17 @@ from mizar_core.quantities import counted
 
 
 def replace_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareDevices) -> None:
-    """Drain the idle shadow pods that keep a quota from a shadow pod that a share pod waits for."""
+    """End the shadow pods, idle or without a node, that keep a quota from a shadow pod that a share
+    pod waits for."""
     replacements = _Replacements(draft, spare)
     for outcome in outcomes.values():
         coming, kept = Bins(), _kept_in_vain(outcome)
         for share in outcome.waiting:
             denied = outcome.denials.get(share.uid)
             if denied is None or denied.entitlement is None:
+                continue
+            if not has_node(draft, share):
+                outcome.denials[share.uid] = _without_node(denied)
                 continue
             assignment = outcome.placement.assignments[share.uid]
             where = share.resource, assignment.node or ""
@@ -44,6 +49,13 @@ def replace_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareD
             elif silence := _silence(draft, denied.entitlement):
                 outcome.denials[share.uid] = replace(denied, message=f"{denied.message}; {silence}")
             spare.add(where, -kept[assignment.node])
+
+
+def _without_node(denied: Denial) -> Denial:
+    """The denial of a share pod that would not have a node if its quota allowed more."""
+    if denied.reason is not EventReason.QUOTA_EXCEEDED:
+        return denied
+    return replace(denied, message=f"{denied.message}; no present node fits the pod either")
 
 
 def _kept_in_vain(outcome: DemandOutcome) -> Counter[str | None]:
@@ -119,30 +131,30 @@ class _Replacements:
         self, share: ShareView, entitlement: Entitlement, coming: Bins, attempt: Attempt
     ) -> bool:
         """Whether the quota allows, or will allow, one more shadow pod, which serves the share pod;
-        drains what it takes for that."""
+        ends what it takes for that."""
         draft = self._draft
         if self._left.limit_reached(entitlement) is not None:
             victims = self._victims(entitlement) if attempt.what not in draft.attempted else []
             if not victims or not self._has_cards(share, entitlement):
                 return False
             draft.record_attempt(attempt)
-            self._drain(victims)
+            self._end(victims)
         self._left.count(entitlement.key, entitlement.profile.devices, entitlement.profile.cards)
         pool = entitlement.pool.metadata.name
         needs = draft.feasible_nodes.needs_for(pool, share.needs)
         coming.add(entitlement.profile.devices, draft.feasible_nodes.accepts(pool, needs))
         return _fits(coming, share)
 
-    def _drain(self, victims: Iterable[ShadowView]) -> None:
+    def _end(self, victims: Iterable[ShadowView]) -> None:
         for shadow in victims:
             self._spare.take(shadow)
             self._left.add(shadow, by=-1)
-            self._draft.do(Drain(shadow.key, self._draft.now, ReapReason.REPLACED))
+            retire(self._draft, shadow, ReapReason.REPLACED)
 
     def _victims(self, entitlement: Entitlement) -> list[ShadowView]:
-        """Idle shadow pods of the quota without which it allows one more of the entitlement; none
-        if there are not enough. Those of the same profile may go below its `min`, which what
-        replaces them keeps."""
+        """Shadow pods of the quota that no present node fits, the youngest first, and idle ones,
+        without which it allows one more of the entitlement; none if there are not enough. Those of
+        the same profile may go below its `min`, which what replaces them keeps."""
         draft, left, chosen = self._draft, self._left.copy(), list[ShadowView]()
         for shadow in by_idleness(draft, draft.of_quota(entitlement.key)):
             if left.limit_reached(entitlement) is None:
@@ -150,10 +162,16 @@ class _Replacements:
             helps = shadow.devices == entitlement.profile.devices or (
                 not left.has_all_shadows(entitlement) and is_above_min(draft, shadow, beside=chosen)
             )
-            if helps and is_idle(draft, shadow) and self._spare.has(shadow, beside=chosen):
+            if helps and self._may_go(shadow, chosen):
                 left.add(shadow, by=-1)
                 chosen.append(shadow)
         return chosen if left.limit_reached(entitlement) is None else []
+
+    def _may_go(self, shadow: ShadowView, beside: list[ShadowView]) -> bool:
+        """Whether it is idle and its devices are spare, or no present node fits it."""
+        if is_idle(self._draft, shadow):
+            return self._spare.has(shadow, beside=beside)
+        return _has_no_node(self._draft, shadow)
 
     def _has_cards(self, share: ShareView, entitlement: Entitlement) -> bool:
         """Whether a node for the share pod has cards, or will have once idle shadow pods go."""
@@ -162,6 +180,16 @@ class _Replacements:
             self._cards[resource] = _cards(self._draft, resource)
         needs = self._draft.feasible_nodes.needs_for(entitlement.pool.metadata.name, share.needs)
         return self._cards[resource].put(entitlement.profile.cards, needs) is not None
+
+
+def _has_no_node(draft: Draft, shadow: ShadowView) -> bool:
+    """Whether the scheduler refuses the shadow pod, and not for want of cards: labels and taints of
+    all present nodes keep it away."""
+    pod = shadow.pod
+    if pod is None or shadow.unschedulable is None or waits_for_cards(draft, shadow):
+        return False
+    known = draft.is_live(shadow) and not shadow.contested
+    return known and not draft.feasible_nodes.has_any(shadow.pool, pod.needs)
 
 
 def _cards(draft: Draft, resource: str) -> Bins:

@@ -5,12 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 from mizar_core.condition import Condition
-from mizar_core.names import EventReason
+from mizar_core.names import ANNOTATION_SEQUENCE, EventReason, ReapReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CancelDrain, CreateShadow, DeleteShadow, Drain, EmitEvent
 from mizar_core.planning.node_fit import HOSTNAME, Needs
 from mizar_core.planning.snapshot import CardsOnNode, NodeView, PodView, ShadowView
-from property.plan.snapshots import NOW, at, quota, ready, waiting
+from mizar_kube.kinds import POD, SHADOW_POD
+from property.plan.snapshots import NOW, at, quota, ready, shadow, waiting
+from stateful.harness import Harness
+from stateful.model import Model
 from support.planned import actions, satisfied, small, status
 from support.projection import apply_plan
 
@@ -259,6 +262,67 @@ def test_a_shadow_pod_that_waits_for_a_node_gives_way_to_nobody() -> None:
     assert _drained(_elsewhere(shadows=(stuck,))) == []
 
 
+# Shadow pods that no present node fits.
+
+NOWHERE = Needs(selector=frozenset({("zone", "eastt")}))
+NO_NODE = "0/2 nodes are available: 2 node(s) didn't match Pod's node affinity/selector"
+
+
+def _lost(name: str = "shadow-2-typo", message: str = NO_NODE, **fields: Any) -> ShadowView:
+    pod = PodView(unschedulable=message, needs=NOWHERE)
+    return shadow(name, pod=pod, **fields)
+
+
+def _typo(**parts: Any) -> Snapshot:
+    """The only shadow pod that the quota allows is for a pod that fits no node."""
+    shares = (waiting("typo", needs=NOWHERE), waiting("good"))
+    return _elsewhere(**{"shadows": (_lost(),), "shares": shares, **parts})
+
+
+def test_one_that_no_node_fits_gives_way_to_who_would_get_a_card() -> None:
+    (ended,) = actions(DeleteShadow, _typo())
+    assert (ended.shadow[1], ended.reason) == ("shadow-2-typo", ReapReason.REPLACED)
+    told = {one.about[1]: one for one in actions(EmitEvent, _typo())}
+    assert "makes room for another" in told["good"].message
+    assert told["typo"].reason is EventReason.QUOTA_EXCEEDED
+    assert "no present node fits the pod either" in told["typo"].message
+    gone = replace(_typo(), shadows=())
+    (made,) = actions(CreateShadow, gone)
+    assert not made.needs.selector, "who fits a node comes first"
+
+
+def test_it_stays_where_nobody_would_get_a_card() -> None:
+    full = _typo(nodes=(_node("n1", 0), _node("n2", 0)))
+    alone = _typo(shares=(waiting("typo", needs=NOWHERE), waiting("other", needs=NOWHERE, count=2)))
+    waits_for_cards = _typo(shadows=(_lost(message=f"{NO_NODE}, 1 Insufficient {CARDS}"),))
+    new = _typo(shadows=(shadow("shadow-2-typo", pod=PodView(needs=NOWHERE)),))
+    contested = _typo(shadows=(_lost(contested=True),))
+    attempted = _typo(attempted=frozenset({"replace/uid-team-a-good"}))
+    for snapshot in (full, alone, waits_for_cards, new, contested, attempted):
+        assert not actions(DeleteShadow, snapshot)
+    assert not actions(DeleteShadow, _typo(quotas=_elsewhere(most=2).quotas)), "there is room"
+
+
+def test_the_youngest_that_no_node_fits_goes_first() -> None:
+    several = tuple(_lost(f"shadow-2-{n}", sequence=n) for n in range(3))
+    pods = tuple(waiting(f"typo-{n}", 2, needs=NOWHERE) for n in range(3))
+    snapshot = _typo(
+        quotas=_elsewhere(most=3).quotas, shadows=several, shares=(*pods, waiting("good"))
+    )
+    assert [one.shadow[1] for one in actions(DeleteShadow, snapshot)] == ["shadow-2-2"]
+
+
+def test_who_fits_a_node_comes_first_whatever_they_ask_for() -> None:
+    """Else the freed place would go to the same pod again."""
+    profiles = [{"devices": 2, "max": 2}, {"devices": 4, "max": 2}]
+    ours = quota("team-a", profiles=profiles, maxCards=2)
+    pods = (waiting("typo", needs=NOWHERE), waiting("good", 4, FOUR))
+    (made,) = actions(CreateShadow, _typo(quotas=(ours,), shadows=(), shares=pods))
+    assert made.devices == 4
+    (ended,) = actions(DeleteShadow, _typo(quotas=(ours,), shares=pods))
+    assert ended.shadow[1] == "shadow-2-typo"
+
+
 def test_who_waits_for_others_to_end_is_told_so() -> None:
     """The quota was made anew while two shadow pods of the earlier one were in use."""
     used = tuple(
@@ -289,3 +353,22 @@ def test_who_waits_for_others_to_end_is_told_so() -> None:
 def _exhausted(snapshot: Snapshot) -> Condition:
     (found,) = (one for one in status(snapshot).conditions if one.type == "Exhausted")
     return found
+
+
+def test_what_goes_nowhere_is_not_made_again_beside_who_runs() -> None:
+    """With the operator, whose attempts are repeated after a while."""
+    model = Model()
+    model.add_node("n1")
+    model.add_pool()
+    model.add_quota("team-a", [{"devices": 2, "min": 0, "max": 1}])
+    model.add_share("team-a", "typo", GPU, 1, nodeSelector={"zone": "eastt"})
+    operator = Harness(model)
+    for _ in range(5):
+        operator.round()
+    model.add_share("team-a", "good", GPU, 1)
+    for _ in range(20):
+        operator.round(30)
+    (shadow,) = model.api.all(SHADOW_POD)
+    good = model.api.find(POD, "good", "team-a")
+    assert good is not None and good["spec"]["nodeName"] == "n1"
+    assert shadow["metadata"]["annotations"][ANNOTATION_SEQUENCE] == "1", "the second of its quota"
