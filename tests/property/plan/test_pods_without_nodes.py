@@ -9,12 +9,13 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mizar_core.planning import Snapshot, apply_plan, plan
+from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CreateShadow, DeleteShadow, Drain
 from mizar_core.planning.node_fit import NO_NEEDS, Needs, fits
 from mizar_core.planning.snapshot import NodeView, PodView, ShadowView, ShareView
 from property.plan.snapshots import NOW, SIZES, at, node, pool, quota, waiting
 from support.effort import effort
+from support.projection import apply_plan
 
 NODES = (node("n1", cards=2), node("n2", "west", cards=1))
 NOWHERE, WEST = (Needs(selector=frozenset({("zone", zone)})) for zone in ("eastt", "west"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from mizar_core.names import EventReason
-from mizar_core.planning import Snapshot, apply_plan, plan
+from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CreateShadow, DeleteShadow, Drain, EmitEvent
 from mizar_core.planning.node_fit import (
     HOSTNAME,
@@ -23,6 +23,7 @@ from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, w
 from stateful.harness import Harness
 from stateful.model import Model
 from support.planned import actions, satisfied, small
+from support.projection import apply_plan
 
 WEST = frozenset({("zone", "west")})
 TEAM_A = Taint("team", "a", "NoSchedule")

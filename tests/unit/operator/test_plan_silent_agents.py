@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from mizar_core.names import EventReason, ReapReason
-from mizar_core.planning import Snapshot, apply_plan, plan
+from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CancelDrain, CreateShadow, DeleteShadow, Drain, EmitEvent
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.snapshot import PodView, ShadowView
@@ -17,6 +17,7 @@ from property.plan.snapshots import NOW, at, node, quota, ready, shadow, waiting
 from stateful.harness import KINDS, Harness
 from stateful.model import Model
 from support.planned import actions, satisfied, small, status
+from support.projection import apply_plan
 
 TWO = (node("n1"), node("n2"))
 EAST, WEST = (Needs(selector=frozenset({("zone", zone)})) for zone in ("east", "west"))

@@ -34,6 +34,7 @@ from unit.webhook.builders import asking, pool_object, quota_object
 from unit.webhook.objects_api import Objects
 
 POOLS = "/apis/mizar.share/v1alpha1/gpupools"
+QUOTAS = "/apis/mizar.share/v1alpha1/namespaces/team-a/gpuquotas"
 Json = dict[str, Any]
 
 
