@@ -51,6 +51,19 @@ static unsigned enter_present_pool(struct regions *regions, CUdevice device, int
 }
 
 /*
+ * The device of a pool that the program did not make: the one whose default pool it is, whatever
+ * device the stream belongs to; that of the stream where it is none, since it was destroyed just now.
+ */
+static CUresult device_of_pool(CUmemoryPool pool, CUstream stream, CUdevice *device) {
+    CUmemoryPool usual;
+    for (CUdevice one = 0; RELAXED(cuDeviceGetDefaultMemPool, &usual, one) == CUDA_SUCCESS; one++) {
+        *device = one;
+        if (usual == pool) return CUDA_SUCCESS;
+    }
+    return cards_stream_device(stream, device);
+}
+
+/*
  * Enters `pool`, or if that is NULL, the present pool of the stream's device. *number is 0 if the
  * limits do not name its device, or there are too many pools. *card: the pool's card.
  */
@@ -62,7 +75,8 @@ static CUresult enter_pool(struct regions *regions, CUmemoryPool pool, CUstream 
         *number = pools_enter(regions, pool, *card, -1);
         return CUDA_SUCCESS;
     }
-    CUresult result = cards_stream_device(stream, &device);
+    CUresult result = pool ? device_of_pool(pool, stream, &device)
+                           : cards_stream_device(stream, &device);
     if (result != CUDA_SUCCESS) return result;
     *card = cards_of_device(regions, device);
     if (*card == CARD_NONE)

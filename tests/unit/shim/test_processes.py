@@ -221,6 +221,18 @@ def test_devices_are_cards_by_uuid(env: dict[str, str]) -> None:
         assert shell("total", 1).detail == 64 * MIB
 
 
+def test_a_default_pool_has_its_own_devices_limit(env: dict[str, str], slot: Slot) -> None:
+    """Not that of the stream's device, which is device 0 with 64 MiB; device 1 has 32 MiB."""
+    with Shell(env) as shell:
+        before = [slot.used(card) for card in (0, 1)]
+        assert shell("elsewhere", 40 * MIB).code == OUT_OF_MEMORY
+        assert shell("elsewhere", 20 * MIB).code == SUCCESS
+        assert shell("elsewhere", 20 * MIB).code == OUT_OF_MEMORY
+        taken = [slot.used(card) - held for card, held in zip((0, 1), before, strict=True)]
+        assert taken == [0, 20 * MIB]
+        assert shell("free_async", 0).code == SUCCESS
+
+
 def test_own_pid_and_start_time_are_told(env: dict[str, str], slot: Slot) -> None:
     with Shell(env) as shell:
         entry = slot.usage.read_bytes()[slot.offset("mizar_usage.slots") :]

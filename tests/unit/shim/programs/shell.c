@@ -4,7 +4,7 @@
  *
  *   init | use DEVICE | alloc BYTES | free NUMBER | info | total DEVICE | pid | fork | vfork | raw
  *   clone | exec | jail | close | setuid UID | figures | await TOTAL | press BYTES | copy TIMES | exit
- *   pitch, managed, async, pooled, create or array BYTES, whole MiB | free_async NUMBER | sync
+ *   pitch, managed, async, pooled, elsewhere, create or array BYTES, whole MiB | free_async NUMBER | sync
  *   handle BYTES | map HANDLE | retain MAPPING | release HANDLE | unmap MAPPING
  *   context BYTES | destroy
  */
@@ -37,6 +37,13 @@ static CUresult take_pooled(CUdeviceptr *pointer, size_t bytes) {
     return result ? result : api.cuMemAllocFromPoolAsync(pointer, bytes, pool, NULL);
 }
 
+/* From the default pool of device 1, on the default stream of the context's device. */
+static CUresult take_elsewhere(CUdeviceptr *pointer, size_t bytes) {
+    CUmemoryPool pool;
+    CUresult result = cuDeviceGetDefaultMemPool(&pool, 1);
+    return result ? result : api.cuMemAllocFromPoolAsync(pointer, bytes, pool, NULL);
+}
+
 static CUresult take_handle(CUmemGenericAllocationHandle *handle, size_t bytes) {
     CUmemAllocationProp prop = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     return api.cuMemCreate(handle, bytes, &prop, 0);
@@ -54,6 +61,7 @@ static CUresult take(const char *way, CUdeviceptr *pointer, size_t bytes) {
     if (!strcmp(way, "managed")) return api.cuMemAllocManaged(pointer, bytes, 1);
     if (!strcmp(way, "async")) return api.cuMemAllocAsync(pointer, bytes, NULL);
     if (!strcmp(way, "pooled")) return take_pooled(pointer, bytes);
+    if (!strcmp(way, "elsewhere")) return take_elsewhere(pointer, bytes);
     if (!strcmp(way, "create")) return take_handle(pointer, bytes);
     if (!strcmp(way, "array")) return take_array(pointer, bytes);
     return -1;
