@@ -118,6 +118,8 @@ typedef struct {
     unsigned channels, flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
 
+#define CUDA_ARRAY3D_LAYERED 0x01u
+#define CUDA_ARRAY3D_CUBEMAP 0x04u
 #define CUDA_ARRAY3D_SPARSE 0x40u
 #define CUDA_ARRAY3D_DEFERRED_MAPPING 0x80u
 

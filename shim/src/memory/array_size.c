@@ -5,6 +5,7 @@
 
 #define ROW_UNIT 512 /* bytes; no layout is known to pad rows to a larger multiple */
 #define BLOCK_ROWS 8 /* rows in the smallest block of a block-linear layout */
+#define FACES (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP) /* depth counts images, of any level */
 #define BLOCK_ROWS_MAX 128 /* rows in the largest block */
 
 /* Saturates instead of wrapping, as times() does. */
@@ -53,7 +54,7 @@ uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *descriptor, unsigned levels)
     if (descriptor->flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) return 0;
     for (unsigned level = 0; level < levels && level < 32; level++) {
         bytes += level_bytes(element, descriptor->width >> level, descriptor->height >> level,
-                             descriptor->depth >> (descriptor->flags & 1 ? 0 : level));
+                             descriptor->depth >> (descriptor->flags & FACES ? 0 : level));
         if (bytes > MIZAR_BYTES_MAX) return MIZAR_BYTES_MAX + 1;
     }
     return bytes;

@@ -768,6 +768,10 @@ static void mipmap(void) {
     CHECK_IS(api.cuMipmappedArrayCreate(&array, &shape, 3), CUDA_SUCCESS);
     CHECK_IS(api_used(0), 22 * MIB); /* 16 + 4 + 1, in pages of 2 */
     CHECK_IS(api.cuMipmappedArrayDestroy(array), CUDA_SUCCESS);
+    CUDA_ARRAY3D_DESCRIPTOR cube = {1024, 1024, 6, FLOAT, 1, CUDA_ARRAY3D_CUBEMAP};
+    CHECK_IS(api.cuMipmappedArrayCreate(&array, &cube, 2), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 30 * MIB); /* each level has six faces */
+    CHECK_IS(api.cuMipmappedArrayDestroy(array), CUDA_SUCCESS);
     CHECK_IS(api_used(0), 0);
 }
 
