@@ -24,7 +24,7 @@ from mizar_core.names import (
     is_qualified_name,
 )
 from mizar_core.quantities import MAX_SCALING, parse_quantity, parse_scaling
-from mizar_core.schema import immutable, is_scaling, rule, rules
+from mizar_core.schema import Rule, immutable, is_scaling, rule, rules
 
 DEVICES_MAX: Final = 256
 CARDS_MAX: Final = 16
@@ -35,7 +35,10 @@ MEMORY_MIN: Final = 64 << 20
 _TOO_LITTLE = "is too little memory for any CUDA program to start: write 64Mi or more"
 _NO_NAME = "is not a valid object name: write lower case letters, digits, - and ."
 _NO_NAMESPACE = "is not a valid namespace name: write lower case letters, digits and -"
-_NO_LABEL = "is none that a node could have: write it as kubectl get nodes --show-labels does"
+_NO_NODE_LABEL = "is none that a node could have: write it as kubectl get nodes --show-labels does"
+_NO_NAMESPACE_LABEL = (
+    "is none that a namespace could have: write it as kubectl get namespaces --show-labels does"
+)
 _RESOURCE_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 INT_OR_STRING: Final[dict[str, Any]] = {"x-kubernetes-int-or-string": True}
@@ -91,19 +94,25 @@ def _object_name(value: str) -> None:
         raise ValueError(f"'{value}' {_NO_NAME}")
 
 
-def _selector(labels: dict[str, str]) -> dict[str, str]:
-    for key, value in labels.items():
-        if not (is_qualified_name(key) and is_label_value(value)):
-            raise ValueError(f"'{key}: {value}' {_NO_LABEL}")
-    return labels
+def _labels(problem: str) -> AfterValidator:
+    def run(labels: dict[str, str]) -> dict[str, str]:
+        for key, value in labels.items():
+            if not (is_qualified_name(key) and is_label_value(value)):
+                raise ValueError(f"'{key}: {value}' {problem}")
+        return labels
+
+    return AfterValidator(run)
+
+
+def _labels_rule(problem: str) -> Rule:
+    return rule(
+        f"self.all(k, k.matches('^{QUALIFIED_NAME}$') && self[k].matches('^{LABEL_VALUE}$'))",
+        f"a label {problem}",
+    )
 
 
 _NAMESPACE_RULE = rule("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", _NO_NAMESPACE)
 _OBJECT_RULE = rule("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')", _NO_NAME)
-_SELECTOR_RULE = rule(
-    f"self.all(k, k.matches('^{QUALIFIED_NAME}$') && self[k].matches('^{LABEL_VALUE}$'))",
-    f"a label {_NO_LABEL}",
-)
 _QUANTITY_RULE = rule(
     "type(self) == int ? self > 0"
     " : isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
@@ -184,8 +193,13 @@ ObjectName = Annotated[
 ]
 NodeSelector = Annotated[
     dict[str, LabelText],
-    Field(max_length=64, json_schema_extra=rules(_SELECTOR_RULE)),
-    AfterValidator(_selector),
+    Field(max_length=64, json_schema_extra=rules(_labels_rule(_NO_NODE_LABEL))),
+    _labels(_NO_NODE_LABEL),
+]
+NamespaceLabels = Annotated[
+    dict[str, LabelText],
+    Field(max_length=64, json_schema_extra=rules(_labels_rule(_NO_NAMESPACE_LABEL))),
+    _labels(_NO_NAMESPACE_LABEL),
 ]
 
 Memory = Annotated[

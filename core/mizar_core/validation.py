@@ -8,7 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from mizar_core.models import GPUPool, GPUPoolSpec, GPUQuota, ProfileQuota, isolation_of
+from mizar_core.models import (
+    GPUPool,
+    GPUPoolSpec,
+    GPUQuota,
+    ProfileQuota,
+    default_quota_spec,
+    isolation_of,
+)
 from mizar_core.names import tenant_of, tenant_problem
 
 
@@ -64,6 +71,19 @@ def check_pool_among(pool: GPUPool, others: Iterable[GPUPool]) -> list[Problem]:
         )
         for other in sorted(others, key=lambda one: one.metadata.name)
         if other.metadata.name != pool.metadata.name and _same_names(pool.spec, other.spec)
+    ]
+
+
+def check_default_quota(pool: GPUPool) -> list[Problem]:
+    """The problems of the pool's default quota with the pool itself."""
+    spec = default_quota_spec(pool)
+    if spec is None:
+        return []
+    quota = GPUQuota(spec=spec)
+    found = (*_check_profiles(quota, pool), *_check_ceiling(quota, pool))
+    return [
+        Problem(one.field.replace("spec.", "spec.defaultQuota.", 1), one.message)
+        for one in (*found, *_check_isolation(quota, pool))
     ]
 
 

@@ -77,6 +77,13 @@ def _tolerating(**toleration: Any) -> Object:
     return _pool({"tolerations": [toleration]})
 
 
+def _selecting(requirement: Object) -> Object:
+    """A pool with a default quota for the namespaces that this requirement selects."""
+    selector = {"matchExpressions": [requirement]}
+    profiles = [{"devices": 2, "max": 1}]
+    return _pool({"defaultQuota": {"namespaceSelector": selector, "profiles": profiles}})
+
+
 NO_SCALING = 'is not a scaling: write a number above 0 and at most 16, such as "1" or "1.5"'
 TOO_LITTLE = "is too little memory for any CUDA program to start: write 64Mi or more"
 ANOTHERS = "is in the domain of another device plugin, whose resources would be mixed up"
@@ -129,6 +136,41 @@ REFUSED = {
     "a namespace that cannot be": (
         _pool({"spot": {"namespaces": ["Team"]}}),
         "spec.spot.namespaces[0]",
+    ),
+    "a default quota of nothing": (
+        _pool({"defaultQuota": {"profiles": []}}),
+        "spec.defaultQuota.profiles in body should have at least 1 items",
+    ),
+    "a default quota's least above its most": (
+        _pool({"defaultQuota": {"profiles": [{"devices": 2, "min": 2, "max": 1}]}}),
+        "min 2 is more than max 1: lower min or raise max",
+    ),
+    "a selector without values": (
+        _selecting({"key": "team", "operator": "In"}),
+        "with operator In or NotIn there must be values, with Exists or DoesNotExist none",
+    ),
+    "a selector with values too many": (
+        _selecting({"key": "team", "operator": "Exists", "values": ["a"]}),
+        "with operator In or NotIn there must be values, with Exists or DoesNotExist none",
+    ),
+    "a selector of what is no label": (
+        _selecting({"key": "a b", "operator": "Exists"}),
+        "key must be that of a label, such as kubernetes.io/metadata.name",
+    ),
+    "a selector of what is no label's value": (
+        _selecting({"key": "team", "operator": "In", "values": ["a b"]}),
+        "values must be those of a label: letters and digits",
+    ),
+    "a label that no namespace has": (
+        _pool(
+            {
+                "defaultQuota": {
+                    "namespaceSelector": {"matchLabels": {"team": "a b"}},
+                    "profiles": [{"devices": 2, "max": 1}],
+                }
+            }
+        ),
+        "a label is none that a namespace could have: write it as kubectl get namespaces",
     ),
     "a spot quota below nothing": (
         _quota({"spot": {"max": -1}}),
@@ -284,6 +326,24 @@ ACCEPTED = {
     ),
     "a selector": _pool({"nodeSelector": {"topology.kubernetes.io/zone": "a-1", "empty": ""}}),
     "isolation in part": _pool({"isolation": {"compute": "Weighted"}}),
+    "a default quota": _pool({"defaultQuota": {"profiles": [{"devices": 2, "max": 1}]}}),
+    "a default quota with all there is": _pool(
+        {
+            "defaultQuota": {
+                "namespaceSelector": {
+                    "matchLabels": {"gpu": "true", "example.com/team": ""},
+                    "matchExpressions": [
+                        {"key": "team", "operator": "NotIn", "values": ["a", "b"]},
+                        {"key": "example.com/trial", "operator": "DoesNotExist"},
+                    ],
+                },
+                "profiles": [{"devices": 2, "min": 1, "max": 1}, {"devices": 4, "max": 2}],
+                "maxCards": 4,
+                "isolation": {"compute": "Hard"},
+                "idleTimeoutSeconds": 60,
+            }
+        }
+    ),
     "a quota": _quota(),
     "a quota with all there is": _quota(
         {"maxCards": 4, "isolation": {"memory": "Oversubscribe"}, "idleTimeoutSeconds": 0}

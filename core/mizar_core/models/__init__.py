@@ -6,12 +6,13 @@ objects together can get wrong, by `mizar_core.validation`.
 
 from __future__ import annotations
 
+from mizar_core.models.default_quota import DefaultQuota
 from mizar_core.models.gpuquota import (
     GPUQuota,
     GPUQuotaStatus,
-    ProfileQuota,
     ProfileStatus,
     SpotStatus,
+    default_quota_spec,
     idle_timeout_of,
     isolation_of,
 )
@@ -32,6 +33,7 @@ from mizar_core.models.pool import (
     Spot,
     Tenancy,
 )
+from mizar_core.models.profile_quota import ProfileQuota
 from mizar_core.models.shadowpod import (
     CardStatus,
     DeviceStatus,
@@ -46,6 +48,7 @@ __all__ = [
     "CardCounts",
     "CardStatus",
     "ComputeMode",
+    "DefaultQuota",
     "DeviceStatus",
     "GPUPool",
     "GPUPoolSpec",
@@ -66,6 +69,7 @@ __all__ = [
     "Spot",
     "SpotStatus",
     "Tenancy",
+    "default_quota_spec",
     "idle_timeout_of",
     "isolation_of",
 ]

@@ -11,45 +11,17 @@ from mizar_core.field_types import Count, Devices, LabelName, Seconds
 from mizar_core.model_base import Model, Time
 from mizar_core.models.isolation import Isolation, IsolationOverride
 from mizar_core.models.meta import ObjectMeta
-from mizar_core.models.pool import GPUPoolSpec
+from mizar_core.models.pool import GPUPool, GPUPoolSpec
+from mizar_core.models.profile_quota import ProfileQuota
 from mizar_core.names import API_VERSION, DEFAULT_POOL, ApiVersion
-from mizar_core.schema import SHORT_NAME, immutable, list_map, rule, rule_about, rules
+from mizar_core.schema import SHORT_NAME, immutable, list_map, rule, rules
 
-ShadowCount = Annotated[int, Field(strict=True, ge=0, le=1000)]
-
-_ORDERED = rule_about(
-    "self.min <= self.max",
-    "min %d is more than max %d: lower min or raise max",
-    "self.min",
-    "self.max",
-)
 _GRANTS = rule(
     "self.profiles.size() > 0 || has(self.spot)",
     "the quota grants nothing: list the profiles that the namespace may use in profiles, or say in "
     "spot.max how many cards it may borrow, or both",
 )
 _POOL = immutable("pool", "make another GPUQuota for the other pool and delete this one")
-
-
-class ProfileQuota(Model):
-    """How many shadow pods of one profile the namespace may have."""
-
-    model_config = ConfigDict(json_schema_extra=rules(_ORDERED))
-
-    devices: Devices
-    """The profile, by its number of devices; the pool must have it."""
-
-    min: ShadowCount = 0
-    """Shadow pods that are kept warm, used or not."""
-
-    max: ShadowCount
-    """Most shadow pods that there may be."""
-
-    @model_validator(mode="after")
-    def _ordered(self) -> ProfileQuota:
-        if self.min > self.max:
-            raise ValueError(f"min {self.min} is more than max {self.max}")
-        return self
 
 
 class SpotQuota(Model):
@@ -189,3 +161,18 @@ def idle_timeout_of(pool: GPUPoolSpec, quota: GPUQuotaSpec) -> int:
     """Seconds after which a quota's idle shadow pod is reaped."""
     own = quota.idle_timeout_seconds
     return pool.idle_timeout_seconds if own is None else own
+
+
+def default_quota_spec(pool: GPUPool) -> GPUQuotaSpec | None:
+    """The spec of the GPUQuota that a namespace without one gets of the pool; None if it gets
+    none."""
+    default = pool.spec.default_quota
+    if default is None:
+        return None
+    return GPUQuotaSpec(
+        pool=pool.metadata.name,
+        profiles=default.profiles,
+        max_cards=default.max_cards,
+        isolation=default.isolation,
+        idle_timeout_seconds=default.idle_timeout_seconds,
+    )

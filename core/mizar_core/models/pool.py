@@ -23,6 +23,7 @@ from mizar_core.field_types import (
     Seconds,
 )
 from mizar_core.model_base import Model
+from mizar_core.models.default_quota import DefaultQuota
 from mizar_core.models.isolation import ABOVE_HARD, Isolation
 from mizar_core.models.meta import ObjectMeta
 from mizar_core.models.toleration import Toleration
@@ -218,6 +219,10 @@ class GPUPoolSpec(Model):
 
     spot: Spot = Spot()
     """Lending whole cards whose owners declared themselves low-power and are idle."""
+
+    default_quota: DefaultQuota | None = None
+    """What a namespace without a GPUQuota gets when its first share pod waits; nothing by default.
+    A change of it changes no GPUQuota that is there already."""
 
     @model_validator(mode="after")
     def _others_prefix(self) -> GPUPoolSpec:

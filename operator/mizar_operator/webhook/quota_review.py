@@ -12,6 +12,7 @@ from mizar_core.quantities import parse_scaling
 from mizar_core.validation import (
     Problem,
     check_aliases,
+    check_default_quota,
     check_pool_among,
     check_quota_against_pool,
     check_quota_among,
@@ -63,7 +64,11 @@ def review_pool(
         if quota.spec.pool == pool.metadata.name
         for sentence in _newly_broken(quota, pool, old)
     ]
-    wrong = [*check_pool_among(pool, pools), *_new_aliases(pool, old, pools, names)]
+    wrong = [
+        *check_pool_among(pool, pools),
+        *_new_aliases(pool, old, pools, names),
+        *check_default_quota(pool),
+    ]
     return Findings((*_sentences(wrong), *broken), _unused_scaling(pool))
 
 

@@ -55,6 +55,32 @@ def test_a_profile_that_nobody_uses_may_go() -> None:
     assert review_pool(new, pool(), [pool()], [quota()]) == Findings()
 
 
+@pytest.mark.parametrize(
+    ("default", "problem"),
+    [
+        ({"profiles": UNKNOWN}, "spec.defaultQuota.profiles[0].devices: pool 'default' has no"),
+        (
+            {"profiles": [{"devices": 4, "max": 1}], "maxCards": 1},
+            "spec.defaultQuota.maxCards: 1 cards are too few for a shadow pod of 4 devices",
+        ),
+        (
+            {"profiles": [{"devices": 2, "min": 2, "max": 2}], "maxCards": 1},
+            "spec.defaultQuota.maxCards: the profiles' min keep 2 cards",
+        ),
+        (
+            {"profiles": [{"devices": 2, "max": 1}], "isolation": {"compute": "Hard"}},
+            "spec.defaultQuota.isolation: with what pool 'default' says, backend None enforces",
+        ),
+    ],
+)
+def test_a_default_quota_fits_its_pool(default: Any, problem: str) -> None:
+    made = pool(defaultQuota=default, isolation={"backend": "None"})
+    (said,) = review_pool(made, None, [], []).problems
+    assert said.startswith(problem)
+    fits = pool(defaultQuota={"profiles": [{"devices": 2, "max": 1}]})
+    assert review_pool(fits, None, [], []) == Findings()
+
+
 def test_what_was_wrong_before_does_not_hold_up_the_pool() -> None:
     quotas = [quota(profiles=UNKNOWN)]
     changed = pool(idleTimeoutSeconds=1)
