@@ -53,6 +53,8 @@ LABEL_IN_USE: Final = "mizar.share/in-use"
 LABEL_POOL: Final = "mizar.share/pool"
 LABEL_QUOTA: Final = "mizar.share/quota"
 LABEL_PROFILE: Final = "mizar.share/profile"
+LABEL_DEFAULT_QUOTA: Final = "mizar.share/default-quota"
+"""Of a GPUQuota that the operator made: the pool whose default it is."""
 LABEL_ANTI_AFFINITY: Final = "mizar.share/apart"
 """The prefix of labels, followed by `-` and a digest, for shadow pods with anti-affinity: they must
 not share a node, since their share pods must not."""

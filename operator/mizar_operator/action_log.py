@@ -6,6 +6,7 @@ from mizar_core.planning.actions import (
     Action,
     CancelDrain,
     CreatePod,
+    CreateQuota,
     CreateShadow,
     DeleteShadow,
     Drain,
@@ -31,6 +32,8 @@ EVENT_KEYS = {"Pod": "pod", "ShadowPod": "shadow", "GPUQuota": "quota"}
 def object_fields(action: Action, index: SnapshotIndex) -> dict[str, str]:
     """The object of an action, under the keys that log lines use."""
     match action:
+        case CreateQuota():
+            return {"namespace": action.quota[0], "quota": action.quota[1], "pool": action.pool}
         case WriteQuotaStatus():
             return {"namespace": action.quota[0], "quota": action.quota[1]}
         case WritePoolStatus():
@@ -49,6 +52,8 @@ def object_fields(action: Action, index: SnapshotIndex) -> dict[str, str]:
 def log_done(action: Action, index: SnapshotIndex) -> None:
     """Log that an action is done; its object is bound to the log lines already."""
     match action:
+        case CreateQuota():
+            log.info("default quota created")
         case CreateShadow():
             log.info(
                 "shadow pod created",

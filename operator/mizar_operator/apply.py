@@ -18,6 +18,7 @@ from mizar_core.planning.actions import (
     Action,
     CancelDrain,
     CreatePod,
+    CreateQuota,
     CreateShadow,
     DeleteShadow,
     Drain,
@@ -48,6 +49,7 @@ from mizar_operator.caches import Caches
 from mizar_operator.delete_guard import StillInUse
 from mizar_operator.disruption_budgets import DisruptionBudgets
 from mizar_operator.evictor import Evictor
+from mizar_operator.quota_creation import QuotaCreator
 from mizar_operator.shadow_creation import NameTaken, ShadowCreator
 from mizar_operator.shadow_deletion import ShadowDeleter
 from mizar_operator.snapshot_index import SnapshotIndex
@@ -74,9 +76,10 @@ class Result:
     """The result of applying a plan.
 
     `used`: UIDs of shadow pods that turned out to be in use. `refused`: the API server's message
-    about shadow pods that it refuses, by quota and devices. `names_taken`: shadow pods that were
-    not created because another client's object has the name. `unanswered`: (quota, devices,
-    sequence) of shadow pods whose creation got no answer. `announced`: the posted events.
+    about shadow pods and default quotas that it refuses, by quota and devices. `names_taken`:
+    shadow pods that were not created because another client's object has the name. `unanswered`:
+    (quota, devices, sequence) of shadow pods whose creation got no answer. `announced`: the posted
+    events.
     `postponed`: whether statuses were left to the next plan. `done`: the actions that the API
     server carried out; `failed`: those that it refused, or that were given up because a pod uses
     the shadow pod."""
@@ -113,6 +116,7 @@ class Applier:
         self._evictor = Evictor(client, clock)
         self._creator = ShadowCreator(client, caches, pod_settings)
         self._deleter = ShadowDeleter(client, caches, self.budgets)
+        self._quotas = QuotaCreator(client, caches)
         self._statuses = StatusWriter(client, caches)
         self._limit = asyncio.Semaphore(at_once)
 
@@ -174,6 +178,8 @@ class Applier:
 
     async def _do(self, index: SnapshotIndex, action: Action) -> None:
         match action:
+            case CreateQuota():
+                await self._quotas.create(action, index.pools[action.pool])
             case CreateShadow():
                 await self._creator.create(index, action)
             case CreatePod():
@@ -250,7 +256,7 @@ def _report(index: SnapshotIndex, action: Action, error: KubeError, result: Resu
     log.warning("an action failed", action=type(action).__name__, error=error)
     if isinstance(action, CREATIONS) and isinstance(error, NameTaken):
         result.names_taken.add(action.shadow)
-    elif isinstance(action, CREATIONS) and _is_refusal(error):
+    elif isinstance(action, CreateQuota | CreateShadow | CreatePod) and _is_refusal(error):
         result.refused[index.quota_and_devices(action)] = str(error)
     else:
         result.errors.append(error)

@@ -23,6 +23,7 @@ from mizar_operator import object_views, pod_views, unreadable
 from mizar_operator.announcements import Announcements
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
 from mizar_operator.live_objects import find
+from mizar_operator.namespace_labels import NamespaceLabels
 from mizar_operator.pod_views import HolderPod
 from mizar_operator.reconcile_state import Excluded, ReconcileState
 from mizar_operator.runtime_classes import RuntimeClasses
@@ -52,6 +53,7 @@ class Gatherer:
         self._clock = clock
         self._states: dict[str, ReconcileState] = {}
         self._classes = RuntimeClasses(client, clock)
+        self._namespaces = NamespaceLabels(client, clock)
 
     def state(self, key: str) -> ReconcileState:
         """The state that is kept from plan to plan for a key."""
@@ -81,6 +83,7 @@ class Gatherer:
             if one.spec.runtime_class_name
         )
         taken = await self._look_for_cards(key)
+        namespaces = await self._namespaces.of(self._without_quota(key))
         # Nothing is awaited from here on, so that all parts are of one moment.
         memory, pools = self.state(key), self._pools(key)
         shadows = [self._whole(one, pools, found, memory) for one in self._shadows(key)]
@@ -109,6 +112,7 @@ class Gatherer:
             refused_nodes=memory.nodes_refused(self._clock()),
             names_taken=frozenset(memory.names_taken),
             silent_nodes=memory.nodes_silent(self._clock()),
+            namespaces=namespaces,
         )
 
     def _pools(self, key: str) -> dict[str, GPUPool]:
@@ -136,6 +140,16 @@ class Gatherer:
                 if key in keys[prefix] or (view.resource in resources and view.node is not None):
                     found.append(view)
         return found
+
+    def _without_quota(self, key: str) -> set[str]:
+        """The namespaces that may get a default quota: share pods wait there, and there is no quota
+        of the key's pools, nor one that cannot be read."""
+        if all(one.spec.default_quota is None for one in self._pools(key).values()):
+            return set()
+        quotas = self._caches.quotas.values()
+        have = {one.metadata.namespace for one in quotas if self._is_mine(one.spec.pool, key)}
+        have |= {namespace for namespace, _ in self._caches.quotas.unreadable}
+        return {one.namespace for one in self._shares(key, ()) if one.node is None} - have
 
     def _whole(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.models import GPUPool, GPUQuota, default_quota_spec
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_RESOURCE,
@@ -15,13 +15,14 @@ from mizar_core.names import (
     BUDGET_NAME,
     FIELD_MANAGER_OPERATOR,
     FINALIZER_DRAIN,
+    LABEL_DEFAULT_QUOTA,
     LABEL_IN_USE,
     LABEL_POOL,
     LABEL_PROFILE,
     LABEL_QUOTA,
     LABEL_SHADOW_POD,
 )
-from mizar_core.planning.actions import CreateShadow
+from mizar_core.planning.actions import CreateQuota, CreateShadow
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.recarve import carve_of
 from mizar_core.planning.snapshot import ShadowView
@@ -120,6 +121,26 @@ def pod(
             "ownerReferences": [_owner("ShadowPod", shadow.name, shadow.uid, controller=True)],
         },
         "spec": _spec(shadow, pool, pod_settings, needs),
+    }
+
+
+def default_quota(action: CreateQuota, pool: GPUPool) -> Object:
+    """The pool's default quota in a namespace."""
+    namespace, name = action.quota
+    spec = default_quota_spec(pool)
+    assert spec is not None
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "GPUQuota",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {
+                LABEL_DEFAULT_QUOTA: action.pool,
+                LABEL_MANAGED_BY: FIELD_MANAGER_OPERATOR,
+            },
+        },
+        "spec": spec.to_dict(),
     }
 
 

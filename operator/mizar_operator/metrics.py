@@ -12,7 +12,7 @@ from mizar_core.models import GPUPool
 from mizar_core.planning import Plan, Snapshot
 from mizar_core.planning.exclusion import PartKind
 from mizar_core.planning.pool_nodes import in_pool
-from mizar_core.planning.snapshot import Key
+from mizar_core.planning.snapshot import THE_QUOTA_ITSELF, Key
 from mizar_kube import probes
 from mizar_operator.apply import Result
 from mizar_operator.pod_views import SharePod
@@ -134,8 +134,9 @@ class Metrics:
         self.shadow_counters.applied(snapshot, result.done)
 
     def refusals(self, refused: Iterable[tuple[Key, int]]) -> None:
-        """Count what the API server refused, by quota and devices."""
-        for (namespace, name), devices in refused:
+        """Count the shadow pods that the API server refused, by quota and devices."""
+        of_shadows = (one for one in refused if one[1] != THE_QUOTA_ITSELF)
+        for (namespace, name), devices in of_shadows:
             self._count_refusals_of((namespace, name, str(devices))).inc()
 
     def _count_refusals_of(self, labels: Labels) -> Counter:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mizar_core.models import GPUPool, GPUQuota
-from mizar_core.planning.actions import CreatePod, CreateShadow, EmitEvent
-from mizar_core.planning.snapshot import Key, ShadowView, Snapshot, quota_key
+from mizar_core.planning.actions import CreatePod, CreateQuota, CreateShadow, EmitEvent
+from mizar_core.planning.snapshot import (
+    THE_QUOTA_ITSELF,
+    Key,
+    ShadowView,
+    Snapshot,
+    quota_key,
+)
 
 NAMED = 5
 """How many share pods a log line names at most; the others have lines of their own."""
@@ -34,8 +40,11 @@ class SnapshotIndex:
         self.shadows[made.key] = replace(made, resource=resource)
         return self.shadows[made.key]
 
-    def quota_and_devices(self, action: CreateShadow | CreatePod) -> tuple[Key, int]:
-        """The quota that the shadow pod counts against, and the devices of its profile."""
+    def quota_and_devices(self, action: CreateQuota | CreateShadow | CreatePod) -> tuple[Key, int]:
+        """The quota that the shadow pod counts against, and the devices of its profile; the quota
+        alone where that is created."""
+        if isinstance(action, CreateQuota):
+            return action.quota, THE_QUOTA_ITSELF
         if isinstance(action, CreateShadow):
             return (action.shadow[0], action.quota), action.devices
         shadow = self.shadows[action.shadow]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mizar_core.planning.actions import (
     Action,
     CreatePod,
+    CreateQuota,
     CreateShadow,
     EmitEvent,
     EvictShare,
@@ -60,7 +61,7 @@ class VoidedActions:
 
 def _namespace(action: Action) -> str:
     match action:
-        case WriteQuotaStatus():
+        case WriteQuotaStatus() | CreateQuota():
             return action.quota[0]
         case WritePoolStatus():
             return ""
@@ -75,7 +76,7 @@ def _namespace(action: Action) -> str:
 def _shadow(action: Action) -> Key | None:
     """The ShadowPod that the action is about; None if it is about something else."""
     match action:
-        case WriteQuotaStatus() | WritePoolStatus() | EvictShare():
+        case WriteQuotaStatus() | CreateQuota() | WritePoolStatus() | EvictShare():
             return None
         case EmitEvent():
             return action.about if action.kind == "ShadowPod" else None

@@ -351,6 +351,37 @@ def test_quota_exceeded(tenant: Tenant) -> None:
     tenant.shadows(1)
 
 
+def test_a_namespace_without_a_quota_gets_the_pools_default(tenant: Tenant) -> None:
+    """As soon as a pod waits there; when it is deleted while one does, it comes again."""
+    default = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": tenant.name}},
+        "profiles": [{"devices": 2, "max": 1}],
+    }
+    tenant.kube.apply(
+        objects.namespace(tenant.name),
+        objects.pool(tenant.name, idleTimeoutSeconds=IDLE_SECONDS, defaultQuota=default),
+    )
+    tenant.kube.wait_namespaces(tenant.name)
+    tenant.share("one")
+    (shadow,) = tenant.shadows()
+    quota = tenant.kube.get("gpuquota", tenant.name, tenant.name)
+    assert quota is not None
+    assert quota["metadata"]["labels"]["mizar.share/default-quota"] == tenant.name
+    assert shadow["spec"]["quota"] == tenant.name
+    tenant.agent(shadow)
+    tenant.kube.wait_running(tenant.name, "one")
+    tenant.share("two", "wide")
+    assert tenant.name in tenant.wait_event("wide", "QuotaExceeded")
+    tenant.kube.delete("gpuquota", tenant.name, tenant.name, "--wait=false")
+    before = quota["metadata"]["uid"]
+
+    def again() -> bool:
+        made = tenant.kube.get("gpuquota", tenant.name, tenant.name)
+        return made is not None and made["metadata"]["uid"] != before
+
+    wait_for("the quota to be made again", again)
+
+
 def test_killed_in_the_middle(tenant: Tenant, operator: OperatorProcess) -> None:
     """Invariant 5: what pods asked for while no operator led is made once."""
     tenant.quota(1, 2)

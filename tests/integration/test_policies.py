@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from cluster import Cluster
+from mizar_core.models import GPUPool
+from mizar_core.planning.actions import CreateQuota
 from mizar_core.planning.node_fit import Needs
 from mizar_operator import manifests
 from mizar_operator.evictor import SEVERAL_BUDGETS
@@ -542,6 +544,24 @@ class TestOperator:
         assert f"Mizar's operator evicts no pods in namespace {namespace}" in said
         assert '"status":"Success"' in evict(kube, DRAINER, name, namespace).replace(" ", "")
         kube.delete("pod", name, namespace, "--grace-period=0", "--force")
+
+    def test_it_makes_no_quotas_but_a_pools_default(self, kube: Kube) -> None:
+        pool = objects.pool(defaultQuota={"profiles": [{"devices": 2, "max": 1}]})
+        action = CreateQuota((TENANT, "default"), "default")
+        made = manifests.default_quota(action, GPUPool.from_dict(pool))
+        sentence = "makes the default quota of a pool, named like the pool, and no other"
+        assert sentence not in kube.attempt(*self.ASK, input=json.dumps(made))[1]
+        for change in (
+            {"metadata": {**made["metadata"], "name": "another"}},
+            {"metadata": {**made["metadata"], "labels": {}}},
+            {"spec": {**made["spec"], "pool": "another"}},
+            {"spec": {**made["spec"], "spot": {"max": 1}}},
+        ):
+            status, said = kube.attempt(*self.ASK, input=json.dumps(made | change))
+            assert status != 0, said
+            assert sentence in said
+        status, said = kube.attempt(*self.ASK[:1], EDITOR, *self.ASK[2:], input=json.dumps(made))
+        assert status != 0 and "forbidden" in said, said
 
     def test_it_changes_and_deletes_no_others(self, kube: Kube, shadow: str) -> None:
         kube.apply(objects.plain_pod(TENANT, "plain", nodeSelector={"mizar.share/nowhere": "true"}))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mizar_core.models import GPUQuota, default_quota_spec
+from mizar_core.models.meta import ObjectMeta
 from mizar_core.planning.actions import (
     Action,
+    CreateQuota,
     EmitEvent,
     EvictShare,
     Plan,
@@ -45,6 +48,7 @@ def _apply_others(snapshot: Snapshot, actions: Sequence[Action]) -> Snapshot:
     quotas = {one.quota: one.status for one in actions if isinstance(one, WriteQuotaStatus)}
     pools = {one.pool: one.status for one in actions if isinstance(one, WritePoolStatus)}
     events = [one for one in actions if isinstance(one, EmitEvent)]
+    granted = [one for one in actions if isinstance(one, CreateQuota)]
     evicted = {one.uid for one in actions if isinstance(one, EvictShare)}
     return replace(
         snapshot,
@@ -54,10 +58,20 @@ def _apply_others(snapshot: Snapshot, actions: Sequence[Action]) -> Snapshot:
         quotas=tuple(
             one.model_copy(update={"status": quotas.get(quota_key(one), one.status)})
             for one in snapshot.quotas
-        ),
+        )
+        + tuple(_granted(snapshot, one) for one in granted),
         pools=tuple(
             one.model_copy(update={"status": pools.get(one.metadata.name, one.status)})
             for one in snapshot.pools
         ),
         announced=snapshot.announced.union(*((one.subject, one.wording) for one in events)),
     )
+
+
+def _granted(snapshot: Snapshot, action: CreateQuota) -> GPUQuota:
+    namespace, name = action.quota
+    pool = next(one for one in snapshot.pools if one.metadata.name == action.pool)
+    spec = default_quota_spec(pool)
+    assert spec is not None
+    meta = ObjectMeta(name=name, namespace=namespace, uid=f"uid-{namespace}-{name}", generation=1)
+    return GPUQuota(metadata=meta, spec=spec)

@@ -35,6 +35,15 @@ class CreateShadow:
 
 
 @dataclass(frozen=True, slots=True)
+class CreateQuota:
+    """Create the pool's default quota in a namespace. Shadow pods follow in the next plan, since
+    their owner is the quota, whose UID only the API server knows."""
+
+    quota: Key
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
 class CreatePod:
     """Create the pod of a ShadowPod that has none yet."""
 
@@ -156,7 +165,8 @@ class EmitEvent:
 
 
 Action = (
-    CreateShadow
+    CreateQuota
+    | CreateShadow
     | CreatePod
     | Drain
     | CancelDrain

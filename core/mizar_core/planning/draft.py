@@ -10,7 +10,7 @@ from functools import cached_property
 
 from mizar_core.models import GPUQuota
 from mizar_core.names import CreationReason, shadow_name
-from mizar_core.planning.actions import Action, CreateShadow, EmitEvent, ShadowAction
+from mizar_core.planning.actions import Action, CreateQuota, CreateShadow, EmitEvent, ShadowAction
 from mizar_core.planning.feasible_nodes import FeasibleNodes
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.pool_nodes import has_other_model
@@ -78,6 +78,8 @@ class Draft:
         self.attempts: list[Attempt] = []
         self.refused_before = snapshot.refused_nodes
         self.refused_nodes: dict[tuple[str, str], frozenset[str]] = {}
+        self.namespaces = snapshot.namespaces
+        self.granted: set[str] = set()
         self._given = snapshot.shadows
 
     def do(self, action: ShadowAction) -> None:
@@ -91,6 +93,11 @@ class Draft:
             self._put(after)
         if (before is None) != (after is None):
             self._sorted_keys = None
+
+    def grant(self, action: CreateQuota) -> None:
+        """Plan a quota for a namespace that has none. What it allows is left to the next plan."""
+        self.actions.append(action)
+        self.granted.add(action.quota[0])
 
     def post(self, event: EmitEvent) -> None:
         """Plan an event, unless it is too soon to post it."""

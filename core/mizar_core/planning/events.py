@@ -13,6 +13,7 @@ from mizar_core.planning.creation import (
     no_entitlement,
     refusal_message,
 )
+from mizar_core.planning.default_quotas import why_no_default
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_reason
@@ -56,8 +57,10 @@ def _why(draft: Draft, share: ShareView, outcome: DemandOutcome) -> Why | None:
         return _blocked(draft, share, assignment)
     if denial := outcome.denials.get(share.uid):
         return _denied(assignment, denial)
+    if share.namespace in draft.granted:
+        return None
     denial = no_entitlement(draft, share)
-    return denial.reason, denial.message
+    return denial.reason, denial.message + why_no_default(draft, share)
 
 
 def _not_admitted(draft: Draft, share: ShareView) -> Why:

@@ -15,6 +15,7 @@ from mizar_core.planning.actions import (
     EvictShare,
     Plan,
 )
+from mizar_core.planning.default_quotas import grant_default_quotas
 from mizar_core.planning.demand import DemandOutcome, keep_warm, meet_all_demand
 from mizar_core.planning.device_users import mark_in_use
 from mizar_core.planning.draft import Draft
@@ -69,6 +70,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
     mark_in_use(draft)
     recarve(draft)
     evict(draft)
+    grant_default_quotas(draft)
     post_decisions(draft, snapshot)
     waiting = Counter[tuple[str, str]]()
     for resource, outcome in outcomes.items():

@@ -238,6 +238,10 @@ class Refused:
     message: str
 
 
+THE_QUOTA_ITSELF = 0
+"""`Refused.devices` where the API server refused the default quota, and no shadow pod."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """Something that is tried without knowing whether it helps. `about`: the UID of the pod that it
@@ -261,7 +265,8 @@ class Snapshot:
     `refused_nodes`: nodes that the scheduler has recently refused a waiting share pod, by its (UID,
     resource), also where no devices are free any more. `names_taken`: names of shadow pods that
     objects of other clients have. `silent_nodes`: nodes whose agents were silent recently, and when
-    they last were.
+    they last were. `namespaces`: the labels of namespaces that have no quota and in which share
+    pods wait, where a pool has a default quota.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -280,3 +285,4 @@ class Snapshot:
     refused_nodes: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     names_taken: frozenset[Key] = frozenset()
     silent_nodes: Mapping[str, datetime] = field(default_factory=dict)
+    namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -187,18 +187,17 @@ def test_the_webhook_may_look_for_the_classes_that_pools_name(
 
 def test_the_operator_only_reads_what_its_users_write(chart: Chart, default: list[Object]) -> None:
     """Except for a pool that it creates itself, or with which it asks whether the webhook is
-    reached."""
+    reached, and for a pool's default quota."""
     without = chart.render(defaultPool={"create": False})
+    kinds = {"gpupools", "gpuquotas", "nodes", "namespaces"}
     for objects in (default, without):
-        about = [
-            rule
-            for rule in rules(objects, "operator")
-            if {"gpupools", "gpuquotas", "nodes"} & set(rule["resources"])
-        ]
-        create = {"apiGroups": ["mizar.share"], "resources": ["gpupools"], "verbs": ["create"]}
-        assert about.count(create) == 1
-        others = [rule for rule in about if rule != create]
-        assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in others)
+        about = [rule for rule in rules(objects, "operator") if kinds & set(rule["resources"])]
+        for kind in ("gpupools", "gpuquotas"):
+            create = {"apiGroups": ["mizar.share"], "resources": [kind], "verbs": ["create"]}
+            assert about.count(create) == 1
+            about.remove(create)
+        about.remove({"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]})
+        assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in about)
 
 
 def test_the_operator_makes_the_pool_that_the_values_say(chart: Chart) -> None:
