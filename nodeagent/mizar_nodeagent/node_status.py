@@ -98,7 +98,7 @@ class NodeStatusWriter:
 
     async def run(self) -> None:
         """Write whenever a count differs, for ever."""
-        backoff = Backoff(first=0.1, most=5.0)
+        backoff, failing = Backoff(first=0.1, most=5.0), False
         while True:
             await self._wait()
             due = self._due()
@@ -107,8 +107,13 @@ class NodeStatusWriter:
             try:
                 await self._write(due)
                 backoff.reset()
+                failing = False
             except KubeError as error:
-                log.warning("the node's status cannot be written", error=error)
+                # Once: the API server may be away for hours.
+                (log.debug if failing else log.warning)(
+                    "the node's status cannot be written", error=error
+                )
+                failing = True
                 await asyncio.sleep(error.retry_after or backoff.next())
                 self._wake.set()
 
