@@ -37,8 +37,8 @@ _CORE = _files(
 )
 _OPERATOR = _files(
     "operator/mizar_operator",
-    *("apply", "delete_guard", "disruption_budgets", "evictor", "reconcile"),
-    *("shadow_creation", "shadow_deletion", "status_writer"),
+    *("apply", "delete_guard", "disruption_budgets", "evictor", "quota_creation", "reconcile"),
+    *("shadow_creation", "shadow_deletion", "status_writer", "voided_actions"),
 )
 _WEBHOOK = _files(
     "operator/mizar_operator/webhook",
@@ -99,7 +99,14 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
             "operator/mizar_operator",
             *("action_log", "announcements", "caches", "default_pool", "gather"),
             *("kopf_process", "kopf_store", "leader", "live_objects", "main", "manifests"),
-            *("metrics", "node_needs", "object_views", "pod_views", "readiness"),
+            *(
+                "metrics",
+                "namespace_labels",
+                "node_needs",
+                "object_views",
+                "pod_views",
+                "readiness",
+            ),
             *("reconcile_state", "runtime_classes", "settings", "shadow_counters"),
             *("snapshot_index", "uninstall", "unreadable", "handlers/*"),
         ),
