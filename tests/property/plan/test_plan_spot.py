@@ -53,6 +53,7 @@ def in_zone(zone: str) -> Needs:
 @st.composite
 def spots(draw: st.DrawFn, at: int) -> SpotView:
     gates = draw(st.sampled_from(((SPOT_GATE,), (SPOT_GATE,), (), ("other", SPOT_GATE))))
+    refused = draw(st.booleans()) if not gates else False
     return SpotView(
         namespace=draw(st.sampled_from(NAMESPACES)),
         name=f"p{at}",
@@ -65,8 +66,10 @@ def spots(draw: st.DrawFn, at: int) -> SpotView:
         lost=draw(st.sampled_from((None, None, SpotEvictionReason.OWNER_BACK))),
         deleting=draw(st.sampled_from((False, False, True))),
         gone_by=NOW + draw(st.sampled_from((timedelta(seconds=30), timedelta(days=1)))),
-        unschedulable=draw(st.sampled_from((None, "1 Insufficient cpu."))) if not gates else None,
-        unschedulable_since=NOW - draw(st.sampled_from((timedelta(0), STUCK_AFTER))),
+        unschedulable="1 Insufficient cpu." if refused else None,
+        unschedulable_since=NOW - draw(st.sampled_from((timedelta(0), STUCK_AFTER)))
+        if refused
+        else None,
     )
 
 
