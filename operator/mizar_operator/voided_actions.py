@@ -39,7 +39,10 @@ class VoidedActions:
         if namespace in self._namespaces or _shadow(action) in self._shadows:
             return True
         if isinstance(action, CreateShadow | CreatePod):
-            return namespace in self._creations
+            voided = namespace in self._creations
+            if voided and isinstance(action, CreateShadow):
+                self._shadows.add(action.shadow)  # what follows would be about nothing
+            return voided
         return namespace in self._reports and isinstance(action, (*STATUSES, EmitEvent))
 
     def note_failure(self, action: Action, *, planned_anew: bool) -> None:
