@@ -98,7 +98,8 @@ def _surplus(snapshot: SpotSnapshot, accounts: Accounts, now: datetime) -> Itera
         for one in snapshot.spots
         if one.namespace not in snapshot.unreadable or not snapshot.enabled
     ]
-    yield from (one for one in judged if one.has_lapsed(now) and one.cards > allowed(one))
+    lapsed = (one for one in judged if one.has_lapsed(now) and one.cards > allowed(one))
+    yield from sorted(lapsed, key=lambda one: (one.order, one.namespace))
     having = [one for one in judged if one.counts(now)]
     have = _cards_of(having)
     oldest = sorted(having, key=lambda one: (one.goes, one.node is None, one.order, one.namespace))
