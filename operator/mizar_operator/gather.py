@@ -143,11 +143,15 @@ class Gatherer:
 
     def _without_quota(self, key: str) -> set[str]:
         """The namespaces that may get a default quota: share pods wait there, and there is no quota
-        of the key's pools, nor one that cannot be read."""
+        of the key's pools, nor one that cannot be read or whose pool is not known, and so may be of
+        the key again in a moment."""
         if all(one.spec.default_quota is None for one in self._pools(key).values()):
             return set()
-        quotas = self._caches.quotas.values()
-        have = {one.metadata.namespace for one in quotas if self._is_mine(one.spec.pool, key)}
+        have = {
+            one.metadata.namespace
+            for one in self._caches.quotas.values()
+            if self._caches.key_of_pool(one.spec.pool) in (key, NO_POOL, UNREADABLE)
+        }
         have |= {namespace for namespace, _ in self._caches.quotas.unreadable}
         return {one.namespace for one in self._shares(key, ()) if one.node is None} - have
 

@@ -7,7 +7,7 @@ import pytest
 
 from mizar_core.names import LABEL_DEFAULT_QUOTA
 from mizar_kube.errors import Forbidden
-from mizar_kube.kinds import GPU_QUOTA, SHADOW_POD, Object, Ref
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Object, Ref
 from mizar_operator.namespace_labels import BELIEVED_S
 from stateful.harness import KEY, KINDS, Harness
 from stateful.memory_api import Write
@@ -104,7 +104,27 @@ def test_one_made_at_the_same_moment_by_another_operator_or_a_person_is_taken(
     assert operator.caches.quotas.get("pool", "team-a") is not None
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_quota_of_another_pool_is_no_quota_of_this_one_if_its_pool_is_known(
+    model: Model, operator: Harness, exists: bool
+) -> None:
+    """A pool that is gone may be made anew, with the same prefix: its quota, of nothing perhaps,
+    holds again then."""
+    if exists:
+        _other_pool(model)
+    model.add_quota("team-a", [{"devices": 2, "max": 0}], pool="other")
+    operator.round()
+    assert len(quotas(model)) == 1 + exists
+
+
+def _other_pool(model: Model) -> None:
+    (pool,) = model.api.all(GPU_POOL)
+    meta, spec = {"name": "other"}, {**pool["spec"], "resourcePrefix": "other.share"}
+    model.api.put({**pool, "metadata": meta, "spec": {**spec, "defaultQuota": None}})
+
+
 def test_who_has_the_name_for_another_pool_is_told(model: Model, operator: Harness) -> None:
+    _other_pool(model)
     model.add_quota("team-a", [{"devices": 2, "max": 1}], pool="other")
     (theirs,) = quotas(model)
     model.api.remove(theirs)
