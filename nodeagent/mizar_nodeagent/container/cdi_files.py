@@ -23,6 +23,8 @@ log = get_logger(__name__)
 UUIDS: Final = ("GPU-", mig.PREFIX)
 """How the names of cards and of MIG devices begin, where files name them by UUID."""
 VENDOR: Final = "nvidia.com"
+MADE_BY_RUNTIME: Final = f"runtime.{VENDOR}/"
+"""Kinds for which NVIDIA's runtime makes the specification itself: no file has them."""
 KINDS: Final = (f"{VENDOR}/gpu", f"k8s.device-plugin.{VENDOR}/gpu")
 """Under which cards are named by files of nvidia-ctk, and by those of NVIDIA's device plugin: what
 the GPU Operator's nodes have."""
@@ -59,7 +61,7 @@ def kind_of(access: CardAccess, extra: str) -> str:
 
 def kind_problem(access: CardAccess) -> str:
     """Why no container can get any card by CDI, as a sentence; empty if one can."""
-    if named_cards(access):
+    if named_cards(access) or access.cdi_kind.startswith(MADE_BY_RUNTIME):
         return ""
     folders = ", ".join(map(str, access.cdi_dirs))
     wanted = access.cdi_kind or " or ".join(KINDS)
@@ -78,7 +80,7 @@ def kind_problem(access: CardAccess) -> str:
 
 def check_named(access: CardAccess, uuids: Collection[str]) -> None:
     """Raises NotYet where no file names these cards: the runtime would make no container."""
-    if not uuids:
+    if not uuids or access.cdi_kind.startswith(MADE_BY_RUNTIME):
         return
     if problem := kind_problem(access):
         raise NotYet(problem)

@@ -6,6 +6,7 @@ A node may have another containerd than the kubelet's, so what is not plain coun
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -44,14 +45,20 @@ class Containerd:
 def read(path: Path) -> Containerd | None:
     """None where the file cannot be read, or says nothing of the runtimes of pods."""
     try:
-        merged, complete = _merged(path)
-        found = [one for one in _sections(merged) if isinstance(one.get("containerd"), dict)]
-    except (OSError, ValueError) as error:
+        return _read(path)
+    except Exception as error:  # whatever a file leads to that is none of containerd's
         log.debug("containerd's configuration cannot be read", path=path, error=error)
         return None
+
+
+def _read(path: Path) -> Containerd | None:
+    merged, complete = _merged(path)
+    found = [one for one in _sections(merged) if isinstance(one.get("containerd"), dict)]
     if not found:
         return None
     runtimes = [_default(one["containerd"]) for one in found]
+    # As the first version of the file says it.
+    complete = complete and not any("default_runtime" in one["containerd"] for one in found)
     cdi = [bool(one["enable_cdi"]) for one in found if "enable_cdi" in one]
     return Containerd(
         nvidia_default=any("nvidia" in f"{name} {one}".lower() for name, one in runtimes),
@@ -67,13 +74,15 @@ def _merged(path: Path) -> tuple[dict[str, Any], bool]:
     if path.exists() or path.is_symlink():
         _merge(found, _load(path))
     folder, complete = path.parent, True
-    patterns = [folder / one for one in found.get("imports", ())]
+    patterns = [Path(os.path.normpath(folder / one)) for one in found.get("imports", ())]
     for pattern in dict.fromkeys((*patterns, folder / DROP_INS)):
         if not pattern.is_relative_to(folder):
             complete = False  # in a folder that is not mounted
             continue
         for one in sorted(folder.glob(str(pattern.relative_to(folder)))):
-            _merge(found, _load(one))
+            other = _load(one)
+            complete = complete and not other.get("imports")
+            _merge(found, other)
     return found, complete
 
 

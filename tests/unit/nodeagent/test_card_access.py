@@ -189,6 +189,11 @@ class TestStaleFiles:
         host.cdi(CARDS)
         await self.check(host, "MIG-2", strategy="EnvVar")
 
+    async def test_what_nvidias_runtime_names_itself_is_in_no_file(self, host: Host) -> None:
+        access = host.access(cdi_kind="runtime.nvidia.com/gpu")
+        assert cdi_files.kind_problem(access) == ""
+        cdi_files.check_named(access, ["GPU-1"])
+
     async def test_without_any_card_of_the_kind_nothing_starts(self, host: Host) -> None:
         """The runtime would say "unresolvable CDI devices", and no remedy."""
         for spec in (None, {"kind": "nvidia.com/gpu", "devices": [{"name": "0"}]}):
@@ -318,6 +323,12 @@ class TestVariable:
             ("[", TWO),
             (DOCKERS + RUNC, TWO),
             ("imports = ['/elsewhere/*.toml']\n" + RUNC, TWO),
+            ("imports = ['../elsewhere/*.toml']\n" + RUNC, TWO),
+            ("imports = ['.']\n" + RUNC, TWO),
+            ("imports = [1]\n" + RUNC, TWO),
+            (f"[{SECTION}]\nruntimes = 'runc'\n", TWO),
+            (f"plugins = 1\n[other.{SECTION}]\n", TWO),
+            (f"[{SECTION}.default_runtime]\nruntime_type = 'x'\n", TWO),
             (RUNC, "cri-o://1.33.0"),
             (RUNC, ""),
             (f"[{SECTION}.runtimes.runc.options]\nBinaryName = '/x/wrapper'\n", TWO),
@@ -332,6 +343,12 @@ class TestVariable:
             host.containerd(text)
         found = self.doubts(host, runtime)
         assert "cannot be told" in found.remark and not found.problem and not found.warning
+
+    def test_nor_what_an_imported_file_imports(self, host: Host) -> None:
+        host.cdi(PLUGINS)
+        host.containerd(RUNC)
+        host.containerd("imports = ['/elsewhere/*.toml']", "conf.d/99-nvidia.toml")
+        assert "cannot be told" in self.doubts(host).remark
 
     def test_what_gives_the_agent_its_driver_gives_containers_theirs(self, host: Host) -> None:
         host.cdi(PLUGINS)
