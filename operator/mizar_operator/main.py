@@ -40,7 +40,7 @@ from mizar_operator.kopf_store import Pace
 from mizar_operator.leader import Leader, LeadershipLost
 from mizar_operator.metrics import Metrics
 from mizar_operator.readiness import Readiness
-from mizar_operator.reconcile import Reconciler
+from mizar_operator.reconcile import Reconciler, run_in_thread
 from mizar_operator.settings import Settings
 from mizar_operator.spot import assembly as spot_assembly
 
@@ -86,7 +86,9 @@ class Operator:
             settings.writes_at_once,
             seconds,
         )
-        self.reconciler = Reconciler(self.gatherer, applier, self.queue, self.metrics, now, seconds)
+        self.reconciler = Reconciler(
+            self.gatherer, applier, self.queue, self.metrics, now, seconds, runs=run_in_thread
+        )
         self.spot = spot_assembly.reconciler(
             client,
             self.caches,

@@ -8,13 +8,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mizar_core.names import LABEL_ANTI_AFFINITY
-from mizar_core.planning.node_fit import AntiAffinity, Needs, Requirement, Taint, Term, Toleration
+from mizar_core.planning.node_fit import (
+    NAME_FIELD,
+    AntiAffinity,
+    Needs,
+    Requirement,
+    Taint,
+    Term,
+    Toleration,
+)
 from mizar_kube.kinds import Object
 
 Json = Mapping[str, Any]
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-NAME_FIELD = "metadata.name"
 
 KUBERNETES_OWN = "node.kubernetes.io/"
 """Prefix of the taints by which Kubernetes marks nodes as unhealthy or unschedulable. Every pod

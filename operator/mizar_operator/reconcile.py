@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -28,8 +28,27 @@ STATUSES_LATE_S = 2.0
 """Seconds for which statuses may be postponed while more changes arrive."""
 
 
+Step = Callable[[], IsolatedPlan | None]
+"""A step of a plan; the last one returns the plan."""
+
+RunsStep = Callable[[Step], Awaitable[IsolatedPlan | None]]
+
+
+async def run_here(step: Step) -> IsolatedPlan | None:
+    """Run the step in the event loop, which does nothing else meanwhile."""
+    return step()
+
+
+async def run_in_thread(step: Step) -> IsolatedPlan | None:
+    """Run the step in a thread, so that the Lease is renewed however long it takes. Nothing that
+    a plan is made from changes: a snapshot's parts are replaced in the caches, never changed. The
+    thread of a cancelled step goes on to its end, unless the process ends before."""
+    return await asyncio.to_thread(step)
+
+
 class Reconciler:
-    """Reconciles the keys of the queue. `now` is the time of day, `clock` counts seconds."""
+    """Reconciles the keys of the queue. `now` is the time of day, `clock` counts seconds, `runs`
+    runs the steps of a plan."""
 
     def __init__(
         self,
@@ -40,6 +59,7 @@ class Reconciler:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
         planner: Planner = plan,
+        runs: RunsStep = run_here,
     ) -> None:
         self._gatherer = gatherer
         self._applier = applier
@@ -48,6 +68,8 @@ class Reconciler:
         self._now = now
         self._clock = clock
         self._planner = planner
+        self._runs = runs
+        self._planning = asyncio.Lock()
         self._rounds = itertools.count(1)
 
     async def reconcile(self, key: str) -> None:
@@ -95,7 +117,8 @@ class Reconciler:
             self._metrics.unreadable.labels(kind).set(count)
         unreadable = self._gatherer.excluded(snapshot)
         known = {**memory.excluded_now(self._clock()), **unreadable}
-        isolated = await _run_in_steps(plan_isolated(snapshot, self._now(), known, self._planner))
+        steps = plan_isolated(snapshot, self._now(), known, self._planner)
+        isolated = await self._run_in_steps(steps)
         for name in sorted(isolated.excluded.keys() - known.keys()):
             error = isolated.excluded[name][1]
             self._metrics.planning_errors.labels(name.what).inc()
@@ -109,6 +132,17 @@ class Reconciler:
         failed = {name: why for name, why in isolated.excluded.items() if name not in unreadable}
         memory.exclude(failed, self._clock())
         return isolated.plan
+
+    async def _run_in_steps(self, steps: Generator[None, None, IsolatedPlan]) -> IsolatedPlan:
+        """Run the steps of a plan and let other tasks run between them, and beside them where they
+        run in a thread. Two of them never run at once: they would take turns, and each turns the
+        garbage collector off and on."""
+        while True:
+            async with self._planning:
+                found = await self._runs(lambda: _next(steps))
+            if found is not None:
+                return found
+            await asyncio.sleep(0)
 
     def _requeue(self, key: str, memory: ReconcileState, planned: Plan, result: Result) -> None:
         now = self._clock()
@@ -144,12 +178,11 @@ class Reconciler:
             self._metrics.reconcile.labels(step).observe(self._clock() - start)
 
 
-async def _run_in_steps(steps: Generator[None, None, IsolatedPlan]) -> IsolatedPlan:
-    """Run the steps of a plan and let other tasks run between them: the Lease has to be renewed."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: IsolatedPlan = done.value
-            return found
-        await asyncio.sleep(0)
+def _next(steps: Generator[None, None, IsolatedPlan]) -> IsolatedPlan | None:
+    """Run the next step; returns the plan once there is none."""
+    try:
+        next(steps)
+    except StopIteration as done:
+        found: IsolatedPlan = done.value
+        return found
+    return None

@@ -15,6 +15,7 @@ from mizar_kube.clock import Clock
 from mizar_kube.errors import KubeError
 from mizar_operator.leader import LeadershipLost
 from mizar_operator.main import Operator
+from mizar_operator.reconcile import run_here
 from mizar_operator.settings import Settings
 from simulation.client import SimulatedClient
 from simulation.fault_injection import FaultInjection
@@ -131,6 +132,8 @@ class Replica:
             self.client, self.operator.caches, self._random, self._slow
         )
         self.operator.reconciler._planner = self._plan
+        # A thread takes real time, of which there is none here.
+        self.operator.reconciler._runs = run_here
         self._watch_rounds()
 
     def _settings(self) -> Settings:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from mizar_core.names import CreationReason
+from mizar_core.names import CreationReason, EventReason
 from mizar_core.planning.actions import CancelDrain
 from mizar_core.planning.creation import (
     Creation,
@@ -18,11 +18,13 @@ from mizar_core.planning.creation import (
     too_many_devices,
 )
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.feasible_nodes import on_node
 from mizar_core.planning.first_fit import Bins
-from mizar_core.planning.node_fit import Needs, fits
+from mizar_core.planning.postponed import JUDGED_MAX, without_postponed
 from mizar_core.planning.quotas import Entitlement
 from mizar_core.planning.refused_nodes import RefusedNodes
 from mizar_core.planning.scheduling import (
+    Assignment,
     Availability,
     Placement,
     hardest_first,
@@ -34,17 +36,25 @@ from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
 Choice = Creation | Denial | None
 
+POSTPONED = Denial(
+    EventReason.WAITING_FOR_SHADOW,
+    f"its namespace has pods of more than {JUDGED_MAX} different constraints on their nodes that "
+    f"wait, and {JUDGED_MAX} of these are looked at at a time: it has its turn later",
+)
+
 
 @dataclass
 class DemandOutcome:
     """The share pods that wait for a resource, and where they find devices, once everything is
     planned that can be done for them. `denials`: why a pod gets no shadow pod, by its UID.
-    `deferred`: whether some of them have no present node, and get shadow pods after all others."""
+    `deferred`: whether some of them have no present node, and get shadow pods after all others.
+    `postponed`: those of the pods that a later plan judges."""
 
     waiting: list[ShareView]
     placement: Placement
     denials: dict[str, Denial] = field(default_factory=dict)
     deferred: bool = False
+    postponed: list[ShareView] = field(default_factory=list)
 
 
 def keep_warm(draft: Draft, entitlements: Iterable[Entitlement]) -> None:
@@ -76,7 +86,7 @@ def meet_demand(draft: Draft, resource: str, *, without_nodes: bool = False) -> 
     Share pods are scheduled again after each round, so that the next plan, which sees the same
     devices, arrives at the same placement and plans nothing.
     """
-    waiting = pending_demand(draft, resource)
+    waiting, postponed = pending_demand(draft, resource)
     while True:
         placement = schedule(draft, resource, waiting)
         planned = len(draft.actions)
@@ -88,17 +98,32 @@ def meet_demand(draft: Draft, resource: str, *, without_nodes: bool = False) -> 
         denials = _create(draft, open_, creation_for, None if without_nodes else later)
         denials |= _create(draft, refused, creation_elsewhere)
         if len(draft.actions) == planned:
-            return DemandOutcome(waiting, placement, denials, bool(later))
+            return _outcome(waiting, placement, denials, postponed, deferred=bool(later))
 
 
-def pending_demand(draft: Draft, resource: str) -> list[ShareView]:
+def _outcome(
+    waiting: list[ShareView],
+    placement: Placement,
+    denials: dict[str, Denial],
+    postponed: list[ShareView],
+    *,
+    deferred: bool,
+) -> DemandOutcome:
+    for share in postponed:
+        placement.assignments[share.uid] = Assignment(Availability.POSTPONED)
+        denials[share.uid] = POSTPONED
+    return DemandOutcome([*waiting, *postponed], placement, denials, deferred, postponed)
+
+
+def pending_demand(draft: Draft, resource: str) -> tuple[list[ShareView], list[ShareView]]:
     """The waiting share pods that devices of the resource could serve, the hardest to place first,
-    each excluding the nodes that the scheduler has refused it."""
+    each excluding the nodes that the scheduler has refused it; and those that are postponed."""
     found = [one for one in draft.waiting(resource) if is_admitted(draft, one)]
     if not found:
-        return []
+        return [], []
+    judged, postponed = without_postponed(found, draft.now)
     refused = RefusedNodes(draft, resource)
-    return sorted((refused.excluding_refused(one) for one in found), key=hardest_first)
+    return sorted((refused.excluding_refused(one) for one in judged), key=hardest_first), postponed
 
 
 def _availability(placement: Placement, share: ShareView) -> Availability:
@@ -108,27 +133,28 @@ def _availability(placement: Placement, share: ShareView) -> Availability:
 def _cancel_drains(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> set[str]:
     """Cancel the drains that would help; returns the UIDs of the share pods that are helped."""
     candidates = _cancellable(draft, resource)
-    bins, helped, blocked = Bins(), set[str](), set[tuple[Needs, frozenset[str]]]()
+    drains = Bins()
+    for shadow in candidates:
+        _add_node(draft, drains, shadow, free=1)
+    bins, helped = Bins(), set[str]()
     for share in waiting:
         fits = bins.put(share.count, share.needs, share.groups) is not None
-        kind = share.needs, share.groups
-        if not fits and kind not in blocked and too_many_devices(share) is None:
-            chosen = _pick_drain(draft, candidates, share)
+        if not fits and too_many_devices(share) is None:
+            chosen = _pick_drain(draft, candidates, drains, share)
             if chosen is None:
-                blocked.add(kind)
                 continue
             draft.do(CancelDrain(chosen.key))
-            _add_node(draft, bins, chosen)
+            _add_node(draft, bins, chosen, chosen.devices)
             fits = bins.put(share.count, share.needs, share.groups) is not None
         if fits:
             helped.add(share.uid)
     return helped
 
 
-def _add_node(draft: Draft, bins: Bins, shadow: ShadowView) -> None:
+def _add_node(draft: Draft, bins: Bins, shadow: ShadowView, free: int) -> None:
     node = draft.nodes[shadow.on_node or ""]
     groups = draft.groups(node.name, shadow.resource)
-    bins.add(shadow.devices, lambda needs: fits(needs, node), groups)
+    bins.add(free, on_node(node), groups)
 
 
 def _cancellable(draft: Draft, resource: str) -> list[ShadowView]:
@@ -151,19 +177,17 @@ def _is_cancellable(draft: Draft, shadow: ShadowView) -> bool:
     return node is not None and node.available
 
 
-def _pick_drain(draft: Draft, candidates: list[ShadowView], share: ShareView) -> ShadowView | None:
-    for position, shadow in enumerate(candidates):
+def _pick_drain(
+    draft: Draft, candidates: Sequence[ShadowView], drains: Bins, share: ShareView
+) -> ShadowView | None:
+    """The first candidate that the share pod may go to and its quota allows. `drains`: the
+    candidates with room for one pick; one that the quota does not allow is allowed no more."""
+    while (number := drains.put(1, share.needs, share.groups)) is not None:
+        shadow = candidates[number]
         entitlement = draft.entitlements.of(shadow.quota_key, shadow.devices)
-        if entitlement is None or draft.usage.live.limit_reached(entitlement) is not None:
-            continue
-        if _may_go_to(draft, share, shadow.on_node or ""):
-            return candidates.pop(position)
+        if entitlement is not None and draft.usage.live.limit_reached(entitlement) is None:
+            return shadow
     return None
-
-
-def _may_go_to(draft: Draft, share: ShareView, node: str) -> bool:
-    occupied = share.groups & draft.groups(node, share.resource)
-    return fits(share.needs, draft.nodes[node]) and not occupied
 
 
 def _cancel_one_drain(draft: Draft, entitlement: Entitlement) -> bool:

@@ -123,6 +123,7 @@ def _outranked(share: ShareView, shadow: ShadowView) -> str:
 def _denied(assignment: Assignment, denial: Denial) -> Why:
     said_all = (
         assignment.availability is Availability.REFUSED
+        or assignment.availability is Availability.POSTPONED
         or denial.reason is EventReason.TOO_MANY_DEVICES
     )
     lead = "" if said_all else "no devices are free, and "

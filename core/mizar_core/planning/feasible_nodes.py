@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 
 from mizar_core.models import GPUPool
@@ -15,12 +16,14 @@ from mizar_core.planning.node_fit import (
     NO_NEEDS,
     AntiAffinity,
     Needs,
+    Pin,
     Requirement,
     Taint,
     Term,
     Toleration,
     fits,
     fits_without_taints,
+    pins_of,
 )
 from mizar_core.planning.pool_nodes import model_requirements
 from mizar_core.planning.snapshot import NodeView, ShadowView
@@ -30,7 +33,10 @@ AVOIDED_NODES_MAX = 256
 
 
 class FeasibleNodes:
-    """The feasible nodes in a snapshot; each answer is computed once."""
+    """The feasible nodes in a snapshot; each answer is computed once.
+
+    Needs that name a few nodes are judged on those alone: there may be as many such needs as
+    nodes."""
 
     def __init__(
         self,
@@ -45,8 +51,10 @@ class FeasibleNodes:
         self._nodes = sorted(nodes, key=lambda one: one.name)
         self._of_pool: dict[str, Needs] = {}
         self._anywhere: dict[str, Needs] = {}
-        self._feasible: dict[tuple[str, Needs], list[NodeView]] = {}
+        self._masks: dict[Needs, int] = {}
         self._needed: dict[tuple[str, Needs], Needs] = {}
+        self._tolerant_of: dict[tuple[str, frozenset[Toleration]], Needs] = {}
+        self._by_taints: dict[str, dict[frozenset[Taint], int]] = {}
         self._serves: dict[tuple[str, Needs, Needs], bool] = {}
         self._covers: dict[tuple[str, Needs, Needs], bool] = {}
 
@@ -59,12 +67,26 @@ class FeasibleNodes:
     def has_others(self, pool: str, needs: Needs) -> bool:
         """Whether a shadow pod with these needs may be placed on an available node that is not
         avoided."""
-        found = self._feasible_for(pool, needs)
-        return any(one.available and one.name not in self._avoided for one in found)
+        return bool(self._feasible(pool, needs) & self._available & ~self._to_avoid)
 
     def has_any(self, pool: str, needs: Needs) -> bool:
         """Whether an available node fits a shadow pod with these needs."""
-        return any(one.available for one in self._feasible_for(pool, needs))
+        return bool(self._feasible(pool, needs) & self._available)
+
+    def candidates(self, needs: Needs) -> list[NodeView]:
+        """The nodes that the needs name, or all nodes if they do not name a few; by name."""
+        if not needs.pins:
+            return self._nodes
+        found = {one.name: one for pin in needs.pins for one in self._by_pin.get(pin, ())}
+        return [found[name] for name in sorted(found)]
+
+    @cached_property
+    def _by_pin(self) -> dict[Pin, list[NodeView]]:
+        found = defaultdict[Pin, list[NodeView]](list)
+        for node in self._nodes:
+            for pin in pins_of(node):
+                found[pin].append(node)
+        return dict(found)
 
     def serves(self, pool: str, needs: Needs, share: Needs) -> bool:
         """Whether a share pod can go to every node where a shadow pod with these needs may be
@@ -77,23 +99,28 @@ class FeasibleNodes:
     def accepts(self, pool: str, needs: Needs) -> Accepts:
         """Tells whether a shadow pod with these needs serves a share pod, by the share pod's
         needs."""
-        return lambda share: self.serves(pool, needs, share)
+        return Accepts(
+            lambda share: self.serves(pool, needs, share), self._pins_served(pool, needs)
+        )
 
     def covers(self, pool: str, needs: Needs, other: Needs) -> bool:
         """Whether a shadow pod with these needs may be placed on every node where one with the
         other needs may."""
         key = pool, needs, other
         if key not in self._covers:
-            names = {one.name for one in self._feasible_for(pool, needs)}
-            self._covers[key] = all(one.name in names for one in self._feasible_for(pool, other))
+            missing = self._feasible(pool, other) & ~self._feasible(pool, needs)
+            self._covers[key] = not missing
         return self._covers[key]
 
     def accepts_blocked(self, pool: str, needs: Needs) -> Accepts:
         """Tells whether a share pod may as well wait for a shadow pod with these needs that gets no
         node: a new one for it could go nowhere else."""
-        return lambda share: (
-            self.serves(pool, needs, share)
-            and self.covers(pool, needs, self.needs_for(pool, share))
+        return Accepts(
+            lambda share: (
+                self.serves(pool, needs, share)
+                and self.covers(pool, needs, self.needs_for(pool, share))
+            ),
+            self._pins_served(pool, needs),
         )
 
     def needs_for(self, pool: str, share: Needs) -> Needs:
@@ -103,11 +130,9 @@ class FeasibleNodes:
         key = pool, share
         if key not in self._needed:
             base = self._tolerant(pool, share)
-            feasible = self._feasible_for(pool, base)
-            free = feasible and all(fits(share, one) for one in feasible)
             found = (
                 replace(base, anti_affinity=share.anti_affinity)
-                if free
+                if self._is_free(pool, base, share)
                 else base.merged_with(share)
             )
             self._needed[key] = self._avoiding(pool, found)
@@ -116,12 +141,12 @@ class FeasibleNodes:
     def forbidding_taint(self, pool: str, needs: Needs) -> tuple[str, Taint] | None:
         """A node and its taint, where only taints keep a shadow pod with these needs from all
         nodes; None if there is a node for it, or none even without taints."""
-        if self._feasible_for(pool, needs):
+        if self._feasible(pool, needs):
             return None
         return next(
             (
                 (one.name, taint)
-                for one in self._with_cards(pool)
+                for one in self._with_cards(pool, needs)
                 if fits_without_taints(needs, one)
                 for taint in sorted(one.taints)
                 if not needs.tolerates(taint)
@@ -132,18 +157,9 @@ class FeasibleNodes:
     def _find_out(self, pool: str, needs: Needs, share: Needs) -> bool:
         if not share.anti_affinity <= needs.anti_affinity:
             return False
-        feasible = self._feasible_for(pool, needs)
-        if not feasible:
+        if not self._feasible(pool, needs):
             return needs.implies(share)
-        # The shadow pod's own anti-affinity keeps it off those nodes.
-        return all(fits(share, one) for one in feasible if not self._keeps_apart(needs, one))
-
-    def _feasible_for(self, pool: str, needs: Needs) -> list[NodeView]:
-        resource = self._pools[pool].spec.physical_resource
-        if (resource, needs) not in self._feasible:
-            found = [one for one in self._with_cards(pool) if fits(needs, one)]
-            self._feasible[resource, needs] = found
-        return self._feasible[resource, needs]
+        return not self._open(pool, needs) & ~self._fitting(share)
 
     def _of_pool_anywhere(self, pool: str) -> Needs:
         if pool not in self._anywhere:
@@ -152,26 +168,111 @@ class FeasibleNodes:
 
     def _avoiding(self, pool: str, needs: Needs) -> Needs:
         """The needs, without the nodes to avoid where there are others."""
-        if not self._avoided or not self.has_others(pool, needs):
+        found = self._feasible(pool, needs) & self._to_avoid
+        if not found or not self.has_others(pool, needs):
             return needs
-        names = (one.name for one in self._feasible_for(pool, needs) if one.name in self._avoided)
+        names = (self._nodes[one].name for one in _positions_in(found))
         avoided = frozenset(islice(names, AVOIDED_NODES_MAX))
         return replace(needs, excluded_nodes=needs.excluded_nodes | avoided)
 
-    def _keeps_apart(self, needs: Needs, node: NodeView) -> bool:
-        return bool(needs.anti_affinity) and not needs.anti_affinity.isdisjoint(
-            self._anti_affinity.get(node.name, ())
+    def _open(self, pool: str, needs: Needs) -> int:
+        """The feasible nodes but for those that the shadow pod's own anti-affinity keeps it off."""
+        feasible = self._feasible(pool, needs)
+        if not needs.anti_affinity:
+            return feasible
+        apart = (
+            self._positions[name]
+            for name, others in self._anti_affinity.items()
+            if name in self._positions and not needs.anti_affinity.isdisjoint(others)
         )
+        return feasible & ~_bits(apart)
 
-    def _with_cards(self, pool: str) -> Iterator[NodeView]:
+    def _feasible(self, pool: str, needs: Needs) -> int:
+        """The nodes with cards that fit the needs."""
         resource = self._pools[pool].spec.physical_resource
-        return (one for one in self._nodes if resource in one.cards)
+        return self._fitting(needs) & self._with_resource.get(resource, 0)
+
+    def _fitting(self, needs: Needs) -> int:
+        """The nodes that fit the needs: bits by their positions, so that sets of nodes are compared
+        fast."""
+        if needs not in self._masks:
+            found = (one for one in self.candidates(needs) if fits(needs, one))
+            self._masks[needs] = _bits(self._positions[one.name] for one in found)
+        return self._masks[needs]
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {one.name: position for position, one in enumerate(self._nodes)}
+
+    @cached_property
+    def _available(self) -> int:
+        return _bits(position for position, one in enumerate(self._nodes) if one.available)
+
+    @cached_property
+    def _to_avoid(self) -> int:
+        names = self._positions.keys() & self._avoided
+        return _bits(self._positions[one] for one in names)
+
+    @cached_property
+    def _with_resource(self) -> dict[str, int]:
+        """The nodes with cards, by physical resource."""
+        found = defaultdict[str, list[int]](list)
+        for position, node in enumerate(self._nodes):
+            for resource in node.cards:
+                found[resource].append(position)
+        return {resource: _bits(positions) for resource, positions in found.items()}
+
+    def _pins_served(self, pool: str, needs: Needs) -> frozenset[Pin] | None:
+        """See Accepts: a share pod that names nodes is served only if it may go to each node where
+        the shadow pod may be placed, and so to the first of them."""
+        if not self._feasible(pool, needs):
+            return needs.all_pins
+        found = self._open(pool, needs)
+        first = (found & -found).bit_length() - 1
+        return pins_of(self._nodes[first]) if found else None
+
+    def _with_cards(self, pool: str, needs: Needs = NO_NEEDS) -> Iterator[NodeView]:
+        resource = self._pools[pool].spec.physical_resource
+        return (one for one in self.candidates(needs) if resource in one.cards)
+
+    def _is_free(self, pool: str, base: Needs, share: Needs) -> bool:
+        """Whether there are nodes for the base, and the share pod may go to all of them."""
+        found = 0
+        for taints, nodes in self._nodes_of(pool).items():
+            if all(base.tolerates(one) for one in taints):
+                found |= nodes
+        return bool(found) and not found & ~self._fitting(share)
+
+    def _nodes_of(self, pool: str) -> dict[frozenset[Taint], int]:
+        """The nodes that meet the pool's needs, taints aside, by their taints."""
+        if pool not in self._by_taints:
+            found, base = defaultdict[frozenset[Taint], list[int]](list), self._of_pool_anywhere(pool)
+            for node in self._with_cards(pool):
+                if fits_without_taints(base, node):
+                    found[node.taints].append(self._positions[node.name])
+            self._by_taints[pool] = {taints: _bits(some) for taints, some in found.items()}
+        return self._by_taints[pool]
+
+    @cached_property
+    def _taints(self) -> dict[str, frozenset[Taint]]:
+        """The taints of the nodes with cards, by physical resource."""
+        found = defaultdict[str, set[Taint]](set)
+        for node in self._nodes:
+            for resource in node.cards if node.taints else ():
+                found[resource] |= node.taints
+        return {resource: frozenset(taints) for resource, taints in found.items()}
 
     def _tolerant(self, pool: str, share: Needs) -> Needs:
+        key = pool, share.tolerations
+        if key not in self._tolerant_of:
+            self._tolerant_of[key] = self._find_tolerant(pool, share)
+        return self._tolerant_of[key]
+
+    def _find_tolerant(self, pool: str, share: Needs) -> Needs:
         """The pool's needs, with tolerations such that the shadow pod is placed on no node whose
         taints the share pod does not tolerate, and may be placed on those whose taints it does."""
         base = self._of_pool_anywhere(pool)
-        taints = {taint for one in self._with_cards(pool) for taint in one.taints}
+        taints = self._taints.get(self._pools[pool].spec.physical_resource, frozenset())
         closed = [one for one in taints if base.tolerates(one) and not share.tolerates(one)]
         kept = {t for t in base.tolerations if not any(t.covers(one) for one in closed)}
         keyed = {t for t in share.tolerations if t.key}
@@ -184,6 +285,28 @@ class FeasibleNodes:
             if not any(t.covers(one) for t in kept | keyed)
         }
         return replace(base, tolerations=frozenset(kept | keyed | exact))
+
+
+def _bits(positions: Iterable[int]) -> int:
+    """The number with these bits set."""
+    found = set(positions)
+    size = max(found, default=0) // 8 + 1
+    octets = bytearray(size)
+    for one in found:
+        octets[one // 8] |= 1 << one % 8
+    return int.from_bytes(octets, "little")
+
+
+def _positions_in(bits: int) -> Iterator[int]:
+    """The positions of the set bits, the lowest first."""
+    while bits:
+        yield (bits & -bits).bit_length() - 1
+        bits &= bits - 1
+
+
+def on_node(node: NodeView) -> Accepts:
+    """Tells whether a node admits a pod, by the pod's needs."""
+    return Accepts(lambda needs: fits(needs, node), pins_of(node))
 
 
 def _anti_affinity(shadows: Iterable[ShadowView]) -> dict[str, set[AntiAffinity]]:

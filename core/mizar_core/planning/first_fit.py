@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
-from mizar_core.planning.node_fit import NO_NEEDS, Needs
+from mizar_core.planning.node_fit import NO_NEEDS, Needs, Pin
 
-Accepts = Callable[[Needs], bool]
 Kind = tuple[Needs, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Accepts:
+    """Tells whether something serves a pod, by the pod's needs. `pins`: where the needs have pins,
+    it accepts them only if it has one of those; None if it may accept any needs."""
+
+    judge: Callable[[Needs], bool]
+    pins: frozenset[Pin] | None = None
+
+    def __call__(self, needs: Needs) -> bool:
+        return self.judge(needs)
 
 
 class Bins:
     """Bins with free devices. `put` is amortised O(1) per distinct (needs, groups, count).
+
+    Needs that name a few nodes are tried only on the bins of those nodes: a DaemonSet has a pod for
+    each node, and each of its pods has needs of its own.
 
     First fit rather than best fit, since removing a bin that stayed empty changes no placement:
     reaping an idle shadow pod never moves a share pod elsewhere.
@@ -21,6 +37,8 @@ class Bins:
         self._free: list[int] = []
         self._suits: list[Accepts] = []
         self._groups: list[set[str]] = []
+        self._numbers: defaultdict[Pin | None, list[int]] = defaultdict(list)
+        self._needs: defaultdict[Pin | None, list[Needs]] = defaultdict(list)
         self._fitting: dict[Needs, list[int]] = {}
         self._first: dict[tuple[Kind, int], int] = {}
 
@@ -31,9 +49,11 @@ class Bins:
         self._free.append(free)
         self._suits.append(suits)
         self._groups.append(set(groups))
-        for needs, fitting in self._fitting.items():
+        for pin in (None,) if suits.pins is None else suits.pins:
+            self._numbers[pin].append(number)
+        for needs in self._needs_for(suits):
             if suits(needs):
-                fitting.append(number)
+                self._fitting[needs].append(number)
         return number
 
     def put(
@@ -65,9 +85,24 @@ class Bins:
     def _has_room(self, number: int, count: int, groups: frozenset[str]) -> bool:
         return self._free[number] >= count and not (groups and groups & self._groups[number])
 
+    def _needs_for(self, suits: Accepts) -> Iterable[Needs]:
+        """The needs seen so far that a bin may accept."""
+        if suits.pins is None:
+            return self._fitting
+        found = (needs for pin in suits.pins for needs in self._needs.get(pin, ()))
+        return dict.fromkeys([*self._needs[None], *found])
+
     def _fitting_of(self, needs: Needs) -> list[int]:
-        fitting = self._fitting.get(needs)
-        if fitting is None:
-            fitting = [n for n, suits in enumerate(self._suits) if suits(needs)]
+        if (fitting := self._fitting.get(needs)) is None:
+            fitting = [one for one in self._numbers_for(needs) if self._suits[one](needs)]
             self._fitting[needs] = fitting
+            for pin in needs.pins or (None,):
+                self._needs[pin].append(needs)
         return fitting
+
+    def _numbers_for(self, needs: Needs) -> Iterable[int]:
+        """The bins that may accept the needs, in order."""
+        if not needs.pins:
+            return range(len(self._suits))
+        found = (self._numbers.get(pin, ()) for pin in needs.pins)
+        return sorted({*self._numbers[None]}.union(*found))

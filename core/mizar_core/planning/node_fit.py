@@ -13,9 +13,16 @@ from itertools import product
 from typing import NamedTuple, Protocol
 
 HOSTNAME = "kubernetes.io/hostname"
+NAME_FIELD = "metadata.name"
 
 Pairs = frozenset[tuple[str, str]]
 """Labels of a node, or a node selector."""
+
+Pin = tuple[str, str]
+"""What one node is found by: NAME_FIELD with its name, or HOSTNAME with the value of that label."""
+
+PINS_MAX = 8
+"""Needs that name more nodes than this count as naming none."""
 
 
 class Requirement(NamedTuple):
@@ -94,6 +101,36 @@ class Needs:
             (parts, sorted(self.excluded_nodes), sorted(self.anti_affinity))
         ) if weight else ""
 
+    @cached_property
+    def text(self) -> str:
+        """The same text for the same needs, and for no others."""
+        tolerations = sorted(self.tolerations, key=repr)
+        return repr(
+            (
+                sorted(self.selector),
+                self.terms,
+                tolerations,
+                sorted(self.excluded_nodes),
+                sorted(self.anti_affinity),
+            )
+        )
+
+    @cached_property
+    def pins(self) -> frozenset[Pin]:
+        """Every node that meets these needs has one of these pins; none if they do not name a few
+        nodes."""
+        own = _hostnames(self.selector)
+        found = [own] if own else [_first_pins(one) for one in self.terms]
+        pins = frozenset[Pin]().union(*found) if all(found) else frozenset[Pin]()
+        return pins if len(pins) <= PINS_MAX else frozenset()
+
+    @cached_property
+    def all_pins(self) -> frozenset[Pin]:
+        """Every pin that occurs in these needs: where they imply other needs that have pins, they
+        name one of those too."""
+        found = (_pins(line) for term in self.terms for line in (*term.fields, *term.labels))
+        return _hostnames(self.selector).union(*found)
+
     def tolerates(self, taint: Taint) -> bool:
         """Whether one of the tolerations covers the taint."""
         return any(one.covers(taint) for one in self.tolerations)
@@ -148,8 +185,29 @@ def fits_without_taints(needs: Needs, node: Node) -> bool:
     return not needs.terms or _one_is_met(needs.terms, node)
 
 
+def pins_of(node: Node) -> frozenset[Pin]:
+    """The pins by which a node is found."""
+    return _hostnames(node.labels) | {(NAME_FIELD, node.name)}
+
+
+def _hostnames(labels: Pairs) -> frozenset[Pin]:
+    return frozenset(one for one in labels if one[0] == HOSTNAME)
+
+
+def _first_pins(term: Term) -> frozenset[Pin]:
+    """The pins of the first of the term's lines that has any."""
+    found = (_pins(line) for line in (*term.fields, *term.labels))
+    return next((one for one in found if one), frozenset())
+
+
+def _pins(line: Requirement) -> frozenset[Pin]:
+    if line.operator != "In" or line.key not in (HOSTNAME, NAME_FIELD):
+        return frozenset()
+    return frozenset((line.key, value) for value in line.values)
+
+
 def _one_is_met(terms: Iterable[Term], node: Node) -> bool:
-    labels, name = dict(node.labels), {"metadata.name": node.name}
+    labels, name = dict(node.labels), {NAME_FIELD: node.name}
     return any(
         (term.labels or term.fields)
         and all(_is_met(one, labels) for one in term.labels)

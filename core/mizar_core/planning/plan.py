@@ -22,6 +22,7 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import SCHEDULING, post_decisions, waiting_events
 from mizar_core.planning.evict_share_pods import RETRY_AFTER, evict
 from mizar_core.planning.lifecycle import advance, finish_drains
+from mizar_core.planning.postponed import next_turn
 from mizar_core.planning.preemption import preempt_idle
 from mizar_core.planning.reap import SpareDevices, idle_until, reap, retire_surplus
 from mizar_core.planning.recarve import recarve
@@ -150,4 +151,6 @@ def _due(draft: Draft, outcomes: dict[str, DemandOutcome]) -> datetime | None:
             times.append(draft.stranded_at(shadow))
     for resource, outcome in outcomes.items():
         times.extend(next_check(draft, resource, outcome.placement.devices))
+        if outcome.postponed:
+            times.append(next_turn(draft.now))
     return min((time for time in times if time is not None and time > draft.now), default=None)

@@ -4,7 +4,7 @@ possible are drained, only where it helps, and never below a quota's `min`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -86,8 +86,8 @@ def _victims(
 ) -> list[ShadowView]:
     """The idle shadow pods on one node that make enough room, with as few cards as possible."""
     held, best = draft.cards_held() if preemptor.cards > 1 and idle else {}, list[ShadowView]()
-    for name, shadows in idle.items():
-        node = draft.nodes[name]
+    for name in _named(draft, preemptor.needs, idle):
+        node, shadows = draft.nodes[name], idle[name]
         if not fits(preemptor.needs, node):
             continue
         lacking = preemptor.cards - _free(draft, node, preemptor.resource, held.get(name, 0))
@@ -97,6 +97,13 @@ def _victims(
         if _cards(best) == 1:
             break
     return best
+
+
+def _named(draft: Draft, needs: Needs, idle: Collection[str]) -> Iterable[str]:
+    """Those of the idle nodes that the needs name, or all if they do not name a few."""
+    if not needs.pins:
+        return idle
+    return [one.name for one in draft.feasible_nodes.candidates(needs) if one.name in idle]
 
 
 def _cards(shadows: Iterable[ShadowView]) -> int:

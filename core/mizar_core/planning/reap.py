@@ -14,7 +14,6 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.lifecycle import retire
 from mizar_core.planning.pool_nodes import in_pool
 from mizar_core.planning.refused_nodes import was_idle_while_refused
-from mizar_core.planning.scheduling import Placement
 from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage
 from mizar_core.planning.snapshot import Key, ShadowView
 
@@ -105,7 +104,7 @@ def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevice
         ):
             continue
         if stage in UNPLACED:
-            _drop_unneeded(draft, shadow, outcome.placement)
+            _drop_unneeded(draft, shadow, outcome)
         elif stage is ShadowStage.READY and is_overdue(draft, shadow) and spare.has(shadow):
             spare.take(shadow)
             draft.do(Drain(shadow.key, draft.now, ReapReason.IDLE))
@@ -158,8 +157,10 @@ def _shape(shadow: ShadowView) -> tuple[Key, int]:
     return shadow.quota_key, shadow.devices
 
 
-def _drop_unneeded(draft: Draft, shadow: ShadowView, placement: Placement) -> None:
-    needed = shadow.key in placement.relied_on or shadow.contested
+def _drop_unneeded(draft: Draft, shadow: ShadowView, outcome: DemandOutcome) -> None:
+    needed = shadow.key in outcome.placement.relied_on or shadow.contested
+    # A pod that is judged in another plan may rely on it.
+    needed = needed or any(one.namespace == shadow.namespace for one in outcome.postponed)
     if draft.blocked_by(shadow) is not None and not needed:
         draft.do(DeleteShadow(shadow.key, ReapReason.UNNEEDED))
 

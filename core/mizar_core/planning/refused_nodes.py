@@ -5,14 +5,14 @@ decisions can be observed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import Needs, fits
-from mizar_core.planning.scheduling import NodeDevices, device_pool
+from mizar_core.planning.scheduling import DevicePool, NodeDevices, device_pool
 from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import NodeView, ShadowView, ShareView
 
@@ -30,6 +30,7 @@ class RefusedNodes:
         self._resource = resource
         self._taken: dict[frozenset[str], frozenset[str]] = {}
         self._known: dict[tuple[Needs, int], frozenset[str]] = {}
+        self._drained: dict[tuple[int, datetime], frozenset[str]] = {}
 
     def excluding_refused(self, share: ShareView) -> ShareView:
         """The share pod, with the nodes that it cannot have excluded from its needs."""
@@ -50,22 +51,30 @@ class RefusedNodes:
         them may be tried again."""
         before = self._draft.refused_before.get((share.uid, share.resource), frozenset())
         needs = replace(share.needs, excluded_nodes=share.needs.excluded_nodes | nodes | before)
-        left = any(fits(needs, one) for one in self._nodes_with_cards) if before else False
+        left = any(fits(needs, one) for one in self._nodes_with_cards(needs)) if before else False
         return before if left or still_refused else frozenset()
 
-    @cached_property
-    def _nodes_with_cards(self) -> list[NodeView]:
+    def _nodes_with_cards(self, needs: Needs) -> Iterator[NodeView]:
         known = {pool.spec.physical_resource for pool in self._draft.pools.values()}
-        nodes = self._draft.nodes.values()
-        return [one for one in nodes if one.available and not known.isdisjoint(one.cards)]
+        nodes = self._draft.feasible_nodes.candidates(needs)
+        return (one for one in nodes if one.available and not known.isdisjoint(one.cards))
 
     def _by(self, needs: Needs, count: int) -> frozenset[str]:
         if (needs, count) not in self._known:
-            devices = device_pool(self._draft, self._resource).items()
-            found = (name for name, room in devices if self._was_free(name, room, count))
-            fitting = (one for one in found if fits(needs, self._draft.nodes[one]))
-            self._known[needs, count] = frozenset(fitting)
+            devices, nodes = self._devices, self._nodes_with_devices(needs)
+            found = (one for one in nodes if self._was_free(one.name, devices[one.name], count))
+            self._known[needs, count] = frozenset(one.name for one in found if fits(needs, one))
         return self._known[needs, count]
+
+    @cached_property
+    def _devices(self) -> DevicePool:
+        return device_pool(self._draft, self._resource)
+
+    def _nodes_with_devices(self, needs: Needs) -> Iterable[NodeView]:
+        if not needs.pins:
+            return (self._draft.nodes[name] for name in self._devices)
+        candidates = self._draft.feasible_nodes.candidates(needs)
+        return (one for one in candidates if one.name in self._devices)
 
     def _was_free(self, node: str, room: NodeDevices, count: int) -> bool:
         """Whether so many devices have been free on the node for long enough."""
@@ -79,11 +88,14 @@ class RefusedNodes:
     def _before_a_drain(self, share: ShareView, refused: datetime) -> frozenset[str]:
         """The nodes that had been refused before their shadow pods were drained: cancelling those
         drains would not help."""
-        return frozenset(
-            shadow.on_node or ""
-            for shadow in self._draining
-            if shadow.devices >= share.count and _was_refused(shadow, refused)
-        )
+        key = share.count, refused
+        if key not in self._drained:
+            self._drained[key] = frozenset(
+                shadow.on_node or ""
+                for shadow in self._draining
+                if shadow.devices >= share.count and _was_refused(shadow, refused)
+            )
+        return self._drained[key]
 
     @cached_property
     def _draining(self) -> list[ShadowView]:

@@ -5,30 +5,33 @@ what replaces them."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from mizar_core.names import EventReason, ReapReason
 from mizar_core.planning.creation import Denial, has_node
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.feasible_nodes import on_node
 from mizar_core.planning.first_fit import Bins
 from mizar_core.planning.lifecycle import retire, waits_for_silent_agent
-from mizar_core.planning.node_fit import fits
 from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.quotas import Entitlement
 from mizar_core.planning.reap import SpareDevices, by_idleness, is_above_min, is_idle
 from mizar_core.planning.scheduling import Availability
 from mizar_core.planning.shadow_stage import ShadowStage, agent_silence
-from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
+from mizar_core.planning.snapshot import Attempt, Key, ShadowView, ShareView
 from mizar_core.quantities import counted
+
+Place = tuple[str, str]
+"""(resource, node)."""
 
 
 def replace_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareDevices) -> None:
     """End the shadow pods, idle or without a node, that keep a quota from a shadow pod that a share
     pod waits for."""
-    replacements = _Replacements(draft, spare)
+    replacements, helped = _Replacements(draft, spare), list[tuple[DemandOutcome, str, Key]]()
     for outcome in outcomes.values():
         coming, kept = Bins(), _kept_in_vain(outcome)
         for share in outcome.waiting:
@@ -43,12 +46,16 @@ def replace_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareD
             spare.add(where, kept[assignment.node])
             attempt = _attempt(share, assignment.availability)
             if _fits(coming, share) or replacements.make_room(
-                share, denied.entitlement, coming, attempt
+                share, denied.entitlement, coming, attempt, where
             ):
-                outcome.denials[share.uid] = _replacement_denial(draft, denied.entitlement)
-            elif silence := _silence(draft, denied.entitlement):
+                helped.append((outcome, share.uid, denied.entitlement.key))
+            elif silence := replacements.silence(denied.entitlement.key):
                 outcome.denials[share.uid] = replace(denied, message=f"{denied.message}; {silence}")
             spare.add(where, -kept[assignment.node])
+    quotas = {quota for _, _, quota in helped}
+    denials = {quota: _replacement_denial(draft, quota) for quota in quotas}
+    for outcome, uid, quota in helped:
+        outcome.denials[uid] = denials[quota]
 
 
 def _without_node(denied: Denial) -> Denial:
@@ -79,28 +86,20 @@ def _attempt(share: ShareView, availability: Availability) -> Attempt:
     return Attempt(f"replace/{who}", share.uid)
 
 
-def _replacement_denial(draft: Draft, entitlement: Entitlement) -> Denial:
+def _replacement_denial(draft: Draft, quota: Key) -> Denial:
     """Why there is no shadow pod yet, where others make room for it: at once, or when their users
     have ended."""
-    found = draft.of_quota(entitlement.key)
+    found = draft.of_quota(quota)
     going = [one for one in found if not (draft.is_live(one) or draft.is_stranded(one))]
     if going and all(waits_for_silent_agent(draft, one) for one in going):
         silence = agent_silence(going[0])
         return Denial(EventReason.NODE_AGENT_SILENT, f"its place is taken: {silence}")
     if going and all(one.held or draft.stranded_at(one) for one in going):
-        return Denial(EventReason.QUOTA_EXCEEDED, _stays(draft, entitlement.key[1], going))
+        return Denial(EventReason.QUOTA_EXCEEDED, _stays(draft, quota[1], going))
     return Denial(
         EventReason.WAITING_FOR_SHADOW,
-        f"a shadow pod of quota {entitlement.key[1]} that it cannot use makes room for another",
+        f"a shadow pod of quota {quota[1]} that it cannot use makes room for another",
     )
-
-
-def _silence(draft: Draft, entitlement: Entitlement) -> str | None:
-    """What to look at where shadow pods of the quota wait for silent node agents."""
-    if not draft.silence.shadows:
-        return None
-    found = draft.of_quota(entitlement.key)
-    return next((agent_silence(one) for one in found if waits_for_silent_agent(draft, one)), None)
 
 
 def _stays(draft: Draft, quota: str, going: list[ShadowView]) -> str:
@@ -117,6 +116,21 @@ def _stays(draft: Draft, quota: str, going: list[ShadowView]) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Idle:
+    """The shadow pods of a quota that may go: very many share pods may ask for them. `spare`: those
+    that no present node fits, and those that are idle and whose devices no share pod waits for, in
+    the order in which they go. `by_place`: all idle ones."""
+
+    spare: dict[Key, ShadowView]
+    by_place: Mapping[Place, dict[Key, ShadowView]]
+
+    def drop(self, shadow: ShadowView) -> None:
+        """Forget one that goes."""
+        self.spare.pop(shadow.key, None)
+        self.by_place.get(_place(shadow), {}).pop(shadow.key, None)
+
+
 class _Replacements:
     """The replacements of one plan. `_left`: the usage of quotas once what is drained is gone and
     what replaces it is there."""
@@ -126,15 +140,24 @@ class _Replacements:
         self._spare = spare
         self._cards: dict[str, Bins] = {}
         self._left = draft.usage.live.copy()
+        self._idle: dict[Key, _Idle] = {}
+        self._silence: dict[Key, str | None] = {}
 
     def make_room(
-        self, share: ShareView, entitlement: Entitlement, coming: Bins, attempt: Attempt
+        self,
+        share: ShareView,
+        entitlement: Entitlement,
+        coming: Bins,
+        attempt: Attempt,
+        where: Place,
     ) -> bool:
         """Whether the quota allows, or will allow, one more shadow pod, which serves the share pod;
-        ends what it takes for that."""
+        ends what it takes for that. `where`: the place of the devices that are kept in vain for
+        this share pod, and so count as spare for it alone."""
         draft = self._draft
         if self._left.limit_reached(entitlement) is not None:
-            victims = self._victims(entitlement) if attempt.what not in draft.attempted else []
+            new = attempt.what not in draft.attempted
+            victims = self._victims(entitlement, where) if new else []
             if not victims or not self._has_cards(share, entitlement):
                 return False
             draft.record_attempt(attempt)
@@ -145,18 +168,33 @@ class _Replacements:
         coming.add(entitlement.profile.devices, draft.feasible_nodes.accepts(pool, needs))
         return _fits(coming, share)
 
+    def silence(self, quota: Key) -> str | None:
+        """What to look at where shadow pods of the quota wait for silent node agents."""
+        if not self._draft.silence.shadows:
+            return None
+        if quota not in self._silence:
+            found = (
+                agent_silence(one)
+                for one in self._draft.of_quota(quota)
+                if waits_for_silent_agent(self._draft, one)
+            )
+            self._silence[quota] = next(found, None)
+        return self._silence[quota]
+
     def _end(self, victims: Iterable[ShadowView]) -> None:
+        self._silence.clear()
         for shadow in victims:
+            self._idle[shadow.quota_key].drop(shadow)
             self._spare.take(shadow)
             self._left.add(shadow, by=-1)
             retire(self._draft, shadow, ReapReason.REPLACED)
 
-    def _victims(self, entitlement: Entitlement) -> list[ShadowView]:
+    def _victims(self, entitlement: Entitlement, where: Place) -> list[ShadowView]:
         """Shadow pods of the quota that no present node fits, the youngest first, and idle ones,
         without which it allows one more of the entitlement; none if there are not enough. Those of
         the same profile may go below its `min`, which what replaces them keeps."""
         draft, left, chosen = self._draft, self._left.copy(), list[ShadowView]()
-        for shadow in by_idleness(draft, draft.of_quota(entitlement.key)):
+        for shadow in self._candidates(entitlement.key, where):
             if left.limit_reached(entitlement) is None:
                 break
             helps = shadow.devices == entitlement.profile.devices or (
@@ -173,6 +211,24 @@ class _Replacements:
             return self._spare.has(shadow, beside=beside)
         return _has_no_node(self._draft, shadow)
 
+    def _candidates(self, quota: Key, where: Place) -> Iterable[ShadowView]:
+        """The quota's shadow pods that may go, in the order in which they do, and some that may not
+        any more since others went."""
+        if quota not in self._idle:
+            self._idle[quota] = self._find_idle(quota)
+        found = self._idle[quota]
+        if not (here := found.by_place.get(where)):
+            return found.spare.values()
+        return by_idleness(self._draft, (found.spare | here).values())
+
+    def _find_idle(self, quota: Key) -> _Idle:
+        draft, by_place = self._draft, defaultdict[Place, dict[Key, ShadowView]](dict)
+        for shadow in draft.of_quota(quota):
+            if is_idle(draft, shadow):
+                by_place[_place(shadow)][shadow.key] = shadow
+        spare = [one for one in draft.of_quota(quota) if self._may_go(one, [])]
+        return _Idle({one.key: one for one in by_idleness(draft, spare)}, by_place)
+
     def _has_cards(self, share: ShareView, entitlement: Entitlement) -> bool:
         """Whether a node for the share pod has cards, or will have once idle shadow pods go."""
         resource = entitlement.pool.spec.physical_resource
@@ -180,6 +236,10 @@ class _Replacements:
             self._cards[resource] = _cards(self._draft, resource)
         needs = self._draft.feasible_nodes.needs_for(entitlement.pool.metadata.name, share.needs)
         return self._cards[resource].put(entitlement.profile.cards, needs) is not None
+
+
+def _place(shadow: ShadowView) -> Place:
+    return shadow.resource, shadow.on_node or ""
 
 
 def _has_no_node(draft: Draft, shadow: ShadowView) -> bool:
@@ -204,5 +264,5 @@ def _cards(draft: Draft, resource: str) -> Bins:
         if node.available and resource in node.cards:
             others = draft.taken.get((resource, node.name), 0)
             free = node.cards[resource].healthy - used[node.name] - others
-            bins.add(free, lambda needs, node=node: fits(needs, node))  # type: ignore[misc]
+            bins.add(free, on_node(node))
     return bins

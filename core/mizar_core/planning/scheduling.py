@@ -14,8 +14,8 @@ from enum import Enum, auto
 
 from mizar_core.names import parse_resource, tenant_of
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.feasible_nodes import on_node
 from mizar_core.planning.first_fit import Accepts, Bins
-from mizar_core.planning.node_fit import fits
 from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
@@ -34,6 +34,8 @@ class Availability(Enum):
     """They are free only on nodes that the scheduler refuses the share pod."""
     NONE = auto()
     """There are none."""
+    POSTPONED = auto()
+    """That is found out in a later plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +151,7 @@ def _nobody_waits(devices: DevicePool) -> Placement:
 
 
 def _to_node(draft: Draft, name: str) -> Accepts:
-    node = draft.nodes[name]
-    return lambda needs: fits(needs, node)
+    return on_node(draft.nodes[name])
 
 
 def _onto_free(bins: Bins, waiting: list[ShareView], placement: Placement) -> list[ShareView]:

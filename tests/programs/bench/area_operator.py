@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench.figures import Figure, Report, figure
 from bench.scale import process
+from bench.scale.pinned import pinned
 from bench.scale.population import DEVICES, Population, Size
 from bench.scale.process import Operator
 from cluster import ClusterSpec
@@ -84,6 +85,7 @@ async def _figures(kube: Kube, kubeconfig: Path, size: Size, folder: Path) -> li
         figure("cold_start_to_plan_s", [cold], 50, "s", "<= 10"),
         figure("plan_10k_s", large, 50, "s", "<= 1"),
         figure("plan_growth", [growth], 50, "ratio", "<= 1.3", "plan of 1k, per pod"),
+        figure("plan_pinned_5k_s", _timed(pinned(size)), 50, "s", "<= 2", "a pod for each node"),
         figure("rss_mib", [rss], 50, "MiB", "<= 400"),
         figure("rss_peak_mib", [peak], 50, "MiB"),
         figure("burst_1000_s", [burst], 50, "s", "<= 10"),

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mizar_core.planning.first_fit import Bins
-from mizar_core.planning.node_fit import Needs, Pairs
+from mizar_core.planning.first_fit import Accepts, Bins
+from mizar_core.planning.node_fit import HOSTNAME, Needs, Pairs
 from support.effort import effort
 
 GROUPS = st.frozensets(st.sampled_from(["g", "h"]), max_size=1)
-labels = st.frozensets(st.sampled_from([("zone", "a"), ("zone", "b"), ("arch", "x")]), max_size=2)
+PAIRS = [("zone", "a"), ("arch", "x"), (HOSTNAME, "n1"), (HOSTNAME, "n2")]
+labels = st.frozensets(st.sampled_from(PAIRS), max_size=2)
 steps = st.lists(
     st.tuples(st.just("add"), st.integers(0, 5), labels, GROUPS)
     | st.tuples(st.just("put"), st.integers(1, 4), labels, GROUPS),
@@ -24,7 +25,9 @@ def test_like_the_naive_one(steps: list[tuple[str, int, Pairs, frozenset[str]]])
     bins, naive = Bins(), list[_Naive]()
     for what, count, pairs, groups in steps:
         if what == "add":
-            bins.add(count, lambda needs, has=pairs: needs.selector <= has, groups)  # type: ignore[misc]
+            pins = frozenset(one for one in pairs if one[0] == HOSTNAME)
+            accepts = Accepts(lambda needs, has=pairs: needs.selector <= has, pins)  # type: ignore[misc]
+            bins.add(count, accepts, groups)
             naive.append(_Naive(count, pairs, set(groups)))
             continue
         expected = next((n for n, one in enumerate(naive) if one.takes(count, pairs, groups)), None)
