@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mizar_core.names import EventReason, parse_resource
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.node_fit import Needs
+from mizar_core.planning.node_fit import HOSTNAME, Needs
 from mizar_core.planning.quotas import Entitlement
 from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
 
@@ -80,7 +80,12 @@ def refusal_message(message: str) -> str:
 
 
 EXCLUDED_NODES_MAX = 256
-"""Nodes that a shadow pod's affinity may exclude: each is a line in the pod's spec."""
+"""Nodes that a shadow pod's affinity may exclude by name: each is a line in the pod's spec."""
+
+EXCLUDED_HOSTNAMES_MAX = 5_000
+"""Hostnames that a shadow pod's affinity may exclude: as many nodes as Kubernetes supports. They
+are a quarter of a MiB, and with names of 253 characters, the longest, still less than the 1.5 MiB
+that etcd takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +105,17 @@ def creation_for(draft: Draft, share: ShareView) -> Creation | Denial | None:
         pool = entitlement.pool.metadata.name
         why = (
             too_many_devices(share)
-            or _no_node_can_fit(entitlement, share)
+            or _no_node_can_fit(draft, entitlement, share)
             or denial_for(draft, entitlement)
         )
         if why is None:
-            needs = draft.feasible_nodes.needs_for(pool, share.needs)
+            needs = _shortened(draft, draft.feasible_nodes.needs_for(pool, share.needs))
             return Creation(entitlement, needs.outlasting(share.outages))
         first = first or why
     return first
 
 
-def _no_node_can_fit(entitlement: Entitlement, share: ShareView) -> Denial | None:
+def _no_node_can_fit(draft: Draft, entitlement: Entitlement, share: ShareView) -> Denial | None:
     """Why no node of the pool can take the share pod, present or to come; None if one may. Where no
     present node fits, a shadow pod is made all the same: a cluster autoscaler creates nodes only
     for pods that wait."""
@@ -119,13 +124,25 @@ def _no_node_can_fit(entitlement: Entitlement, share: ShareView) -> Denial | Non
     for key, value in sorted(share.needs.selector):
         if pool.get(key, value) != value:
             return _no_node(f"its nodeSelector {key}={value} excludes the nodes of pool {name}")
-    if len(share.needs.excluded_nodes) > EXCLUDED_NODES_MAX:
+    if _excludes_too_many(_shortened(draft, share.needs)):
         return _no_node(
             f"there are {len(share.needs.excluded_nodes)} nodes that it cannot go to: the "
             "scheduler refuses them (the pod's condition PodScheduled says why), or a pod is there "
             "that it must be apart from"
         )
     return None
+
+
+def _shortened(draft: Draft, needs: Needs) -> Needs:
+    if len(needs.excluded_nodes) <= EXCLUDED_NODES_MAX:
+        return needs
+    return draft.feasible_nodes.shortened(needs)
+
+
+def _excludes_too_many(needs: Needs) -> bool:
+    lines = (one for term in needs.terms for one in term.labels)
+    hosts = (len(one.values) for one in lines if (one.key, one.operator) == (HOSTNAME, "NotIn"))
+    return len(needs.excluded_nodes) > EXCLUDED_NODES_MAX or sum(hosts) > EXCLUDED_HOSTNAMES_MAX
 
 
 def _no_node(message: str) -> Denial:

@@ -13,6 +13,7 @@ from mizar_core.models import GPUPool
 from mizar_core.names import PHYSICAL_RESOURCE, is_mig
 from mizar_core.planning.first_fit import Accepts
 from mizar_core.planning.node_fit import (
+    HOSTNAME,
     NO_NEEDS,
     AntiAffinity,
     Needs,
@@ -21,6 +22,7 @@ from mizar_core.planning.node_fit import (
     Taint,
     Term,
     Toleration,
+    combined_terms,
     fits,
     fits_without_taints,
     pins_of,
@@ -52,6 +54,8 @@ class FeasibleNodes:
         self._of_pool: dict[str, Needs] = {}
         self._anywhere: dict[str, Needs] = {}
         self._masks: dict[Needs, int] = {}
+        self._shortened: dict[Needs, Needs] = {}
+        self._taken_from: dict[frozenset[AntiAffinity], int] = {}
         self._needed: dict[tuple[str, Needs], Needs] = {}
         self._tolerant_of: dict[tuple[str, frozenset[Toleration]], Needs] = {}
         self._by_taints: dict[str, dict[frozenset[Taint], int]] = {}
@@ -72,6 +76,10 @@ class FeasibleNodes:
     def has_any(self, pool: str, needs: Needs) -> bool:
         """Whether an available node fits a shadow pod with these needs."""
         return bool(self._feasible(pool, needs) & self._available)
+
+    def has_open(self, pool: str, needs: Needs) -> bool:
+        """Like has_any, but without the nodes that the shadow pod's anti-affinity keeps it off."""
+        return bool(self._open(pool, needs) & self._available)
 
     def candidates(self, needs: Needs) -> list[NodeView]:
         """The nodes that the needs name, or all nodes if they do not name a few; by name."""
@@ -108,8 +116,7 @@ class FeasibleNodes:
         other needs may."""
         key = pool, needs, other
         if key not in self._covers:
-            missing = self._feasible(pool, other) & ~self._feasible(pool, needs)
-            self._covers[key] = not missing
+            self._covers[key] = not self._open(pool, other) & ~self._open(pool, needs)
         return self._covers[key]
 
     def accepts_blocked(self, pool: str, needs: Needs) -> Accepts:
@@ -138,6 +145,33 @@ class FeasibleNodes:
             self._needed[key] = self._avoiding(pool, found)
         return self._needed[key]
 
+    def shortened(self, needs: Needs) -> Needs:
+        """These needs, written in less space where they exclude very many nodes: those that the
+        shadow pod's own anti-affinity keeps it off are left out, and the others are excluded by one
+        requirement on their hostnames. Nodes without a hostname of their own stay as they are."""
+        if needs not in self._shortened:
+            self._shortened[needs] = self._shorten(needs)
+        return self._shortened[needs]
+
+    def _shorten(self, needs: Needs) -> Needs:
+        left = {one for one in needs.excluded_nodes if not self._is_apart(needs, one)}
+        hosts = {name: host for name in left if (host := self._hostname(name)) is not None}
+        short = replace(needs, excluded_nodes=frozenset(left - hosts.keys()))
+        if not hosts:
+            return short
+        line = Requirement(HOSTNAME, "NotIn", tuple(sorted(hosts.values())))
+        return replace(short, terms=combined_terms(short.terms, (Term((line,)),)))
+
+    def _is_apart(self, needs: Needs, node: str) -> bool:
+        return not needs.anti_affinity.isdisjoint(self._anti_affinity.get(node, ()))
+
+    def _hostname(self, node: str) -> str | None:
+        """The node's label, if no other node has the same."""
+        if node not in self._positions:
+            return None
+        pins = (one for one in pins_of(self._nodes[self._positions[node]]) if one[0] == HOSTNAME)
+        return next((one[1] for one in pins if len(self._by_pin[one]) == 1), None)
+
     def forbidding_taint(self, pool: str, needs: Needs) -> tuple[str, Taint] | None:
         """A node and its taint, where only taints keep a shadow pod with these needs from all
         nodes; None if there is a node for it, or none even without taints."""
@@ -158,7 +192,8 @@ class FeasibleNodes:
         if not share.anti_affinity <= needs.anti_affinity:
             return False
         if not self._feasible(pool, needs):
-            return needs.implies(share)
+            # The nodes that the share pod excludes say nothing about those that are yet to come.
+            return needs.implies(replace(share, excluded_nodes=frozenset()))
         return not self._open(pool, needs) & ~self._fitting(share)
 
     def _of_pool_anywhere(self, pool: str) -> Needs:
@@ -178,14 +213,17 @@ class FeasibleNodes:
     def _open(self, pool: str, needs: Needs) -> int:
         """The feasible nodes but for those that the shadow pod's own anti-affinity keeps it off."""
         feasible = self._feasible(pool, needs)
-        if not needs.anti_affinity:
-            return feasible
-        apart = (
-            self._positions[name]
-            for name, others in self._anti_affinity.items()
-            if name in self._positions and not needs.anti_affinity.isdisjoint(others)
-        )
-        return feasible & ~_bits(apart)
+        return feasible & ~self._taken(needs) if needs.anti_affinity else feasible
+
+    def _taken(self, needs: Needs) -> int:
+        """The nodes that the anti-affinity excludes."""
+        if needs.anti_affinity not in self._taken_from:
+            self._taken_from[needs.anti_affinity] = _bits(
+                self._positions[name]
+                for name in self._anti_affinity
+                if name in self._positions and self._is_apart(needs, name)
+            )
+        return self._taken_from[needs.anti_affinity]
 
     def _feasible(self, pool: str, needs: Needs) -> int:
         """The nodes with cards that fit the needs."""
@@ -246,7 +284,10 @@ class FeasibleNodes:
     def _nodes_of(self, pool: str) -> dict[frozenset[Taint], int]:
         """The nodes that meet the pool's needs, taints aside, by their taints."""
         if pool not in self._by_taints:
-            found, base = defaultdict[frozenset[Taint], list[int]](list), self._of_pool_anywhere(pool)
+            found, base = (
+                defaultdict[frozenset[Taint], list[int]](list),
+                self._of_pool_anywhere(pool),
+            )
             for node in self._with_cards(pool):
                 if fits_without_taints(base, node):
                     found[node.taints].append(self._positions[node.name])

@@ -116,6 +116,13 @@ class Needs:
         )
 
     @cached_property
+    def judged_terms(self) -> tuple[Term, ...]:
+        """The terms, with sets of values where they have many: each is looked up once a node."""
+        return tuple(
+            Term(tuple(_judged(one) for one in term.labels), term.fields) for term in self.terms
+        )
+
+    @cached_property
     def pins(self) -> frozenset[Pin]:
         """Every node that meets these needs has one of these pins; none if they do not name a few
         nodes."""
@@ -182,7 +189,7 @@ def fits_without_taints(needs: Needs, node: Node) -> bool:
     """Whether the node's labels and name admit a pod with these needs, taints aside."""
     if not needs.selector <= node.labels or node.name in needs.excluded_nodes:
         return False
-    return not needs.terms or _one_is_met(needs.terms, node)
+    return not needs.terms or _one_is_met(needs.judged_terms, node)
 
 
 def pins_of(node: Node) -> frozenset[Pin]:
@@ -231,6 +238,12 @@ def _is_met(one: Requirement, labels: Mapping[str, str]) -> bool:
             return _compares(one, value)
         case _:
             return False
+
+
+def _judged(one: Requirement) -> Requirement:
+    if one.operator not in ("In", "NotIn") or len(one.values) <= PINS_MAX:
+        return one
+    return one._replace(values=frozenset(one.values))  # type: ignore[arg-type]
 
 
 def _compares(one: Requirement, value: str | None) -> bool:

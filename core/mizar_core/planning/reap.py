@@ -83,10 +83,15 @@ def _latest_refusals(outcomes: Mapping[str, DemandOutcome]) -> dict[tuple[str, s
     waits."""
     latest: dict[tuple[str, str], datetime] = {}
     for resource, outcome in outcomes.items():
+        # Replicas are refused the same nodes, and both may be very many.
+        alike = dict[frozenset[str], datetime]()
         for share in outcome.waiting:
             if (since := share.unschedulable_since) is not None:
-                for node in share.needs.excluded_nodes:
-                    latest[resource, node] = max(since, latest.get((resource, node), since))
+                nodes = share.needs.excluded_nodes
+                alike[nodes] = max(since, alike.get(nodes, since))
+        for nodes, since in alike.items():
+            for node in nodes:
+                latest[resource, node] = max(since, latest.get((resource, node), since))
     return latest
 
 

@@ -30,6 +30,7 @@ class RefusedNodes:
         self._resource = resource
         self._taken: dict[frozenset[str], frozenset[str]] = {}
         self._known: dict[tuple[Needs, int], frozenset[str]] = {}
+        self._without: dict[tuple[Needs, frozenset[str]], Needs] = {}
         self._drained: dict[tuple[int, datetime], frozenset[str]] = {}
 
     def excluding_refused(self, share: ShareView) -> ShareView:
@@ -39,9 +40,16 @@ class RefusedNodes:
             refused = self._by(share.needs, share.count) | self._before_a_drain(share, since)
             if refused:
                 self._draft.refused_nodes[share.uid, share.resource] = refused
-            nodes |= refused
-            nodes |= self._before(share, nodes, still_refused=bool(refused))
-        return replace(share, needs=replace(share.needs, excluded_nodes=nodes)) if nodes else share
+                nodes |= refused
+            if before := self._before(share, nodes, still_refused=bool(refused)):
+                nodes |= before
+        return replace(share, needs=self._excluding(share.needs, nodes)) if nodes else share
+
+    def _excluding(self, needs: Needs, nodes: frozenset[str]) -> Needs:
+        """The needs with these nodes excluded: one object for all share pods that are alike."""
+        if (needs, nodes) not in self._without:
+            self._without[needs, nodes] = replace(needs, excluded_nodes=nodes)
+        return self._without[needs, nodes]
 
     def _before(
         self, share: ShareView, nodes: frozenset[str], *, still_refused: bool

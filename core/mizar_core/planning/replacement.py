@@ -244,12 +244,12 @@ def _place(shadow: ShadowView) -> Place:
 
 def _has_no_node(draft: Draft, shadow: ShadowView) -> bool:
     """Whether the scheduler refuses the shadow pod, and not for want of cards: labels and taints of
-    all present nodes keep it away."""
+    all present nodes keep it away, or shadow pods that it is to be apart from."""
     pod = shadow.pod
     if pod is None or shadow.unschedulable is None or waits_for_cards(draft, shadow):
         return False
     known = draft.is_live(shadow) and not shadow.contested
-    return known and not draft.feasible_nodes.has_any(shadow.pool, pod.needs)
+    return known and not draft.feasible_nodes.has_open(shadow.pool, pod.needs)
 
 
 def _cards(draft: Draft, resource: str) -> Bins:

@@ -16,9 +16,11 @@ from mizar_core.planning.node_fit import (
     Taint,
     Term,
     Toleration,
+    fits,
 )
 from mizar_core.planning.snapshot import NodeView, PodView, ShadowView
 from mizar_kube.kinds import POD
+from mizar_operator.node_needs import needs_of, node_constraints
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from stateful.harness import Harness
 from stateful.model import Model
@@ -388,3 +390,72 @@ def test_carrying_stays_within_the_quota() -> None:
     (event,) = (one for one in actions(EmitEvent, snapshot) if one.kind == "Pod")
     assert "1 Insufficient cpu" in event.message
     assert "allows 1 shadow pod" in event.message
+
+
+def _apart(bound: int, spare: int = 2, shadows: tuple[ShadowView, ...] = ()) -> Snapshot:
+    """Replicas that are to be apart: so many are bound, one waits."""
+    needs = Needs(anti_affinity=APART)
+    names = [f"n{number:04}" for number in range(bound + spare)]
+    nodes = (node(one) for one in names)
+    shares = [waiting(f"web-{n}", needs=needs, node=names[n]) for n in range(bound)]
+    return small(
+        nodes=tuple(replace(one, labels=one.labels | {(HOSTNAME, one.name)}) for one in nodes),
+        shares=(*shares, waiting("web-new", needs=needs)),
+        shadows=shadows,
+        quotas=(quota("team-a", profiles=[{"devices": 2, "max": 1000}]),),
+    )
+
+
+def test_very_many_nodes_are_excluded_by_one_line() -> None:
+    (made,) = actions(CreateShadow, _apart(bound=300))
+    (line,) = made.needs.terms[0].labels
+    assert (line.key, line.operator, len(line.values)) == (HOSTNAME, "NotIn", 300)
+    assert not made.needs.excluded_nodes
+    assert [one.name for one in _apart(bound=300).nodes if fits(made.needs, one)] == [
+        "n0300",
+        "n0301",
+    ]
+
+
+def test_nodes_that_anti_affinity_excludes_need_no_line() -> None:
+    needs = Needs(anti_affinity=APART)
+    shadows = tuple(
+        ready(f"shadow-2-{n}", f"n{n:04}", sequence=n, pod=PodView(node=f"n{n:04}", needs=needs))
+        for n in range(299)
+    )
+    (made,) = actions(CreateShadow, _apart(bound=300, shadows=shadows))
+    (line,) = made.needs.terms[0].labels
+    assert line.values == ("n0299",)
+
+
+def test_nodes_without_a_hostname_of_their_own_are_excluded_up_to_a_bound() -> None:
+    snapshot = _apart(bound=300)
+    alike = (replace(one, labels=frozenset({(HOSTNAME, "same")})) for one in snapshot.nodes)
+    assert not actions(CreateShadow, replace(snapshot, nodes=tuple(alike)))
+
+
+def test_who_fits_no_node_gets_one_shadow_pod_and_no_more() -> None:
+    snapshot = _apart(bound=2, spare=0)
+    (made,) = actions(CreateShadow, snapshot)
+    written = {"metadata": {}, "spec": node_constraints(made.needs)}
+    needs = replace(needs_of(written), anti_affinity=made.needs.anti_affinity)
+    there = (shadow(pod=PodView(needs=needs)),)
+    assert not actions(CreateShadow, replace(snapshot, shadows=there))
+
+
+def test_a_pod_without_constraints_does_not_wait_for_one_that_is_apart_from_all() -> None:
+    snapshot = _apart(bound=300, spare=0)
+    needs = Needs(anti_affinity=APART)
+    there = tuple(
+        ready(f"shadow-2-{n}", f"n{n:04}", sequence=n, pod=PodView(node=f"n{n:04}", needs=needs))
+        for n in range(300)
+    )
+    (made,) = actions(CreateShadow, replace(snapshot, shadows=there))
+    written = {"metadata": {}, "spec": node_constraints(made.needs)}
+    needs = replace(needs_of(written), anti_affinity=made.needs.anti_affinity)
+    assert not needs.terms
+    refused = PodView(needs=needs, unschedulable="didn't match pod anti-affinity rules")
+    apart = (*there, shadow("shadow-2-apart", pod=refused, sequence=300))
+    plain = (*snapshot.shares, waiting("plain", count=2))
+    (other,) = actions(CreateShadow, replace(snapshot, shadows=apart, shares=plain))
+    assert not other.needs.anti_affinity
