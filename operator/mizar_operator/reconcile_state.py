@@ -79,7 +79,7 @@ EXCLUDED_FOR_S = 300.0
 REFUSED_NODE_FOR_S = 600.0
 NAME_TAKEN_FOR_S = 600.0
 """Seconds for which a name counts as taken: until the quota's next sequence number is past it."""
-SILENT_NODE_FOR_S = 600.0
+SILENT_NODE_FOR_S = 180.0
 
 Excluded = Mapping[PartName, tuple[Part, Exception]]
 

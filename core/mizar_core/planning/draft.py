@@ -52,7 +52,7 @@ class Draft:
         self.nodes = {one.name: one for one in snapshot.nodes}
         self.silence = find_silence(snapshot, self.nodes, now)
         self.feasible_nodes = FeasibleNodes(
-            self.pools, snapshot.nodes, snapshot.shadows, self.silence.avoided
+            self.pools, snapshot.nodes, snapshot.shadows, self.silence.avoided, snapshot.taken
         )
         self.shares = snapshot.shares
         self.missing_classes = snapshot.missing_classes

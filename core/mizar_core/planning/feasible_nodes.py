@@ -3,11 +3,12 @@ that waits for it can run there too."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import islice
+from types import MappingProxyType
 
 from mizar_core.models import GPUPool
 from mizar_core.names import PHYSICAL_RESOURCE, is_mig
@@ -46,14 +47,24 @@ class FeasibleNodes:
         nodes: Iterable[NodeView],
         shadows: Iterable[ShadowView],
         avoided: Collection[str] = frozenset(),
+        taken: Mapping[tuple[str, str], int] = MappingProxyType({}),
     ) -> None:
+        """`avoided`: nodes that new shadow pods keep off where there are others. `taken`: how many
+        cards of a (resource, node) other pods than shadow pods have, where that is known."""
         self._pools = pools
+        shadows = list(shadows)
         self._anti_affinity = _anti_affinity(shadows)
+        self._cards_taken = taken
+        self._held = Counter[str]()
+        for one in shadows:
+            if one.pod is not None:
+                self._held[one.on_node or ""] += one.cards
         self._avoided = avoided
         self._nodes = sorted(nodes, key=lambda one: one.name)
         self._of_pool: dict[str, Needs] = {}
         self._anywhere: dict[str, Needs] = {}
         self._masks: dict[Needs, int] = {}
+        self._free: dict[str, int] = {}
         self._shortened: dict[Needs, Needs] = {}
         self._taken_from: dict[frozenset[AntiAffinity], int] = {}
         self._needed: dict[tuple[str, Needs], Needs] = {}
@@ -70,8 +81,21 @@ class FeasibleNodes:
 
     def has_others(self, pool: str, needs: Needs) -> bool:
         """Whether a shadow pod with these needs may be placed on an available node that is not
-        avoided."""
-        return bool(self._feasible(pool, needs) & self._available & ~self._to_avoid)
+        avoided, and has a free card as far as is known."""
+        resource = self._pools[pool].spec.physical_resource
+        others = self._feasible(pool, needs) & self._available & ~self._to_avoid
+        return bool(others and others & self._with_free_card(resource))
+
+    def _with_free_card(self, resource: str) -> int:
+        if resource not in self._free:
+            self._free[resource] = _bits(
+                position
+                for position, node in enumerate(self._nodes)
+                if resource in node.cards
+                and node.cards[resource].healthy
+                > self._held[node.name] + self._cards_taken.get((resource, node.name), 0)
+            )
+        return self._free[resource]
 
     def has_any(self, pool: str, needs: Needs) -> bool:
         """Whether an available node fits a shadow pod with these needs."""

@@ -71,7 +71,7 @@ def _is_unanswered(draft: Draft, shadow: ShadowView) -> bool:
     """Whether no node agent has answered its drain, and one that starts now would see the drain
     before it offers anything."""
     at = drain_unanswered_at(shadow)
-    return at is not None and at <= draft.now and draft.is_given_up(shadow)
+    return at is not None and at <= draft.now and shadow.key in draft.silence.unanswered
 
 
 def waits_for_silent_agent(draft: Draft, shadow: ShadowView) -> bool:

@@ -62,6 +62,22 @@ def test_it_stays_where_there_is_no_other_node() -> None:
         assert satisfied(snapshot).reason == "NodeAgentSilent"
 
 
+def test_it_stays_where_no_other_node_has_a_free_card() -> None:
+    """An autoscaler would add one node after another, each with an agent that takes as long."""
+    users = (waiting("p"), waiting("q", 2, node="n2"))
+    full = {"holders": (("team-a", "q"),) * 2, "idle_since": None, "in_use": True}
+    one_card = (node("n1", cards=1), node("n2", cards=1))
+    held = _given(
+        nodes=one_card,
+        shadows=(_silent(), ready("shadow-2-other", pod=ON_N2, **full)),
+        shares=users,
+    )
+    whole = _given(nodes=one_card, taken={("nvidia.com/gpu", "n2"): 1})
+    for snapshot in (held, whole):
+        assert not actions(Drain, snapshot) and not actions(CreateShadow, snapshot)
+    assert actions(CreateShadow, _given(nodes=one_card))
+
+
 def test_what_is_kept_warm_is_made_elsewhere_too() -> None:
     warm = quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}])
     (made,) = actions(CreateShadow, _given(quotas=(warm,), shares=()))
