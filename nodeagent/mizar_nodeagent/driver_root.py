@@ -67,10 +67,15 @@ def _loads() -> bool:
 
 
 @lru_cache(maxsize=1)
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    """It is removed when the program ends."""
+    return tempfile.TemporaryDirectory(prefix="driver-")
+
+
 def _links() -> Path:
     """A folder for links to the driver's libraries and no others: beside these are the node's libc
     and more, with which no program of the agent's image can start."""
-    return Path(tempfile.mkdtemp(prefix="driver-"))
+    return Path(_folder().name)
 
 
 def _link_libraries(root: Path) -> None:
