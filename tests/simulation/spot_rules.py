@@ -38,13 +38,14 @@ class SpotRules:
 
     def _opening(self, ref: Ref, pod: Object, sender: str) -> None:
         """The operator opened no more gates than there were lendable cards lately, nor than a quota
-        allowed lately. Cards that were promised to a pod which by now is too large for any node may
-        go to smaller pods."""
+        allowed lately. Cards that were promised to a pod which by now is too large for any node, or
+        for what the other borrowers leave, may go to smaller pods."""
         if not pod["spec"].get("schedulingGates"):
             return
         borrowers = [one for one in self._borrowers() if self._is_known(one, sender)]
         asked = spot_cards_requested(pod["spec"])
-        promised = [one for one in borrowers if not self._is_too_large(one)]
+        all_cards = sum(spot_cards_requested(one["spec"]) for one in borrowers)
+        promised = [one for one in borrowers if not self._is_too_large(one, all_cards)]
         have = sum(spot_cards_requested(one["spec"]) for one in promised)
         if have + asked > (most := self._lendable()):
             self._broken(f"open {ref}: {have} of {most} lendable cards are promised")
@@ -82,13 +83,14 @@ class SpotRules:
         offered = self._offered(asyncio.get_running_loop().time() - REMEMBERED_S)
         return sum(max(counts) for counts in offered.values())
 
-    def _is_too_large(self, pod: Object) -> bool:
+    def _is_too_large(self, pod: Object, all_cards: int) -> bool:
         """Whether, since its gate was opened, there was a time when no node lent as many cards as
-        it wants, and it has none yet."""
+        it wants, or all nodes fewer than all borrowers have or want, and it has none yet."""
         _, at = self._opened[pod["metadata"]["uid"]]
         wants = spot_cards_requested(pod["spec"])
-        least = (min(counts) for counts in self._offered(at).values())
-        return not pod["spec"].get("nodeName") and all(count < wants for count in least)
+        least = [min(counts) for counts in self._offered(at).values()]
+        too_few = all(count < wants for count in least) or sum(least) < all_cards
+        return not pod["spec"].get("nodeName") and too_few
 
     def _offered(self, since: float) -> dict[str, list[int]]:
         """How many cards each node has lent and had promised since then."""
