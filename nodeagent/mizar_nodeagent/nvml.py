@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,8 @@ RETRY_S = 5.0
 """Seconds between tries to register for faults."""
 MINORS_WITHIN_S = 5.0
 """Seconds that NVML may take for minor numbers, since the kubelet waits in Allocate meanwhile."""
+OTHERS_EVERY_S = 5.0
+"""Between two looks for processes that render, or compute by MPS."""
 RESTART_FIRST, RESTART_MOST = 3, 30
 """Reads between two restarts of NVML while a card is missing: twice as many each time, since every
 other question to NVML waits for a restart, and a card may be gone for good."""
@@ -49,6 +52,7 @@ class Nvml:
         self._sampled: dict[str, int] = {}
         self._restart = _RestartTimes()
         self._events: Any = None
+        self._others: dict[str, tuple[float, list[Any]]] = {}
         self._untold: list[tuple[str, int]] = []
         self._ready = False
         self._starts = 0
@@ -69,7 +73,7 @@ class Nvml:
         """Bytes of each process, by card and PID, for the cards that answer."""
         if not self._ready:
             return {}
-        found = await self._run(lambda: {uuid: _workers(uuid) for uuid in uuids})
+        found = await self._run(lambda: {uuid: self._workers(uuid) for uuid in uuids})
         return {uuid: workers for uuid, workers in found.items() if workers is not None}
 
     async def minors(self, uuids: Collection[str]) -> Mapping[str, int]:
@@ -146,10 +150,26 @@ class Nvml:
         self._ever.update(uuid for uuid in cards if not uuid.startswith(mig.PREFIX))
         return cards
 
+    def _workers(self, uuid: str) -> dict[int, int] | None:
+        """Bytes by PID, as `workers`. Only the processes that compute are asked for each time: each
+        list takes up to 50 ms, and audits follow one another every 0.1 s."""
+        if (computing := _computing(uuid)) is None:
+            return None
+        now = time.monotonic()
+        at, others = self._others.get(uuid, (-math.inf, []))
+        if now - at >= OTHERS_EVERY_S:
+            others = _others(uuid)
+            self._others[uuid] = now, others
+        sizes: dict[int, int] = {}
+        for one in (*computing, *others):
+            # A process may be in two lists, with the same bytes. None: the driver cannot tell them.
+            sizes[int(one.pid)] = max(sizes.get(int(one.pid), 0), int(one.usedGpuMemory or 0))
+        return sizes
+
     def _loads(self, uuid: str) -> dict[int, int] | None:
         """A new process has no sample yet, and one without work none at all. What was sampled
         before the first look may be long ago."""
-        workers = _workers(uuid)
+        workers = self._workers(uuid)
         if workers is None:
             return None
         now = time.time_ns() // 1000
@@ -227,24 +247,26 @@ def _minor(uuid: str) -> int | None:
         return None
 
 
-def _workers(uuid: str) -> dict[int, int] | None:
+def _computing(uuid: str) -> list[Any] | None:
+    """The processes that compute there; None where the card does not tell."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        found = list(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        return list(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
     except pynvml.NVMLError as error:
         log.debug("a card does not report its processes", card=uuid, error=error)
         return None
-    for others in (
+
+
+def _others(uuid: str) -> list[Any]:
+    """The processes there that render, or compute by MPS."""
+    found: list[Any] = []
+    for ask in (
         pynvml.nvmlDeviceGetGraphicsRunningProcesses,
         pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
     ):
         with suppress(pynvml.NVMLError):  # a card, or a driver, without such processes
-            found += others(handle)
-    sizes: dict[int, int] = {}
-    for one in found:
-        # A process may be in two lists, with the same bytes. None: the driver cannot tell them.
-        sizes[int(one.pid)] = max(sizes.get(int(one.pid), 0), int(one.usedGpuMemory or 0))
-    return sizes
+            found += ask(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+    return found
 
 
 def _samples(uuid: str, after: int) -> list[tuple[int, int, int]]:
