@@ -216,7 +216,7 @@ class Slots:
             if not path.exists():
                 log.warning("a file of a slot is made again", path=path, **slot.names)
                 make(path)
-        wanted = b"" if slot.opted_out else PRELOAD
+        wanted = _preload(slot.opted_out)
         if read_promptly(slot.preload) != wanted:
             rewrite_promptly(slot.preload, wanted)  # a container may have it mounted
 
@@ -236,7 +236,7 @@ class Slots:
         if slot.opted_out == out or not (slot.shim or slot.opted_out):
             return slot
         # The same file: a container that restarts has it mounted.
-        rewrite_promptly(slot.preload, b"" if out else PRELOAD)
+        rewrite_promptly(slot.preload, _preload(out))
         return self._keep(replace(slot, opted_out=out, shim=not out))
 
     def remove(self, slot: Slot) -> None:
@@ -254,6 +254,11 @@ class Slots:
     def _put(self, slot: Slot) -> None:
         self._slots[slot.name] = slot
         self._changed = next(self._changes)
+
+
+def _preload(opted_out: bool) -> bytes:
+    """The content of a slot's ld.so.preload."""
+    return b"" if opted_out else PRELOAD
 
 
 def _new_name(ids: frozenset[str]) -> str:

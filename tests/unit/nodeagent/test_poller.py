@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,8 +33,20 @@ class FakePodResources:
         return {}
 
 
+HELD = Claims((Claim("a", "pod", "main", "nvidia.com/gpu", frozenset({"GPU-1"})),), 1)
+
+
 def claims(at: float) -> Claims:
     return Claims((), at)
+
+
+async def answer(kubelet: FakePodResources, poller: KubeletPoller, claims: Claims) -> Claims:
+    """What the poller makes of the kubelet's next answer."""
+    asking = asyncio.create_task(poller.poll_claims())
+    count = len(kubelet.asked)
+    await until(lambda: len(kubelet.asked) > count)
+    kubelet.asked[-1].set_result(claims)
+    return await asking
 
 
 class SilentKubelet(FakeKubelet):
@@ -112,21 +125,13 @@ async def test_a_kubelet_that_has_just_started_is_not_believed_that_nobody_holds
     """The kubelet serves before it knows its pods; after a while its answer is believed."""
     kubelet = FakePodResources()
     poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
-    held = Claims((Claim("a", "pod", "main", "nvidia.com/gpu", frozenset({"GPU-1"})),), 1)
-
-    async def answered(answer: Claims) -> Claims:
-        asking = asyncio.create_task(poller.poll_claims())
-        count = len(kubelet.asked)
-        await until(lambda: len(kubelet.asked) > count)
-        kubelet.asked[-1].set_result(answer)
-        return await asking
-
+    answered = partial(answer, kubelet, poller)
     assert await answered(claims(0.5)), "of one that was there before, and of pods that never were"
-    assert await answered(held) == held
+    assert await answered(HELD) == HELD
     kubelet.restarted_at = 2.0
     with pytest.raises(KubeletAway, match="does not know its pods"):
         await answered(claims(3))
-    assert poller.claims == held
+    assert poller.claims == HELD
     assert await answered(claims(3 + STARTS_S)) == poller.claims == claims(3 + STARTS_S)
 
 
@@ -134,20 +139,12 @@ async def test_nor_is_one_that_cannot_ask_the_api_server_for_its_pods() -> None:
     """However long that lasts, and for as long as after a start once it can."""
     kubelet = FakePodResources()
     poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
-    held = Claims((Claim("a", "pod", "main", "nvidia.com/gpu", frozenset({"GPU-1"})),), 1)
-
-    async def answered(answer: Claims) -> Claims:
-        asking = asyncio.create_task(poller.poll_claims())
-        count = len(kubelet.asked)
-        await until(lambda: len(kubelet.asked) > count)
-        kubelet.asked[-1].set_result(answer)
-        return await asking
-
+    answered = partial(answer, kubelet, poller)
     heard = 1.0
     poller.api_heard_at = lambda: heard
-    assert await answered(held) == held
+    assert await answered(HELD) == HELD
     assert await answered(claims(2)) == claims(2), "of a kubelet that was not restarted"
-    assert await answered(replace(held, asked_at=3)) == replace(held, asked_at=3)
+    assert await answered(replace(HELD, asked_at=3)) == replace(HELD, asked_at=3)
     kubelet.restarted_at = 4.0
     for at in (5, 5 + STARTS_S, 3600):
         with pytest.raises(KubeletAway):
