@@ -13,8 +13,9 @@ nvmlReturn_t nvml_enter(struct regions **regions) {
 }
 
 /*
- * Devices whose UUID was asked for, which takes the driver longer than all else of a wrapper. Entries are
- * filled from the first, and none is given to another device; what is known changes in one word.
+ * The cards of devices that were asked about, since asking the driver for a UUID takes longer than the rest
+ * of a wrapper. Entries are taken in order and never given to another device; `known` is one word, so that it
+ * is always whole.
  */
 static struct known_device {
     nvmlDevice_t device;
@@ -43,7 +44,7 @@ int nvml_card(struct regions *regions, nvmlDevice_t device) {
     if (!device || !regions_fresh(regions)) return CARD_NONE;
     struct known_device *entry = entry_of(device);
     if (!entry) return ask_card(regions, device);
-    /* Read before the question: an answer by limits that came meanwhile is asked for once more. */
+    /* Read before asking: where the limits change meanwhile, the answer is not kept under the new number. */
     uint64_t seq = load_relaxed(&regions->process->limits_seq);
     uint64_t known = load_relaxed(&entry->known);
     if (known && known >> 32 == seq) return (int)(uint32_t)known - 1;

@@ -1,6 +1,6 @@
 /*
- * The processes on the card: the container's own ones, with the PIDs and the bytes they have here. The
- * driver would tell of everybody on the card, or, across PID namespaces, of nobody.
+ * The processes on the card: those of the container, with the PIDs that they have in it and the bytes of the
+ * shim's account. The driver would list every process on the card or, across PID namespaces, none.
  */
 #include "lookup/resolve.h"
 #include "nvml/nvml.h"
@@ -46,7 +46,7 @@ static nvmlReturn_t list(nvmlReturn_t real, nvmlDevice_t device, unsigned *count
     return *count > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS;
 }
 
-/* No process of a container draws on the card; those that share it by MPS are told of above. */
+/* Containers have no graphics processes, and processes under MPS are listed as compute processes. */
 static nvmlReturn_t none(nvmlReturn_t real, unsigned *count) {
     if (real != NVML_SUCCESS && real != NVML_ERROR_INSUFFICIENT_SIZE) return real;
     if (!count) return NVML_ERROR_INVALID_ARGUMENT;
@@ -103,9 +103,9 @@ EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device,
 }
 
 /*
- * ---- what each of them did ----
- * NVML answers the same where a card is divided by MIG. The driver would tell of everybody's processes; and
- * monitors that are refused this show the card's utilization, which is the container's.
+ * ---- utilization and accounting by process ----
+ * NOT_SUPPORTED is also NVML's answer for a card in MIG mode. The driver would report processes of other
+ * containers. Monitors then show the card's utilization instead, which the shim answers for the container.
  */
 #define NOT_SUPPORTED(symbol, parameters, arguments)                        \
     EXPORT nvmlReturn_t symbol parameters {                                 \

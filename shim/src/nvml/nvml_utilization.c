@@ -1,6 +1,6 @@
 /*
- * How busy the card is: with the container's own work. Where its time is metered, that is what the
- * container was charged for; else what the driver says of its processes.
+ * How busy the container keeps the card: what it was charged for where its time is metered, else what the
+ * driver's samples say of its processes.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -10,16 +10,16 @@
 #include "nvml/nvml.h"
 #include "time/utilization.h"
 
-#define OF_LATE 1000000u /* us: the driver's samples of this long make the figure */
+#define SAMPLED_US 1000000u /* the figure is made of the driver's samples of this long */
 #define SLACK 16         /* processes that may come between two questions */
 
 static unsigned long long sample_window_start(void) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    return (unsigned long long)now.tv_sec * 1000000 + (unsigned)now.tv_nsec / 1000 - OF_LATE;
+    return (unsigned long long)now.tv_sec * 1000000 + (unsigned)now.tv_nsec / 1000 - SAMPLED_US;
 }
 
-/* The sum of what the driver's samples of late say of the container's own processes. */
+/* The sum of the driver's latest samples of the container's processes. */
 static nvmlReturn_t sampled(struct regions *regions, nvmlDevice_t device, unsigned *percent) {
     const unsigned long long since = sample_window_start();
     unsigned count = 0, sum = 0;
@@ -33,7 +33,7 @@ static nvmlReturn_t sampled(struct regions *regions, nvmlDevice_t device, unsign
         if (nvml_own(regions, samples[i].pid)) sum += samples[i].sm;
     free(samples);
     *percent = sum < 100 ? sum : 100;
-    return result == NVML_ERROR_NOT_FOUND ? NVML_SUCCESS : result; /* nobody did anything */
+    return result == NVML_ERROR_NOT_FOUND ? NVML_SUCCESS : result; /* no process has a sample */
 }
 
 static nvmlReturn_t own_percent(struct regions *regions, nvmlDevice_t device, unsigned *percent) {
@@ -43,7 +43,7 @@ static nvmlReturn_t own_percent(struct regions *regions, nvmlDevice_t device, un
     return NVML_SUCCESS;
 }
 
-/* Of the time in which memory was read or written, somebody's part is as of all the time. */
+/* The container's part of the memory's busy time: in proportion to its part of the card's. */
 static unsigned memory_part(const nvmlUtilization_t *rates, unsigned own) {
     unsigned all = (unsigned)larger(rates->gpu, own);
     return all ? rates->memory * own / all : 0;
@@ -60,7 +60,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
     return NVML_SUCCESS;
 }
 
-/* The card's samples tell of everybody: each one becomes what the container's figure is now. */
+/* The driver's samples count every container: each is replaced by this container's present figure. */
 EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long since,
                                          int *value_type, unsigned *count, nvmlSample_t *samples) {
     struct regions *regions;

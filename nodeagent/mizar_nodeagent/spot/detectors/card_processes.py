@@ -13,17 +13,16 @@ from mizar_nodeagent.spot.events import Activity, OwnerEvent, Source
 from mizar_nodeagent.spot.owners import CardOwner
 
 SAMPLED_S: Final = 1.2
-"""NVML samples at least so often: without a busy sample for so long, a process is idle."""
+"""NVML takes samples at least this often: a process without a busy one for this long is idle."""
 
 BLIND_S: Final = 5.0
-"""When a card has told nothing for so long, its owners count as busy."""
+"""NVML has not answered about a card for this long: its owners count as busy."""
 FIRST_S: Final = 60.0
-"""A card that has told nothing since the agent started has so long: NVML may take some seconds for
-each card to begin. Its borrower is paused meanwhile."""
+"""The same for a card that NVML has not answered about since the agent started, since NVML may need
+some seconds to initialise each card. The card's borrower is paused until the first answer."""
 
 ProcessLoads = Mapping[int, int]
-"""By PID on the node: percent of the card's time, of the last samples; 0 without any."""
-
+"""By PID on the node: percent of the card's time in the last samples, 0 where there are none."""
 
 _Homes = Mapping[int, str]
 """By PID: the UID of the process' pod; empty for a process of the node itself."""
@@ -31,8 +30,8 @@ _Homes = Mapping[int, str]
 
 @dataclass(frozen=True)
 class _Seen:
-    """A card. `pids`: the owners' processes at the last look, at `at`. `worked`: when one of them
-    worked or came; `since`: when it was first looked at."""
+    """A card. `pids`: the owners' processes when NVML last answered, at `at`. `worked`: when one of
+    them last worked or came; `since`: when NVML first answered. All in monotonic seconds."""
 
     pids: frozenset[int]
     at: float
@@ -40,7 +39,7 @@ class _Seen:
     worked: float = -math.inf
 
     def is_old(self, now: float) -> bool:
-        """Whether the last look was so long ago that an owner may have worked unseen since."""
+        """Whether the last answer is so old that an owner may have worked unseen since."""
         return now - self.at > BLIND_S
 
 
@@ -56,11 +55,11 @@ class ProcessDetector:
         self._began: float | None = None
 
     def has_seen(self, uuid: str) -> bool:
-        """Whether the card has ever told of its processes."""
+        """Whether NVML has ever answered about the card's processes."""
         return uuid in self._seen
 
     def is_blind(self, uuid: str, now: float) -> bool:
-        """Whether the card has told nothing for so long that an owner may work there unseen."""
+        """Whether NVML has not answered for so long that an owner may work there unseen."""
         if seen := self._seen.get(uuid):
             return seen.is_old(now)
         return self._began is not None and now - self._began > FIRST_S
@@ -73,7 +72,7 @@ class ProcessDetector:
         most: Callable[[str], int],
         now: float,
     ) -> Iterable[OwnerEvent]:
-        """Of each owner that holds one of these cards, BUSY, or IDLE since it last worked.
+        """Yields for each owner of one of these cards BUSY, or IDLE since it last worked.
         `borrowers`: UIDs of pods; `most`: the percentage up to which the card of that UUID counts
         as idle; `now`: monotonic seconds. Reads /proc."""
         self._began = now if self._began is None else self._began
@@ -86,8 +85,8 @@ class ProcessDetector:
                 yield _event(owner, seen, len(owner.cards), now)
 
     def _find_homes(self, pids: Collection[int], known: _Homes) -> _Homes:
-        """Of those that run. `known`: of the processes that were on the same card at the last look;
-        none moves to another pod."""
+        """The pods of those that still run. `known`: the pods of those that were on the card at the
+        last look; a process never moves to another pod."""
         old = {pid: known[pid] for pid in pids if pid in known and (self._proc / str(pid)).exists()}
         new = [pid for pid in pids if pid not in known]
         pods = container_processes.of_containers(new, self._proc).items()
@@ -96,7 +95,7 @@ class ProcessDetector:
 
 
 def _look(seen: _Seen | None, loads: ProcessLoads, most: int, now: float) -> _Seen:
-    """What is there at the first look may have been there for long; new processes count later."""
+    """What the first look finds may have been there for long, so only later looks find new ones."""
     pids = frozenset(loads)
     is_new = seen is not None and not pids <= seen.pids
     works = is_new or any(load > most for load in loads.values())

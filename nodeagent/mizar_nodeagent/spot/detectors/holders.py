@@ -15,7 +15,8 @@ Agrees = Callable[[CardOwner, str], bool]
 
 
 class HolderDetector:
-    """Tells who came and went between two looks, and whether it agrees. `owners`: of the last."""
+    """Tells which owners came and went between two looks, and whether they agree to lend.
+    `owners`: those that the last look found."""
 
     def __init__(self) -> None:
         self.owners: tuple[CardOwner, ...] = ()
@@ -24,7 +25,7 @@ class HolderDetector:
     def look(
         self, snapshot: NodeSnapshot, carvings: Mapping[Key, Carving], agrees: Agrees
     ) -> Iterable[OwnerEvent]:
-        """ALIVE of each owner that came or changed its mind, GONE of each that went."""
+        """Yields ALIVE for each owner that came or changed its mind, GONE for each that went."""
         self.owners = owners(snapshot, carvings)
         found = {(uuid, one.pod): agrees(one, uuid) for one in self.owners for uuid in one.cards}
         gone = self._known.keys() - found.keys()

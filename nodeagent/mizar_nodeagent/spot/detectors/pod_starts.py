@@ -1,4 +1,4 @@
-"""The life of owners' pods: one that starts, or starts a container anew, is about to work."""
+"""Owners' pods that start: one whose container starts or restarts is about to work."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from mizar_nodeagent.spot.owners import CardOwner
 
 
 class PodStartDetector:
-    """Tells of containers that came between two looks. What was there at the first look may have
-    been there for long."""
+    """Tells of containers that started between two looks. What the first look finds may have been
+    there for long."""
 
     def __init__(self) -> None:
         self._known: dict[str, frozenset[str]] | None = None
@@ -19,8 +19,8 @@ class PodStartDetector:
     def look(
         self, found: Iterable[CardOwner], pods: Mapping[Key, Pod], now: float
     ) -> Iterable[OwnerEvent]:
-        """BUSY and then IDLE of each owner that has started; IDLE of each that is new. `now`:
-        monotonic seconds."""
+        """Yields BUSY and then IDLE for each owner with a new container, IDLE for one that was not
+        known. `now`: monotonic seconds."""
         before, self._known = self._known, {}
         for owner in found:
             pod = pods.get(owner.pod.key)

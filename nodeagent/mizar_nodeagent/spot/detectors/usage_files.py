@@ -20,21 +20,21 @@ log = get_logger(__name__)
 
 NS: Final = 1_000_000_000
 QUIET_S: Final = 0.3
-"""A container that asked for time so lately works."""
+"""A container that asked for time this recently counts as working."""
 
 
 @dataclass(frozen=True)
 class _Read:
-    """A usage file at the last look. `raw`: its bytes, `words`: what they tell; `changed`: when the
-    words were found changed, in monotonic seconds."""
+    """A usage file at the last look. `raw`: its bytes, `cards`: what they say of each card;
+    `changed`: when a look found that changed, in monotonic seconds."""
 
     raw: bytes
-    words: tuple[CardActivity, ...]
+    cards: tuple[CardActivity, ...]
     changed: float = -math.inf
 
 
 class UsageDetector:
-    """Tells whether owners with the shim work. Of those without, it tells that it saw nothing."""
+    """Tells whether owners with the shim work. Those without it are always IDLE here."""
 
     def __init__(self) -> None:
         self._read: dict[str, _Read] = {}
@@ -42,7 +42,7 @@ class UsageDetector:
     def look(
         self, found: Collection[CardOwner], slots: Iterable[Slot], now: float
     ) -> Iterable[OwnerEvent]:
-        """Of each owner, BUSY, or IDLE since it last worked. `slots`: those in use; `now`:
+        """Yields for each owner BUSY, or IDLE since it last worked. `slots`: those in use; `now`:
         monotonic seconds."""
         times: dict[Key, list[float]] = {owner.pod.key: [-math.inf] for owner in found}
         before, self._read = self._read, {}
@@ -63,7 +63,7 @@ class UsageDetector:
         slots: Mapping[str, Slot],
         now: float,
     ) -> Iterable[OwnerEvent]:
-        """BUSY of the owners whose containers have the slots of these names."""
+        """Yields BUSY for the owners whose containers have the slots of these names."""
         pods = {
             (slot.owner.namespace, slot.owner.pod)
             for name in names
@@ -74,23 +74,23 @@ class UsageDetector:
                 yield OwnerEvent(Activity.BUSY, owner.pod, owner.cards, now, Source.USAGE)
 
     def _last_work(self, slot: Slot, before: _Read | None, now: float) -> float:
-        """When the container last worked, as far as its file tells (monotonic seconds)."""
+        """When the container last worked according to its usage file (monotonic seconds)."""
         try:
             raw = usage_snapshot.activity_bytes(slot.usage)
         except (OSError, RegionDamaged) as error:
-            # Whoever damages his own file keeps his card.
+            # An owner with a damaged file counts as working, so its card is not lent.
             log.debug("a usage file does not tell whether its container works", error=error)
             return now
         found = self._read[slot.name] = _compared(raw, before, now)
-        wanted = max(one.wanted_at for one in found.words) / NS
+        wanted = max(one.wanted_at for one in found.cards) / NS
         return max(found.changed, min(wanted, now) if wanted else -math.inf)
 
 
 def _compared(raw: bytes, before: _Read | None, now: float) -> _Read:
-    """The file as it is now. Whoever sleeps does not change a byte of it."""
+    """The file as it is now. A container that sleeps does not change a byte of it."""
     if before is not None and raw == before.raw:
         return before
-    words = usage_snapshot.card_activity(raw)
+    cards = usage_snapshot.card_activity(raw)
     if before is None:
-        return _Read(raw, words)
-    return _Read(raw, words, before.changed if words == before.words else now)
+        return _Read(raw, cards)
+    return _Read(raw, cards, before.changed if cards == before.cards else now)
