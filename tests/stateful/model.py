@@ -164,17 +164,25 @@ class Model:
     ) -> None:
         limits = {resource: str(count)}
         resources = {"limits": dict(limits), "requests": limits}
+        gated = [self._not_scheduled("SchedulingGated", {})] if "schedulingGates" in spec else []
         self.api.put(
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": {"name": name, "namespace": namespace, **more},
                 "spec": {"containers": [{"name": "main", "resources": resources}], **spec},
-                "status": {"phase": "Pending"},
+                "status": {"phase": "Pending", "conditions": gated},
             }
         )
 
     # Kubernetes.
+
+    def _not_scheduled(self, reason: str, known: Object, message: str = "") -> Object:
+        """The pod's condition PodScheduled. It keeps the time of the `known` one, whatever that
+        one's reason is: its status has not changed."""
+        since = known.get("lastTransitionTime", self.api.now)
+        condition = {"type": "PodScheduled", "status": "False", "reason": reason}
+        return condition | {"message": message, "lastTransitionTime": since}
 
     def schedule(self) -> None:
         """Bind every pod that fits somewhere; say of the others that they don't."""
@@ -219,17 +227,10 @@ class Model:
         needs, why = needs_of(pod), "node(s) didn't match Pod's node affinity/selector"
         if any(self._admits(name, needs) for name in self.nodes):
             why = f"Insufficient {SPOT_RESOURCE if is_spot(pod) else PHYSICAL_RESOURCE}"
-        known = pod["status"].get("conditions") or [{}]
-        if known[0].get("reason") != "Unschedulable":
-            pod["status"]["conditions"] = [
-                {
-                    "type": "PodScheduled",
-                    "status": "False",
-                    "reason": "Unschedulable",
-                    "message": f"0/2 nodes are available: 2 {why}",
-                    "lastTransitionTime": self.api.now,
-                }
-            ]
+        known = next(iter(pod["status"].get("conditions") or ()), {})
+        if known.get("reason") != "Unschedulable":
+            message = f"0/2 nodes are available: 2 {why}"
+            pod["status"]["conditions"] = [self._not_scheduled("Unschedulable", known, message)]
             self.api.touch(pod)
 
     def kubelet(self, node: str) -> None:

@@ -22,8 +22,6 @@ def spot_view(obj: Object) -> SpotView | None:
     meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
     if status.get("phase") in ("Succeeded", "Failed"):
         return None
-    scheduled = condition_of(status, "PodScheduled")
-    unschedulable = unschedulable_message(scheduled)
     return SpotView(
         namespace=meta["namespace"],
         name=meta["name"],
@@ -33,10 +31,7 @@ def spot_view(obj: Object) -> SpotView | None:
         node=spec.get("nodeName") or None,
         gates=tuple(one["name"] for one in spec.get("schedulingGates") or ()),
         needs=needs_of(obj),
-        unschedulable=unschedulable,
-        unschedulable_since=time_or_none(scheduled.get("lastTransitionTime"))
-        if unschedulable
-        else None,
+        unschedulable=unschedulable_message(condition_of(status, "PodScheduled")),
         lost=_lost(status),
         deleting="deletionTimestamp" in meta,
         grace_s=spec.get("terminationGracePeriodSeconds", GRACE_S),

@@ -18,6 +18,7 @@ from mizar_operator.caches import SPOT, Caches
 from mizar_operator.reconcile import DUE_SLACK_S
 from mizar_operator.spot.apply import SpotApplier
 from mizar_operator.spot.metrics import SpotMetrics
+from mizar_operator.spot.refusals import Refusals
 from mizar_operator.spot.rules_writer import RulesWriter
 
 
@@ -45,6 +46,7 @@ class SpotReconciler:
         self._now = now
         self._enabled = enabled
         self._announcements = Announcements(clock)
+        self._refusals = Refusals()
 
     async def reconcile(self) -> None:
         """One round. Raises the first KubeError that it met, when all else is done."""
@@ -63,7 +65,7 @@ class SpotReconciler:
 
     def gather(self) -> SpotSnapshot:
         """The snapshot that the plan is made from, by the caches."""
-        spots = tuple(self._caches.spots.values())
+        spots = self._refusals.dated(self._caches.spots.values(), self._now())
         uids = {one.uid for one in spots}
         self._applier.forget(uids)
         return SpotSnapshot(

@@ -67,9 +67,7 @@ def spots(draw: st.DrawFn, at: int) -> SpotView:
         deleting=draw(st.sampled_from((False, False, True))),
         gone_by=NOW + draw(st.sampled_from((timedelta(seconds=30), timedelta(days=1)))),
         unschedulable="1 Insufficient cpu." if refused else None,
-        unschedulable_since=NOW - draw(st.sampled_from((timedelta(0), STUCK_AFTER)))
-        if refused
-        else None,
+        stuck_since=NOW - draw(st.sampled_from((timedelta(0), STUCK_AFTER))) if refused else None,
     )
 
 

@@ -123,7 +123,7 @@ class TestTurns:
     def test_a_promise_that_the_scheduler_refuses_for_another_reason_lapses(self) -> None:
         def promise(message: str, seconds: int) -> SpotView:
             since = NOW - timedelta(seconds=seconds)
-            return spot("x", gates=(), unschedulable=message, unschedulable_since=since)
+            return spot("x", gates=(), unschedulable=message, stuck_since=since)
 
         cpu, card = "1 Insufficient cpu.", "1 Insufficient mizar.spot/gpu."
         there = quota(), node(lendable=1), spot("p")
@@ -297,7 +297,7 @@ class TestTurns:
 def _stuck(name: str, seconds: int, **more: Any) -> SpotView:
     """A pod that the scheduler has refused for so long, though cards are free."""
     since = NOW - timedelta(seconds=seconds)
-    refused = {"unschedulable": "9 Insufficient cpu.", "unschedulable_since": since}
+    refused = {"unschedulable": "9 Insufficient cpu.", "stuck_since": since}
     return spot(name, gates=(), **refused, **more)
 
 
@@ -338,7 +338,7 @@ class TestEviction:
         """Meanwhile another pod may have got the quota's card."""
         lapsed, other = _stuck("x", 30, age=9), running("p", age=1)
         assert evicted(planned(quota("a", 1), node(lendable=4), lapsed, other)) == []
-        bound = replace(lapsed, node="n", unschedulable=None, unschedulable_since=None)
+        bound = replace(lapsed, node="n", unschedulable=None, stuck_since=None)
         plan = planned(quota("a", 1), node(lendable=4), bound, other)
         assert evicted(plan) == [("a/p", "QuotaReclaim")]
         promised = replace(other, node=None)

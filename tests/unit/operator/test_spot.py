@@ -328,6 +328,60 @@ def test_nobody_loses_a_card_for_a_quota_that_cannot_be_read() -> None:
     assert cluster.gated() == ["q"]
 
 
+def refuse(cluster: Cluster, name: str, why: str = "1 Insufficient cpu.") -> None:
+    """The scheduler finds no node for a pod that has waited behind its gate since its creation:
+    the condition keeps the time that it had there."""
+    made = cluster.get(POD, name, "a")
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    since = made["metadata"]["creationTimestamp"]
+    made["status"]["conditions"] = [condition | {"message": why, "lastTransitionTime": since}]
+    cluster.api.touch(made)
+
+
+class TestPromise:
+    """A card is kept for a pod that the scheduler refuses for another reason."""
+
+    def cluster(self) -> Cluster:
+        """A pod that has waited for long has its turn, and the scheduler refuses it."""
+        cluster = Cluster(quota("a", 1), node(1), pod("stuck", age=3600), pod("next", age=60))
+        cluster.round()
+        assert cluster.gated() == ["next"]
+        refuse(cluster, "stuck")
+        cluster.round()
+        return cluster
+
+    def test_it_is_kept_for_half_a_minute_however_long_the_pod_waited_for_its_turn(self) -> None:
+        cluster = self.cluster()
+        assert cluster.gated() == ["next"]
+        cluster.now += timedelta(seconds=29)
+        cluster.work()
+        assert cluster.gated() == ["next"]
+        cluster.now += timedelta(seconds=2)
+        cluster.work()
+        assert cluster.gated() == []
+
+    def test_a_refusal_that_ended_does_not_count(self) -> None:
+        cluster = self.cluster()
+        cluster.now += timedelta(seconds=20)
+        refuse(cluster, "stuck", f"1 Insufficient {CARDS}.")
+        cluster.round()
+        refuse(cluster, "stuck")
+        cluster.round()
+        cluster.now += timedelta(seconds=29)
+        cluster.round()
+        assert cluster.gated() == ["next"]
+
+    def test_what_lapsed_stays_so_in_a_new_process(self) -> None:
+        """Otherwise the quota would seem exceeded, and a pod be evicted for it."""
+        cluster = self.cluster()
+        cluster.now += timedelta(seconds=30)
+        cluster.round()
+        assert cluster.gated() == []
+        cluster.restart()
+        cluster.round()
+        assert len(list(cluster.api.all(POD))) == 2
+
+
 def test_turns_outlive_the_process() -> None:
     cluster = Cluster(quota("a", 4), quota("b", 4), node(1), pod("one", nodeName="n1"))
     cluster.round()
@@ -505,14 +559,12 @@ def test_what_the_plan_sees_of_a_pod() -> None:
         "status": "False",
         "reason": "Unschedulable",
         "message": "0/1 nodes",
-        "lastTransitionTime": "2026-03-01T11:00:00Z",
     }
     view = spot_view(made | {"status": {"conditions": [scheduled]}})
     assert view is not None
     assert (view.cards, view.gates, view.node) == (1, (SPOT_GATE,), None)
     assert view.needs.selector == {("a", "b")}
     assert view.unschedulable == "0/1 nodes"
-    assert view.unschedulable_since == parse_time("2026-03-01T11:00:00Z")
     assert (view.lost, view.deleting) == (None, False)
     assert (view.grace_s, view.gone_by) == (30, None)
     made["spec"]["terminationGracePeriodSeconds"] = 86400

@@ -21,7 +21,7 @@ from mizar_core.planning.spot.actions import (
     SpotAction,
     SpotPlan,
 )
-from mizar_core.planning.spot.snapshot import GRACE_S, STUCK_AFTER, SpotSnapshot, SpotView
+from mizar_core.planning.spot.snapshot import GRACE_S, SpotSnapshot, SpotView
 from mizar_core.planning.spot.statuses import write_lent, write_quotas
 from mizar_core.planning.spot.turns import Room, is_impatient, take_turns
 from mizar_core.planning.spot.waiting import waiting_events
@@ -149,8 +149,7 @@ def _borrowing(
 
 def _due(snapshot: SpotSnapshot, now: datetime, *, retries: bool) -> datetime | None:
     """The next moment at which time alone changes the plan."""
-    stuck = (spot.stuck_since() for spot in snapshot.spots)
-    times = [since + STUCK_AFTER for since in stuck if since is not None]
+    times = [at for one in snapshot.spots if (at := one.lapses_at()) is not None]
     if retries:
         times.append(now + RETRY_AFTER)
     return min((time for time in times if time > now), default=None)

@@ -32,9 +32,10 @@ class SpotView:
     """A spot pod that has not ended.
 
     `cards`: how many it asks for. `gates`: its scheduling gates. `unschedulable`: the scheduler's
-    message, if it found no node, and since when. `lost`: why it lost its cards, by the node agent's
-    condition; None while it has not. `grace_s`: its own, in seconds. `gone_by`: until when it may
-    go on once it is being deleted.
+    message, if it found no node. `stuck_since`: since when it has been stuck, as far as the
+    operator saw it. `lost`: why it lost its cards, by the node agent's condition; None while it has
+    not. `grace_s`: its own, in seconds. `gone_by`: until when it may go on once it is being
+    deleted.
     """
 
     namespace: str
@@ -46,7 +47,7 @@ class SpotView:
     gates: tuple[str, ...] = ()
     needs: Needs = NO_NEEDS
     unschedulable: str | None = None
-    unschedulable_since: datetime | None = None
+    stuck_since: datetime | None = None
     lost: SpotEvictionReason | None = None
     deleting: bool = False
     grace_s: int = GRACE_S
@@ -86,18 +87,23 @@ class SpotView:
         """Whether it is being deleted and keeps its cards for longer than others may."""
         return self.deleting and self.gone_by is not None and self.gone_by - now > LINGERS_AFTER
 
-    def stuck_since(self) -> datetime | None:
-        """Since when the scheduler has found no node for another reason than its cards; None if
-        that is not so."""
-        if not self.promised or lacks_cards(self.unschedulable, SPOT_RESOURCE):
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the scheduler finds no node for it for another reason than its cards."""
+        refused = self.promised and self.unschedulable is not None
+        return refused and not lacks_cards(self.unschedulable, SPOT_RESOURCE)
+
+    def lapses_at(self) -> datetime | None:
+        """When its promise stops counting if it is still stuck then; None if it is not stuck."""
+        if not self.is_stuck or self.stuck_since is None:
             return None
-        return self.unschedulable_since
+        return self.stuck_since + STUCK_AFTER
 
     def has_lapsed(self, now: datetime) -> bool:
         """Whether the scheduler has refused it for another reason for so long that its promise does
         not count any more. If it gets a node after all, what it has counts again."""
-        since = self.stuck_since()
-        return since is not None and now - since >= STUCK_AFTER
+        lapses_at = self.lapses_at()
+        return lapses_at is not None and lapses_at <= now
 
     def counts(self, now: datetime) -> bool:
         """Whether its cards count against its quota."""
