@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError, NotFound
 from mizar_kube.kinds import NODE, Ref
@@ -22,11 +25,15 @@ from mizar_nodeagent.container.dev_root import check_dev_root
 from mizar_nodeagent.errors import ConfigRefused, OverridesRefused
 from mizar_nodeagent.files import write_atomically
 from mizar_nodeagent.overrides.model import Overrides, applied
+from mizar_nodeagent.read_again import spread
 
 log = get_logger(__name__)
 
 EVERY_S: Final = 5.0
 """Seconds between two looks at the file, which the kubelet renews within a minute or so."""
+LABELS_EVERY_S: Final = 60.0
+"""Seconds between two reads of the node's labels, on average (see `spread`), and the most between
+two tries: at each look, 5,000 agents would read 1,000 nodes a second."""
 KEPT: Final = "overrides.json"
 """File in the state folder with the settings used last, which are used again when the present ones
 cannot be."""
@@ -44,13 +51,59 @@ class Found:
     certain: bool = True
 
 
-class OverrideSource:
-    """`config`: the settings of all nodes. `labels`: asks for the node's labels; raises KubeError.
-    `used` is what the agent runs with, from the first `look` on."""
+class NodeLabels:
+    """The node's labels, read again now and then. `clock` counts seconds; `random` gives numbers in
+    [0, 1)."""
 
-    def __init__(self, config: Config, client: KubeClient) -> None:
-        self._config = config
+    def __init__(
+        self,
+        client: KubeClient,
+        node: str,
+        clock: Callable[[], float] = time.monotonic,
+        random: Callable[[], float] = random.random,
+    ) -> None:
         self._client = client
+        self._ref = Ref(NODE, node)
+        self._clock = clock
+        self._random = random
+        self._retry = Backoff(EVERY_S, LABELS_EVERY_S, random)
+        self._found: Labels | None = None
+        self._due = float("-inf")
+
+    async def now(self) -> Labels | None:
+        """The labels as they were a moment ago; None while the API server does not tell."""
+        if self._clock() >= self._due:
+            await self._read()
+        return self._found
+
+    async def _read(self) -> None:
+        try:
+            self._found = await self._ask()
+        except KubeError as error:
+            log.info("the node's labels are not known now", error=error)
+            self._found, wait = None, self._retry.next()
+        else:
+            self._retry.reset()
+            wait = spread(LABELS_EVERY_S, self._random)
+        self._due = self._clock() + wait
+
+    async def _ask(self) -> Labels:
+        try:
+            node = await self._client.get(self._ref, cached=self._found is not None)
+        except NotFound:
+            return {}
+        return dict(node.get("metadata", {}).get("labels") or {})
+
+
+class OverrideSource:
+    """`config`: the settings of all nodes. `labels`: of the node, which are read only where an
+    override names any. `used` is what the agent runs with, from the first `look` on."""
+
+    def __init__(
+        self, config: Config, client: KubeClient, labels: NodeLabels | None = None
+    ) -> None:
+        self._config = config
+        self._labels = labels or NodeLabels(client, config.node_name)
         self._kept = config.state_dir / KEPT
         self.used: Mapping[str, Any] = {}
         self.problem = ""
@@ -88,28 +141,20 @@ class OverrideSource:
         try:
             text = _read(self._config.overrides)
             overrides = Overrides.parse(text)
-            labels = await self._labels() if overrides.by_label else {}
+            labels = await self._labels.now() if overrides.by_label else {}
+            if labels is None:
+                return Found(self._last_good(), certain=False)
             settings = overrides.of(self._config.node_name, labels)
             self._check(settings)
             return Found(settings)
         except (OverridesRefused, ConfigRefused) as error:
             return Found(self._last_good(), problem=str(error))
-        except KubeError as error:
-            log.info("the node's labels are not known now", error=error)
-            return Found(self._last_good(), certain=False)
 
     def _check(self, settings: Mapping[str, Any]) -> None:
         """Raises OverridesRefused, ConfigRefused."""
         changed = applied(self._config, settings)
         if "devRoot" in settings.get("cardAccess", {}):
             check_dev_root(changed.access)
-
-    async def _labels(self) -> Labels:
-        try:
-            node = await self._client.get(Ref(NODE, self._config.node_name))
-        except NotFound:
-            return {}
-        return dict(node.get("metadata", {}).get("labels") or {})
 
     def _last_good(self) -> Mapping[str, Any]:
         """What was used last; nothing where this version of the agent cannot use it."""

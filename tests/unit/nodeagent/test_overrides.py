@@ -15,7 +15,7 @@ from mizar_nodeagent.errors import OverridesRefused
 from mizar_nodeagent.overrides import source as module
 from mizar_nodeagent.overrides.model import Overrides, applied
 from mizar_nodeagent.overrides.report import OverrideReporter
-from mizar_nodeagent.overrides.source import KEPT, OverrideSource
+from mizar_nodeagent.overrides.source import KEPT, LABELS_EVERY_S, NodeLabels, OverrideSource
 from support.waiting import until
 
 BASE = read(Config, ["--node-name=n", "--card-access.strategy=Mounts", "--card-access.gds"])
@@ -95,9 +95,12 @@ class World:
         self.state = folder
         self.labels: Mapping[str, str] | Exception = {}
         self.applied: list[Any] = []
+        self.now = 0.0
+        self.reads: list[bool] = []  # of the labels: whether the API server's copy will do
         self.config = BASE.model_copy(update={"overrides": self.file, "state_dir": folder})
 
-    async def get(self, ref: object) -> Any:
+    async def get(self, ref: object, *, cached: bool = False) -> Any:
+        self.reads.append(cached)
         if isinstance(self.labels, Exception):
             raise self.labels
         return {"metadata": {"labels": self.labels}}
@@ -106,7 +109,9 @@ class World:
         self.applied.append(body["status"]["conditions"][0])
 
     def source(self, **changes: Any) -> OverrideSource:
-        return OverrideSource(self.config.model_copy(update=changes), self)  # type: ignore[arg-type]
+        labels = NodeLabels(self, "n", lambda: self.now, lambda: 0.5)  # type: ignore[arg-type]
+        config = self.config.model_copy(update=changes)
+        return OverrideSource(config, self, labels)  # type: ignore[arg-type]
 
     async def strategy(self) -> str:
         """The strategy of an agent that starts now."""
@@ -204,6 +209,53 @@ class TestFollow:
         await until(lambda: not source.problem)
         assert not changed.is_set()
         following.cancel()
+
+
+class TestLabels:
+    """Every agent of a cluster does this: none may ask at each of its looks at the file."""
+
+    @pytest.fixture(autouse=True)
+    def by_label(self, world: World) -> None:
+        world.file.write_text(own("{cardAccess: {strategy: CDI}}", "nodeSelector: {a: b}"))
+
+    async def look(self, world: World, source: OverrideSource, seconds: float) -> int:
+        """How often the labels are read by looks in so many seconds, which then find the node's own
+        settings; minus as often where they find none."""
+        before, end = len(world.reads), world.now + seconds
+        while world.now < end:
+            world.now += module.EVERY_S
+            found = await source.look()
+        count = len(world.reads) - before
+        return count if found.settings else -count
+
+    async def test_are_read_once_a_minute(self, world: World) -> None:
+        world.labels = {"a": "b"}
+        source = world.source()
+        await source.start()
+        assert world.reads == [False]
+        assert await self.look(world, source, LABELS_EVERY_S - module.EVERY_S) == 0
+        world.labels = {}
+        assert await self.look(world, source, module.EVERY_S) == -1
+        assert world.reads == [False, True]
+        assert await self.look(world, source, 10 * LABELS_EVERY_S) == -10
+
+    async def test_are_asked_for_less_and_less_while_nobody_answers(self, world: World) -> None:
+        world.labels = {"a": "b"}
+        source = world.source()
+        await source.start()
+        world.labels = Unavailable("away")
+        assert await self.look(world, source, LABELS_EVERY_S) == 1
+        assert not (await source.look()).certain
+        assert await self.look(world, source, 10 * LABELS_EVERY_S) <= 20
+        world.labels = {"a": "c"}
+        assert await self.look(world, source, LABELS_EVERY_S) == -1
+        assert (await source.look()).certain
+
+    async def test_are_read_only_where_an_override_names_any(self, world: World) -> None:
+        world.file.write_text(CDI)
+        source = world.source()
+        await source.start()
+        assert await self.look(world, source, LABELS_EVERY_S) == 0 and not world.reads
 
 
 class TestReport:
