@@ -106,7 +106,8 @@ class ShadowStatusWriter:
             known = None
         if known is not None and key not in self._outdated:
             return known
-        found = await self._client.get(Ref(SHADOW_POD, key[1], key[0]))
+        ref = Ref(SHADOW_POD, key[1], key[0])
+        found = await self._client.get(ref, cached=known is not None)
         self._outdated.discard(key)
         uid = str(found["metadata"]["uid"])
         status = ShadowPodStatus.from_dict(found.get("status") or {})

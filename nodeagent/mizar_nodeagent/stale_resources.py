@@ -50,7 +50,7 @@ class StaleResources:
 
     async def remove(self) -> None:
         """Remove from the node the resources that no plugin serves any more. Raises KubeError."""
-        status = (await self._client.get(self._ref)).get("status") or {}
+        status = (await self._client.get(self._ref, cached=True)).get("status") or {}
         gone = stale(status, self._served())
         if not gone:
             return

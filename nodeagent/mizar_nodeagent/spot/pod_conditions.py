@@ -89,7 +89,7 @@ class PodConditionWriter:
         """Read the pod if that is due, and forget the last write if the pod lacks its condition."""
         if pod not in self._outdated:
             return
-        found = await self._client.get(Ref(POD, pod.name, pod.namespace))
+        found = await self._client.get(Ref(POD, pod.name, pod.namespace), cached=True)
         self._outdated.discard(pod)
         written = self._written.get(pod)
         if written is not None and not _has(found, written):

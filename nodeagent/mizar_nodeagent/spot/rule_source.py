@@ -96,7 +96,7 @@ class RuleSource:
 
     async def _read_labels(self) -> bool:
         try:
-            node = await self._client.get(self._ref)
+            node = await self._client.get(self._ref, cached=True)
         except KubeError as error:
             log.info("the node's labels cannot be read", error=error)
             return False

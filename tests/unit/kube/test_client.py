@@ -178,6 +178,14 @@ async def test_lists_all_pages_and_names_the_items() -> None:
     assert [one.query for one in api.asked] == [wanted, wanted | {"continue": "next"}]
 
 
+async def test_a_read_that_may_be_of_a_moment_ago_asks_for_any_version() -> None:
+    api = FakeApi(others=lambda asked: Answer({"metadata": {}}))
+    async with serving(api) as client:
+        await client.get(Ref(POD, "a", "ns"))
+        await client.get(Ref(POD, "a", "ns"), cached=True)
+    assert [asked.query for asked in api.asked] == [{}, {"resourceVersion": "0"}]
+
+
 async def test_watch_gives_whole_lines_only() -> None:
     two = b'{"type":"MODIFIED","object":{"metadata":{"name":"b"}}}\n{"type":"DEL'
     steps = (event("ADDED", pod("a", 2)), two)

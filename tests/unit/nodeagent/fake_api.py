@@ -63,6 +63,7 @@ class FakeApi:
         self.node: Object = {"status": {"capacity": {}, "allocatable": {}}}
         self.events: list[Object] = []
         self.asked: list[str] = []  # paths of all calls, also of those that failed
+        self.from_copy: list[str] = []  # of reads that an API server answers without asking etcd
         self.writes: list[tuple[str, Any]] = []
         self.down = False
         self.conflicts = 0  # so many writes of ShadowPods are refused with 409
@@ -137,6 +138,8 @@ class FakeApi:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append(request.path)
+        if "watch" not in request.query and request.query.get("resourceVersion") == "0":
+            self.from_copy.append(request.path)
         if self.down or (self.read_only and request.method != "GET"):
             return web.json_response({"message": "down"}, status=503)
         path = request.path.removesuffix("/status").split("/")

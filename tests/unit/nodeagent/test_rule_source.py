@@ -54,8 +54,8 @@ class Api:
         while True:
             yield WatchEvent("MODIFIED", self._object(await self._told.get()))
 
-    async def get(self, ref: Ref) -> Object:
-        assert ref.name == "node-1"
+    async def get(self, ref: Ref, *, cached: bool = False) -> Object:
+        assert ref.name == "node-1" and cached
         self.asked.append(asyncio.get_running_loop().time())
         if self.down:
             raise Unavailable("no answer", status=503)

@@ -98,6 +98,7 @@ async def test_a_pod_is_read_now_and_then_and_not_written_while_it_is_right() ->
         for turn in (1, 2, 3):
             await world.read_at(turn * READ_AGAIN_S)
         assert len(world.api.asked) == 4 and len(world.api.writes) == 1
+        assert len(world.api.from_copy) == 3, "etcd is not asked for what is nearly always right"
 
     await world.run(act)
 

@@ -196,6 +196,8 @@ async def test_a_status_is_read_now_and_then_and_not_written_while_it_is_right()
             for _ in range(3):
                 await world.let_write(statuses, used)
             assert (world.reads, world.writes) == (reads + 1, 1)
+        of_it = [path for path in world.api.from_copy if path.endswith(f"/{SHADOW[1]}")]
+        assert len(of_it) == 2, "of a large cluster, etcd would be asked 130 times a second"
 
 
 async def test_the_nodes_figures_are_written_once() -> None:
