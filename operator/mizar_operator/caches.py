@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from typing import TypeVar
 
 from mizar_core.names import LABEL_SHADOW_POD, LABEL_SHARE_POD, LABEL_SPOT_POD, tenant_of
-from mizar_core.planning.snapshot import NodeView, PendingView
+from mizar_core.planning.node_fit import Needs
+from mizar_core.planning.snapshot import NodeView, PendingView, PodView
 from mizar_core.planning.spot import SpotView
 from mizar_kube.client import KubeClient
 from mizar_kube.informer import Copy, Informer, Timing, Watched
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from mizar_operator import object_views, pod_views
 from mizar_operator.kopf_store import KopfStore, Pace
+from mizar_operator.node_needs import needs_of
 from mizar_operator.pod_views import HolderPod, SharePod
 from mizar_operator.spot.pod_view import spot_view
 
@@ -70,6 +73,7 @@ class Caches:
         self.nodes: Informer[NodeView] = Informer(
             client, Watched(NODE), object_views.node_view, timing
         )
+        self._asked: dict[str, Needs] = {}
 
     def __iter__(self) -> Iterator[Copy]:
         yield from (
@@ -121,6 +125,22 @@ class Caches:
         """The keys under which the namespace's shadow pods are planned."""
         found = (one for one in self.shadows.values() if one.namespace == namespace)
         return {self.key_of_pool(one.pool) for one in found}
+
+    def note_created(self, made: Object, wanted: Object) -> None:
+        """Keep a shadow pod's pod that was created now; and what was wanted of its node, where
+        admission has added constraints, such as the node selector of its namespace. That is
+        forgotten when the operator ends: it then costs one shadow pod that gets no node, and is
+        made anew."""
+        self.holders.observe(made)
+        if needs_of(made) != (asked := needs_of(wanted)):
+            there = {one.view.uid for one in self.holders.values()}
+            self._asked = {uid: one for uid, one in self._asked.items() if uid in there}
+            self._asked[made["metadata"]["uid"]] = asked
+
+    def with_asked(self, pod: PodView) -> PodView:
+        """The pod, with what was wanted of its node where that is known to differ."""
+        asked = self._asked.get(pod.uid)
+        return pod if asked is None else replace(pod, asked=asked)
 
     def has_node(self, name: str) -> bool:
         """Whether there is a node of that name, readable or not."""

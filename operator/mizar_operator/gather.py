@@ -171,7 +171,7 @@ class Gatherer:
         return replace(
             shadow,
             resource=resource,
-            pod=holder.view if holder else None,
+            pod=self._caches.with_asked(holder.view) if holder else None,
             contested=memory.contested.is_waiting(shadow.uid, self._clock()),
         )
 

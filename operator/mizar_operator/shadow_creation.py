@@ -40,7 +40,7 @@ class ShadowCreator:
         """Create the pod of a ShadowPod."""
         pool, quota = index.pools[shadow.pool], index.quotas[shadow.quota_key]
         wanted = manifests.pod(shadow, pool, quota, self._pod_settings, needs)
-        self._caches.holders.observe(await self._create_or_get(wanted, POD))
+        self._caches.note_created(await self._create_or_get(wanted, POD), wanted)
 
     async def _create_or_get(self, wanted: Object, kind: Kind) -> Object:
         """The object as created now, or by an earlier try of the operator."""

@@ -425,6 +425,78 @@ def test_eviction_is_a_loss(tenant: Tenant) -> None:
     assert replacement["metadata"]["name"] != name
 
 
+def adding(tenant: Tenant, name: str, path: str, value: str) -> list[Object]:
+    """What changes all pods with whole cards of the tenant's namespace, as policies do that
+    administrators have. `value`: what is added at the path, in CEL."""
+    meta = {"name": f"{tenant.name}-{name}"}
+    api = "admissionregistration.k8s.io/v1"
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
+    here = {"matchLabels": {"kubernetes.io/metadata.name": tenant.name}}
+    patch = f'[JSONPatch{{op: "add", path: "{path}", value: {value}}}]'
+    policy = {
+        "failurePolicy": "Fail",
+        "reinvocationPolicy": "Never",
+        "matchConstraints": {
+            "namespaceSelector": here,
+            "resourceRules": [{**pods, "operations": ["CREATE"]}],
+        },
+        "matchConditions": [
+            {
+                "name": "cards",
+                "expression": "object.spec.containers.exists(c, has(c.resources.limits) && "
+                "'nvidia.com/gpu' in c.resources.limits)",
+            }
+        ],
+        "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}],
+    }
+    return [
+        {"apiVersion": api, "kind": "MutatingAdmissionPolicy", "metadata": meta, "spec": policy},
+        {
+            "apiVersion": api,
+            "kind": "MutatingAdmissionPolicyBinding",
+            "metadata": meta,
+            "spec": {"policyName": meta["name"]},
+        },
+    ]
+
+
+@pytest.fixture
+def elsewhere(tenant: Tenant) -> Iterator[None]:
+    """Pods with whole cards of the tenant get a node selector that no node has, as by a namespace's
+    default."""
+    found = adding(tenant, "selector", "/spec/nodeSelector", "{'team': 'elsewhere'}")
+    tenant.kube.apply(objects.namespace(tenant.name), *found)
+    tenant.kube.wait_namespaces(tenant.name)
+    pod = objects.whole_card_pod(tenant.name, "probe")
+    try:
+        wait_for("the policy to be on", lambda: "elsewhere" in dry_run(tenant.kube, pod))
+        yield
+    finally:
+        for one in found:
+            tenant.kube.delete(one["kind"].lower(), one["metadata"]["name"])
+
+
+def dry_run(kube: Kube, pod: Object) -> str:
+    body = json.dumps(pod)
+    return kube.run("create", "--dry-run=server", "--output=json", "--filename=-", input=body)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("least", [0, 1])
+def test_what_admission_adds_to_shadow_pods_is_no_reason_to_make_them_anew(
+    tenant: Tenant, least: int
+) -> None:
+    """Neither for a pod that waits nor to keep one warm: the next one would get it as well."""
+    tenant.quota(least, 1)
+    if not least:
+        tenant.share("one")
+        assert "elsewhere" not in tenant.wait_event("one", "NoNodeFits")
+    (shadow,) = tenant.shadows(1, "Pending")
+    time.sleep(10)
+    (same,) = tenant.shadows(1, "Pending")
+    assert same["metadata"]["name"] == shadow["metadata"]["name"]
+
+
 def test_probes_and_metrics(tenant: Tenant, operator: OperatorProcess) -> None:
     tenant.quota(1, 1)
     tenant.shadows()

@@ -143,13 +143,14 @@ class FeasibleNodes:
             self._covers[key] = not self._open(pool, other) & ~self._open(pool, needs)
         return self._covers[key]
 
-    def accepts_blocked(self, pool: str, needs: Needs) -> Accepts:
+    def accepts_blocked(self, pool: str, needs: Needs, own: Needs) -> Accepts:
         """Tells whether a share pod may as well wait for a shadow pod with these needs that gets no
-        node: a new one for it could go nowhere else."""
+        node: a new one for it could go nowhere else. `own`: its needs without those that admission
+        adds to every shadow pod."""
         return Accepts(
             lambda share: (
                 self.serves(pool, needs, share)
-                and self.covers(pool, needs, self.needs_for(pool, share))
+                and self.covers(pool, own, self.needs_for(pool, share))
             ),
             self._pins_served(pool, needs),
         )

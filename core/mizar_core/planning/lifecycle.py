@@ -108,4 +108,4 @@ def _is_outdated(draft: Draft, shadow: ShadowView) -> bool:
     pod = shadow.pod
     if pod is None or pod.unschedulable is None:
         return False
-    return not has_models_of(pod.needs, draft.feasible_nodes.of_pool(shadow.pool))
+    return not has_models_of(pod.own_needs, draft.feasible_nodes.of_pool(shadow.pool))

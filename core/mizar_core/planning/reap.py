@@ -155,7 +155,7 @@ def _is_misplaced(draft: Draft, shadow: ShadowView) -> bool:
     if pod is None or shadow.unschedulable is None:
         return False
     feasible = draft.feasible_nodes
-    return not feasible.covers(shadow.pool, pod.needs, feasible.of_pool(shadow.pool))
+    return not feasible.covers(shadow.pool, pod.own_needs, feasible.of_pool(shadow.pool))
 
 
 def _shape(shadow: ShadowView) -> tuple[Key, int]:

@@ -226,10 +226,12 @@ def _onto_shadows(
 
 
 def _to_shadow(draft: Draft, shadow: ShadowView) -> Accepts:
-    needs = shadow.pod.needs if shadow.pod else draft.feasible_nodes.of_pool(shadow.pool)
+    pod, feasible = shadow.pod, draft.feasible_nodes
+    if pod is None:
+        return feasible.accepts(shadow.pool, feasible.of_pool(shadow.pool))
     if shadow.unschedulable is not None:
-        return draft.feasible_nodes.accepts_blocked(shadow.pool, needs)
-    return draft.feasible_nodes.accepts(shadow.pool, needs)
+        return feasible.accepts_blocked(shadow.pool, pod.needs, pod.own_needs)
+    return feasible.accepts(shadow.pool, pod.needs)
 
 
 def _unplaced(draft: Draft, resource: str, *, blocked: bool) -> list[ShadowView]:

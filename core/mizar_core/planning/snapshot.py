@@ -42,9 +42,10 @@ class PodView:
 
     `drain_asked`: when the operator asked for a drain. `in_use`: whether it is marked as in use.
     `unschedulable`: the scheduler's message, if it found no node. `needs`: its constraints on the
-    node. `carve`: the annotation; None if it is not known. `priority`: as Kubernetes has
-    it. `overdue_at`: when a pod that is being deleted should long be gone, as Kubernetes' own quota
-    reckons: its grace period after the time at which it was to end.
+    node. `asked`: those that the operator gave it, where admission has added others; None where it
+    has not, as far as is known. `carve`: the annotation; None if it is not known. `priority`: as
+    Kubernetes has it. `overdue_at`: when a pod that is being deleted should long be gone, as
+    Kubernetes' own quota reckons: its grace period after the time at which it was to end.
     """
 
     uid: str = ""
@@ -56,9 +57,16 @@ class PodView:
     in_use: bool = False
     unschedulable: str | None = None
     needs: Needs = NO_NEEDS
+    asked: Needs | None = None
     carve: str | None = None
     priority: int = 0
     overdue_at: datetime | None = None
+
+    @property
+    def own_needs(self) -> Needs:
+        """Its constraints without those that admission has added, and would add to another pod in
+        its place as well."""
+        return self.needs if self.asked is None else self.asked
 
     @property
     def ended(self) -> bool:

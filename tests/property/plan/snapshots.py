@@ -13,6 +13,7 @@ from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import shadow_name
 from mizar_core.planning.node_fit import (
     HOSTNAME,
+    NO_NEEDS,
     AntiAffinity,
     Needs,
     Requirement,
@@ -41,6 +42,7 @@ RESOURCES = tuple(f"team-a.mizar.share/gpu.{size}" for size in SIZES)
 TAINTS = (Taint("team", "a", "NoSchedule"), Taint("nvidia.com/gpu", "", "NoSchedule"))
 OUTAGES = frozenset({Toleration("node.kubernetes.io/unreachable", "Exists", "", "NoExecute")})
 APART = AntiAffinity("web", HOSTNAME)
+WEST = Needs(frozenset({("zone", "west")}))
 TRIED = (
     *(f"carry/uid-owner/{resource}" for resource in RESOURCES),
     "room/uid-whole-0",
@@ -196,7 +198,9 @@ def pods(draw: st.DrawFn, nodes: list[str]) -> PodView | None:
     deleting = draw(st.integers(0, 7)) == 0
     if kind in ("unbound", "stuck"):
         message = "0/2 nodes: 2 Insufficient nvidia.com/gpu" if kind == "stuck" else None
-        return PodView(unschedulable=message, deleting=deleting)
+        # Admission may have added to what was asked.
+        needs, asked = draw(st.sampled_from([(NO_NEEDS, None), (WEST, None), (WEST, NO_NEEDS)]))
+        return PodView(unschedulable=message, deleting=deleting, needs=needs, asked=asked)
     return PodView(
         uid="uid-pod",
         carve=draw(st.sampled_from([None, "", *CARVES])),

@@ -69,7 +69,7 @@ def test_what_serves_needs_that_name_nodes_has_one_of_their_pins(
     shadows: tuple[ShadowView, ...] = (there,) if occupied else ()
     feasible = FeasibleNodes({"pool": pool()}, some, shadows)
     for one in (placed, feasible.needs_for("pool", placed), feasible.needs_for("pool", asked)):
-        for accepts in (feasible.accepts("pool", one), feasible.accepts_blocked("pool", one)):
+        for accepts in (feasible.accepts("pool", one), feasible.accepts_blocked("pool", one, one)):
             if asked.pins and accepts(asked):
                 assert _meet(accepts.pins, asked)
 

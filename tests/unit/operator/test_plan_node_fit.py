@@ -32,6 +32,7 @@ TEAM_A = Taint("team", "a", "NoSchedule")
 FOR_A = Toleration("team", "Equal", "a", "NoSchedule")
 GPU = "team-a.mizar.share/gpu.2"
 UNREACHABLE = Toleration("node.kubernetes.io/unreachable", "Exists", "", "NoExecute")
+QUOTA_WARM = quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}])
 APART = frozenset({AntiAffinity("web", HOSTNAME)})
 A100 = Requirement("nvidia.com/gpu.product", "In", ("A100",))
 
@@ -199,6 +200,28 @@ def test_who_may_go_nowhere_else_waits_for_the_same_one() -> None:
     assert not actions(CreateShadow, small(nodes=EVERYWHERE, **parts))
     only_west = small(nodes=(node("n1", zone="west"),), **(parts | {"shares": (waiting("p"),)}))
     assert not actions(CreateShadow, only_west)
+
+
+def test_what_admission_adds_to_every_shadow_pod_is_no_reason_for_another() -> None:
+    """A namespace may have a node selector of its own, which the next shadow pod would get too."""
+    stuck = shadow(pod=PodView(unschedulable=FULL, needs=Needs(WEST), asked=NO_NEEDS))
+    waits = small(nodes=EVERYWHERE, shadows=(stuck,), shares=(waiting("p"),))
+    kept = small(nodes=EVERYWHERE, shadows=(stuck,), quotas=(QUOTA_WARM,))
+    for snapshot in (waits, kept):
+        assert not actions(CreateShadow, snapshot)
+        assert not actions(DeleteShadow, snapshot)
+    (event,) = (one for one in actions(EmitEvent, waits) if one.kind == "Pod")
+    assert FULL in event.message
+
+
+def test_models_that_admission_takes_out_are_no_reason_for_another() -> None:
+    terms = (Term((Requirement("nvidia.com/gpu.product", "In", ("A100",)),)),)
+    pod = PodView(unschedulable=FULL, needs=NO_NEEDS, asked=Needs(terms=terms))
+    models = pool(cardModels=["A100"])
+    parts = {"pools": (models,), "nodes": (), "shares": (waiting("p"),)}
+    assert not actions(DeleteShadow, small(**parts, shadows=(shadow(pod=pod),)))
+    forgotten = shadow(pod=replace(pod, asked=None))
+    assert actions(DeleteShadow, small(**parts, shadows=(forgotten,)))
 
 
 def test_a_corrected_node_selector_reaches_who_waits() -> None:
