@@ -76,13 +76,24 @@ def holder_view(obj: Object) -> HolderPod | None:
             deleting="deletionTimestamp" in meta,
             drain_asked=time_or_none(notes.get(ANNOTATION_DRAIN)),
             in_use=(meta.get("labels") or {}).get(LABEL_IN_USE) == "true",
-            unschedulable=unschedulable_message(scheduled),
+            unschedulable=_gated(spec) or unschedulable_message(scheduled),
             needs=needs_of(obj),
             # Many pods have the same text: it is kept once, and compared by its address.
             carve=sys.intern(notes.get(ANNOTATION_CARVE, "")),
             priority=int(spec.get("priority") or 0),
             overdue_at=_overdue_at(meta),
         ),
+    )
+
+
+def _gated(spec: Json) -> str | None:
+    """Why the scheduler does not look for a node yet: somebody's scheduling gates; None without."""
+    gates = ", ".join(str(one["name"]) for one in spec.get("schedulingGates") or ())
+    if not gates:
+        return None
+    return (
+        f"the scheduling gate {gates} holds it back: have the webhook that adds it leave out pods "
+        f"with the label {LABEL_SHADOW_POD}"
     )
 
 

@@ -481,6 +481,10 @@ BEYOND: dict[str, tuple[Change, str]] = {
         "gets no rights on its node",
     ),
     "a node": (lambda pod: pod["spec"].update(nodeName="n"), "which the scheduler chooses"),
+    "a gate": (
+        lambda pod: pod["spec"].update(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]),
+        "by the scheduling gate kueue.x-k8s.io/admission: have that webhook leave out",
+    ),
     "another scheduler": (
         lambda pod: pod["spec"].update(schedulerName="hami-scheduler"),
         "a webhook handed it to hami-scheduler: have that webhook leave out pods with",

@@ -84,6 +84,19 @@ def test_what_the_scheduler_says() -> None:
     assert pod.demands[0][1].unschedulable == "0/1 nodes"
 
 
+def test_a_shadow_pod_that_a_gate_holds_back_says_so() -> None:
+    """The scheduler does not look at it, and says nothing of it."""
+    gated = _share(
+        spec={"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]},
+        meta={"labels": {"mizar.share/shadow-pod": "true"}},
+        status={"conditions": [{"type": "PodScheduled", "status": "False"}]},
+    )
+    pod = pod_view(gated)
+    assert isinstance(pod, HolderPod)
+    assert pod.view.unschedulable is not None
+    assert pod.view.unschedulable.startswith("the scheduling gate kueue.x-k8s.io/admission holds")
+
+
 def _whole(message: str, **meta: Any) -> dict[str, Any]:
     condition = {
         "type": "PodScheduled",
