@@ -96,3 +96,10 @@ def error_from_status(
     kind = _BY_REASON.get(reason) or _BY_STATUS.get(status, default)
     message = str(body.get("message") or f"HTTP {status}")
     return kind(f"{asked}: {message}", status=status, reason=reason, retry_after=retry_after)
+
+
+def is_refusal(error: KubeError) -> bool:
+    """Whether the API server will refuse the same again until something is changed: a
+    ResourceQuota, a policy, a RuntimeClass or a webhook, also one that fails (which is an internal
+    error)."""
+    return isinstance(error, BadRequest | Forbidden | Invalid) or "calling webhook" in str(error)

@@ -13,6 +13,7 @@ from mizar_core.model_base import format_time
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
+    EventReason,
 )
 from mizar_core.planning.actions import (
     Action,
@@ -33,13 +34,7 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import (
-    BadRequest,
-    Forbidden,
-    Invalid,
-    KubeError,
-    Unavailable,
-)
+from mizar_kube.errors import KubeError, Unavailable, is_refusal
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
@@ -63,6 +58,7 @@ TERMINATING = "because it is being terminated"
 gone in a moment."""
 
 CREATIONS = CreateShadow | CreatePod
+CHANGES = Drain | CancelDrain | SetInUse | Recarve
 
 KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_QUOTA}
 
@@ -78,17 +74,17 @@ class Result:
     `used`: UIDs of shadow pods that turned out to be in use. `refused`: the API server's message
     about shadow pods and default quotas that it refuses, by quota and devices. `names_taken`:
     shadow pods that were not created because another client's object has the name. `unanswered`:
-    (quota, devices, sequence) of shadow pods whose creation got no answer. `announced`: the posted
-    events.
-    `postponed`: whether statuses were left to the next plan. `done`: the actions that the API
-    server carried out; `failed`: those that it refused, or that were given up because a pod uses
-    the shadow pod."""
+    (quota, devices, sequence) of shadow pods whose creation got no answer. `unchangeable`: shadow
+    pods that the API server refuses to change. `announced`: the posted events. `postponed`: whether
+    statuses were left to the next plan. `done`: the actions that the API server carried out;
+    `failed`: those that it refused, or that were given up because a pod uses the shadow pod."""
 
     errors: list[Exception] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     refused: dict[tuple[Key, int], str] = field(default_factory=dict)
     names_taken: set[Key] = field(default_factory=set)
     unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
+    unchangeable: set[Key] = field(default_factory=set)
     announced: list[EmitEvent] = field(default_factory=list)
     postponed: bool = False
     done: list[Action] = field(default_factory=list)
@@ -135,7 +131,9 @@ class Applier:
                 *(self._one(index, one, result, has_news) for one in todo)
             )
             for one, good in zip(todo, outcomes, strict=True):
-                if not good:
+                if isinstance(one, CHANGES) and one.shadow in result.unchangeable:
+                    voided.note_refused_change(one.shadow)
+                elif not good:
                     voided.note_failure(one, planned_anew=_is_known(index, one, result))
             if result.used:
                 # The pool's status assumes that the deletions succeeded; a new plan follows at
@@ -165,6 +163,8 @@ class Applier:
         except KubeError as error:
             if TERMINATING not in str(error):
                 _report(index, action, error, result)
+            if isinstance(action, CHANGES) and action.shadow in result.unchangeable:
+                self._tell_unchangeable(index.shadows[action.shadow], error)
             return False
         except Exception as error:
             # An unexpected error about one object must not hold up the others.
@@ -251,15 +251,25 @@ class Applier:
             warning=event.type == "Warning",
         )
 
+    def _tell_unchangeable(self, shadow: ShadowView, error: KubeError) -> None:
+        self._events.emit(
+            Regarding(SHADOW_POD, shadow.name, shadow.namespace, shadow.uid),
+            EventReason.SHADOW_REFUSED,
+            f"the API server refuses to change the shadow pod: {error}",
+            warning=True,
+        )
+
 
 def _report(index: SnapshotIndex, action: Action, error: KubeError, result: Result) -> None:
     log.warning("an action failed", action=type(action).__name__, error=error)
     if isinstance(action, CREATIONS) and isinstance(error, NameTaken):
         result.names_taken.add(action.shadow)
-    elif isinstance(action, CreateQuota | CreateShadow | CreatePod) and _is_refusal(error):
+    elif isinstance(action, CreateQuota | CreateShadow | CreatePod) and is_refusal(error):
         result.refused[index.quota_and_devices(action)] = str(error)
     else:
         result.errors.append(error)
+    if isinstance(action, CHANGES) and is_refusal(error):
+        result.unchangeable.add(action.shadow)
     if isinstance(action, CreateShadow) and isinstance(error, Unavailable):
         result.unanswered.add((*index.quota_and_devices(action), action.sequence))
 
@@ -269,9 +279,3 @@ def _is_known(index: SnapshotIndex, action: Action, result: Result) -> bool:
     return isinstance(action, CREATIONS) and (
         action.shadow in result.names_taken or index.quota_and_devices(action) in result.refused
     )
-
-
-def _is_refusal(error: KubeError) -> bool:
-    """Whether the API server will refuse again until something is changed: a ResourceQuota, a
-    RuntimeClass, a policy or a webhook (whose failure is an internal error)."""
-    return isinstance(error, BadRequest | Forbidden | Invalid) or "calling webhook" in str(error)

@@ -11,7 +11,7 @@ from typing import Final
 from mizar_core.names import BUDGET_NAME, FIELD_MANAGER_OPERATOR
 from mizar_core.planning.snapshot import Snapshot
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, NotFound
+from mizar_kube.errors import AlreadyExists, KubeError, NotFound, is_refusal
 from mizar_kube.informer import Informer, Timing, Watched
 from mizar_kube.kinds import BUDGET, Object, Ref
 from mizar_kube.logs import get_logger
@@ -39,9 +39,9 @@ class DisruptionBudgets:
         self._limit = asyncio.Semaphore(LOOKS_AT_ONCE)
 
     async def ensure(self, namespace: str) -> None:
-        """Create the namespace's budget unless it was seen recently. Where that is forbidden,
-        shadow pods do without: their marks still keep autoscalers away. Raises KubeError when the
-        API server does not answer."""
+        """Create the namespace's budget unless it was seen recently. Where that is refused, shadow
+        pods do without: their marks still keep autoscalers away. Raises KubeError when the API
+        server does not answer."""
         if namespace not in self._there:
             await self._create(namespace)
 
@@ -72,8 +72,10 @@ class DisruptionBudgets:
         try:
             with suppress(AlreadyExists):
                 await self._client.create(budget(namespace), field_manager=FIELD_MANAGER_OPERATOR)
-        except (Forbidden, Invalid) as refused:
-            log.warning("the PodDisruptionBudget is refused", namespace=namespace, error=refused)
+        except KubeError as error:
+            if not is_refusal(error):
+                raise
+            log.warning("the PodDisruptionBudget is refused", namespace=namespace, error=error)
             self._there.discard(namespace)
         else:
             self._there.add(namespace)

@@ -24,7 +24,9 @@ class VoidedActions:
     tenant's failures do not hold up the others.
 
     A failed creation voids less: further creations in the namespace, and what is about the shadow
-    pod. Otherwise a tenant whose shadow pods cannot be created would keep those that it has.
+    pod. Otherwise a tenant whose shadow pods cannot be created would keep those that it has. A
+    change of a shadow pod that is refused, as by a policy that came later, voids what is about it
+    alone: it may be refused for ever, and the tenant's other pods be never told why they wait.
     """
 
     def __init__(self) -> None:
@@ -56,6 +58,10 @@ class VoidedActions:
         self._shadows.add(action.shadow)
         if planned_anew:
             self._reports.add(namespace)
+
+    def note_refused_change(self, shadow: Key) -> None:
+        """Note that the API server refuses to change the shadow pod."""
+        self._shadows.add(shadow)
 
     def note_pools(self) -> None:
         """Note that the statuses of pools assume what did not happen."""

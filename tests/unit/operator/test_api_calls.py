@@ -349,6 +349,7 @@ def test_an_event_on_a_quota_names_its_uid(cluster: Cluster) -> None:
 
 
 FORBIDDEN = Forbidden("not now")
+CHANGED = Conflict("changed")
 CHAOS = RuntimeError("by chance")
 
 
@@ -379,7 +380,7 @@ class TestFailures:
         )
         return result, events.told
 
-    @pytest.mark.parametrize("error", [FORBIDDEN, CHAOS], ids=["told", "unforeseen"])
+    @pytest.mark.parametrize("error", [CHANGED, CHAOS], ids=["told", "unforeseen"])
     def test_the_tenants_own_actions_wait(
         self, cluster: Cluster, calls: Calls, error: Exception
     ) -> None:
@@ -390,8 +391,19 @@ class TestFailures:
         assert "deletionTimestamp" not in cluster.find_pod("two")["metadata"]
 
     def test_whom_to_wait_for_is_not_told_twice(self, cluster: Cluster) -> None:
-        result, _ = self._after(cluster, FORBIDDEN)
+        result, _ = self._after(cluster, CHANGED)
         assert result.announced == [_event(("team-b", "two"), "Normal")]
+
+    def test_a_change_that_is_refused_voids_what_is_about_it_alone(
+        self, cluster: Cluster, calls: Calls
+    ) -> None:
+        result, told = self._after(cluster, FORBIDDEN)
+        assert result.errors == [FORBIDDEN], "it is tried again"
+        (refused, *others) = told
+        assert (refused[0].kind, refused[0].name) == (SHADOW_POD, cluster.known.name)
+        assert refused[2] == f"the API server refuses to change the shadow pod: {FORBIDDEN}"
+        assert [about.namespace for about, *_ in others] == ["team-a", "team-b"]
+        assert [kind for kind, _, _ in calls.of("apply")] == [GPU_QUOTA, GPU_QUOTA, GPU_POOL]
 
     def test_in_a_namespace_that_is_going_nothing_is_wrong(self, cluster: Cluster) -> None:
         going = Forbidden("no new content, because it is being terminated")
@@ -400,7 +412,7 @@ class TestFailures:
         assert [about.namespace for about, *_ in told] == ["team-b"]
 
     def test_a_conflict_is_an_error_and_no_refusal(self, cluster: Cluster) -> None:
-        result, _ = self._after(cluster, Conflict("changed"))
+        result, _ = self._after(cluster, CHANGED)
         (error,) = result.errors
         assert isinstance(error, KubeError)
         assert result.refused == {}

@@ -13,6 +13,7 @@ from mizar_core.planning.snapshot import PodView, ShadowView
 from mizar_kube.client import KubeClient, WatchEvent
 from mizar_kube.errors import (
     AlreadyExists,
+    BadRequest,
     Conflict,
     Forbidden,
     Invalid,
@@ -150,7 +151,15 @@ async def test_a_budget_that_is_there_is_not_made() -> None:
     assert api.calls == ["create"]
 
 
-@pytest.mark.parametrize("answer", [REFUSED, Invalid("a policy")])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        REFUSED,
+        Invalid("a policy"),
+        BadRequest("admission webhook denied the request"),
+        Unavailable("failed calling webhook"),
+    ],
+)
 async def test_a_budget_that_is_refused_is_tried_again(answer: KubeError) -> None:
     """It is tried again when the next shadow pod comes into use, and now and then while one is."""
     api = Api(answer, answer, answer)

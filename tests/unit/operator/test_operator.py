@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mizar_core.names import ANNOTATION_DRAIN
-from mizar_kube.errors import Conflict, Forbidden, Unavailable
+from mizar_kube.errors import Conflict, Forbidden, Invalid, Unavailable
 from mizar_kube.kinds import BUDGET, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import action_log
 from mizar_operator.caches import NO_POOL, follow
@@ -277,6 +277,57 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(
     assert one["spec"]["nodeName"] == "n1"
     operator.round()
     assert _satisfied(model)["status"] == "True"
+
+
+def test_what_admission_adds_to_a_shadow_pod_is_known(
+    model: Model, operator: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until the operator starts anew: it then costs one shadow pod, and not one in each round."""
+    create = model.api.create
+
+    async def adding(obj: Object, **fields: Any) -> Object:
+        if obj["kind"] == "Pod":
+            obj = {**obj, "spec": {**obj["spec"], "nodeSelector": {"team": "elsewhere"}}}
+        return await create(obj, **fields)
+
+    monkeypatch.setattr(model.api, "create", adding)
+    model.add_share("team-a", "one", GPU, 1)
+    names = []
+    for _ in range(6):
+        operator.round()
+        names.append([one["metadata"]["name"] for one in _shadows(model)])
+    assert len(names[0]) == 1
+    assert names == names[:1] * 6
+    operator.restart()
+    for _ in range(6):
+        operator.round()
+    (one,) = _shadows(model)
+    (quota,) = (model.api.find(GPU_QUOTA, "quota", "team-a"),)
+    assert quota is not None
+    assert quota["status"]["nextSequence"] <= 2
+    for seen in operator.caches.holders.values():
+        assert operator.caches.with_asked(seen.view).asked is not None
+    assert one["status"]["phase"] == "Pending"
+
+
+def test_a_change_that_is_refused_silences_no_other_pod(model: Model, operator: Harness) -> None:
+    """By a policy that came when the shadow pod was there: it may be refused for ever."""
+    _ready_shadow(model, operator)
+
+    def refuse(write: Write) -> None:
+        if write[0] == "patch" and write[1].kind == POD:
+            raise Invalid("every pod has a label team")
+
+    model.api.before_write = refuse
+    for name in ("two", "three", "four", "five"):
+        model.add_share("team-a", name, GPU, 1)
+    for _ in range(4):
+        operator.round()
+    told = {(about, reason) for about, reason, _ in operator.events.told}
+    assert ("Pod/five", "QuotaExceeded") in told
+    refused = [note for _, reason, note in operator.events.told if reason == "ShadowRefused"]
+    assert "refuses to change the shadow pod: every pod has a label team" in refused[0]
+    assert _satisfied(model)["reason"] == "QuotaExceeded"
 
 
 def _drained_shadow(model: Model, operator: Harness) -> Object:
