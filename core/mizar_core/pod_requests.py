@@ -49,6 +49,11 @@ class ResourceEntry:
         return self.path[-1]
 
     @property
+    def asks(self) -> bool:
+        """Whether it asks for anything: charts write 0 for none."""
+        return self.amount != "0"
+
+    @property
     def identity(self) -> tuple[str, str, str, str, str]:
         """Equal for an entry before and after an update that left it alone, wherever its container
         has moved."""

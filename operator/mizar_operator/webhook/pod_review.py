@@ -165,11 +165,14 @@ def overcommitted(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
 
 def mixed_resources(requests: Iterable[TranslatedRequest], spec: Spec) -> Iterator[str]:
     """A sentence for each container that requests devices of several resources, or whole cards as
-    well: a container has one set of limits, which comes with the devices of one resource."""
+    well: a container has one set of limits, which comes with the devices of one resource. What it
+    asks 0 of does not count."""
     everything: dict[str, set[str]] = {}
     for entry in resource_entries(spec):
-        everything.setdefault(entry.container, set()).add(entry.key)
-    for name, same in groupby(sorted(requests, key=_container), key=_container):
+        if entry.asks:
+            everything.setdefault(entry.container, set()).add(entry.key)
+    asking = (one for one in requests if one.request.asks)
+    for name, same in groupby(sorted(asking, key=_container), key=_container):
         found = list(same)
         targets = sorted({one.target for one in found})
         if len(targets) > 1:

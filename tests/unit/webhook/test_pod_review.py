@@ -140,6 +140,14 @@ def test_refusals_say_what_to_do(pod: Object, sentence: str) -> None:
     assert decide(pod).refusals == (sentence,)
 
 
+def test_what_a_container_asks_none_of_is_no_other_resource() -> None:
+    """Charts write 0 for what they have a value for and nobody wants."""
+    pod = spec(
+        container({"mizar.share/gpu.2": "1", "mizar.share/gpu.4": "0", "nvidia.com/gpu": "0"})
+    )
+    assert decide(pod).refusals == ()
+
+
 @pytest.mark.parametrize(
     ("key", "instead"),
     [
