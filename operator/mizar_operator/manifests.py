@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from mizar_core.models import GPUPool, GPUQuota, default_quota_spec
@@ -29,14 +30,23 @@ from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.kinds import Object
 from mizar_operator.node_needs import anti_affinity_labels, node_constraints
 
-NO_SIDECAR_LABEL = {"sidecar.istio.io/inject": "false"}
-"""Keeps Istio's sidecar out: nothing talks to a shadow pod, and the chart's policies allow it one
-container only."""
-NO_SIDECAR_ANNOTATION = {"linkerd.io/inject": "disabled"}
-"""Keeps Linkerd's sidecar out, for the same reason."""
-NO_HAMI_LABEL = {"hami.io/webhook": "ignore"}
-"""Keeps HAMi's webhook off: it would hand a pod that asks for whole cards over to its own
-scheduler, which gives it a part of one."""
+LEFT_OUT_LABELS = {
+    # HAMi's webhook would hand a pod that asks for whole cards over to its own scheduler, which
+    # gives it a part of one.
+    "hami.io/webhook": "ignore",
+    "sidecar.istio.io/inject": "false",
+    "kuma.io/sidecar-injection": "disabled",
+    "admission.datadoghq.com/enabled": "false",
+    # What a namespace's default service account may do in AWS, a shadow pod need not.
+    "eks.amazonaws.com/skip-pod-identity-webhook": "true",
+}
+LEFT_OUT_ANNOTATIONS = {
+    "linkerd.io/inject": "disabled",
+    "consul.hashicorp.com/connect-inject": "false",
+    "dynatrace.com/inject": "false",
+}
+"""By these, well-known webhooks leave shadow pods out: nothing talks to one, there is nothing in it
+to trace, and the chart's policies allow it one container only, without volumes."""
 
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 
@@ -52,15 +62,19 @@ NOBODY = 65535
 class PodSettings:
     """Settings of the pods of all ShadowPods. `image`: of their container. `priority_class`: for
     pools that name none; empty for the cluster's default. `grace_s`: seconds that a shadow pod
-    which others delete keeps its cards, so that its users end before. `cpu`: request and limit, a
-    Kubernetes quantity. Both are the same, since nodes that run out of memory end pods of the QoS
-    class Guaranteed last; pause needs next to none, but with 10m its start takes 5 s (with 100m
-    0.6 s), and the kubelet sees no other pod's start meanwhile."""
+    which others delete keeps its cards, so that its users end before. `cpu`, `memory`: request and
+    limit, Kubernetes quantities. Both are the same, since nodes that run out of memory end pods of
+    the QoS class Guaranteed last; pause needs next to none, but with a CPU of 10m its start takes
+    5 s (with 100m 0.6 s), and the kubelet sees no other pod's start meanwhile. `labels`,
+    `annotations`: what the cluster's policies and webhooks want, beside Mizar's own."""
 
     image: str
     priority_class: str = ""
     grace_s: int = 0
     cpu: str = "100m"
+    memory: str = "64Mi"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def shadow_pod(action: CreateShadow) -> Object:
@@ -107,16 +121,17 @@ def pod(
             "name": shadow.name,
             "namespace": shadow.namespace,
             "labels": {
+                **LEFT_OUT_LABELS,
+                **pod_settings.labels,
                 LABEL_SHADOW_POD: "true",
-                **NO_SIDECAR_LABEL,
-                **NO_HAMI_LABEL,
                 **_labels(shadow.pool, shadow.quota, shadow.devices),
                 **anti_affinity_labels(needs),
             },
             "annotations": {
+                **LEFT_OUT_ANNOTATIONS,
+                **pod_settings.annotations,
                 ANNOTATION_CARVE: carve_of(shadow, pool, quota).to_json(),
                 ANNOTATION_SEQUENCE: str(shadow.sequence),
-                **NO_SIDECAR_ANNOTATION,
             },
             "ownerReferences": [_owner("ShadowPod", shadow.name, shadow.uid, controller=True)],
         },
@@ -216,7 +231,7 @@ def _container(shadow: ShadowView, pool: GPUPool, pod_settings: PodSettings) -> 
     # Requests equal limits, so that the kubelet and the kernel take all other pods' memory first.
     resources = {
         "cpu": pod_settings.cpu,
-        "memory": "64Mi",
+        "memory": pod_settings.memory,
         pool.spec.physical_resource: str(shadow.cards),
     }
     container: Object = {

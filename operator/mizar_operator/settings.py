@@ -28,6 +28,13 @@ class Settings(common.Settings):
         description="seconds that a shadow pod which others delete keeps its cards",
     )
     shadow_cpu: str = Field("100m", description="CPU request and limit of shadow pods")
+    shadow_memory: str = Field("64Mi", description="memory request and limit of shadow pods")
+    shadow_labels: dict[str, str] = Field(
+        default_factory=dict, description="further labels of shadow pods, as JSON"
+    )
+    shadow_annotations: dict[str, str] = Field(
+        default_factory=dict, description="further annotations of shadow pods, as JSON"
+    )
     default_pool: dict[str, Any] | None = Field(
         None, description="spec, as JSON, of the GPUPool to make if there is none"
     )
@@ -54,5 +61,11 @@ class Settings(common.Settings):
     def pod_settings(self) -> PodSettings:
         """The settings of the pods of all ShadowPods."""
         return PodSettings(
-            self.pause_image, self.shadow_priority_class, self.shadow_grace, self.shadow_cpu
+            image=self.pause_image,
+            priority_class=self.shadow_priority_class,
+            grace_s=self.shadow_grace,
+            cpu=self.shadow_cpu,
+            memory=self.shadow_memory,
+            labels=self.shadow_labels,
+            annotations=self.shadow_annotations,
         )

@@ -79,6 +79,24 @@ def test_the_cpu_of_shadow_pods_is_settable(chart: Chart) -> None:
         assert (status == 0) is (cpu in ("50", "1.5")), output
 
 
+def test_what_policies_want_of_shadow_pods_is_settable(chart: Chart) -> None:
+    given = {
+        "memory": "128Mi",
+        "labels": {"team": "platform"},
+        "annotations": {"example.com/inject": "false"},
+    }
+    operator = pick(chart.render(shadowPods=given), "Deployment", "mizar-operator")
+    (container,) = operator["spec"]["template"]["spec"]["containers"]
+    for name, value in (
+        ("MEMORY", "128Mi"),
+        ("LABELS", '{"team":"platform"}'),
+        ("ANNOTATIONS", '{"example.com/inject":"false"}'),
+    ):
+        assert {"name": f"MIZAR_SHADOW_{name}", "value": value} in container["env"]
+    for wrong in ({"memory": "0"}, {"memory": "some"}, {"labels": {"team": 1}}):
+        assert chart.run("lint", "--strict", values={"shadowPods": wrong})[0] != 0, wrong
+
+
 def test_lint(chart: Chart) -> None:
     for flags in ((), (f"--values={LOCAL}",)):
         status, output = chart.run("lint", "--strict", *flags)

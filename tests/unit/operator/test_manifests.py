@@ -70,6 +70,25 @@ def test_a_toleration_of_the_pool_is_not_said_twice() -> None:
     assert made["spec"]["tolerations"] == [same]
 
 
+def test_labels_of_the_cluster_come_beside_its_own() -> None:
+    more = {"team": "platform", "mizar.share/shadow-pod": "false", "hami.io/webhook": "look"}
+    notes = {"example.com/inject": "false", ANNOTATION_CARVE: "{}"}
+    settings = PodSettings("pause:1", memory="128Mi", labels=more, annotations=notes)
+    plain, made = _pod(pod_settings=PodSettings("pause:1")), _pod(pod_settings=settings)
+    assert made["metadata"]["labels"] == {
+        **plain["metadata"]["labels"],
+        "team": "platform",
+        "hami.io/webhook": "look",
+    }
+    assert made["metadata"]["annotations"] == {
+        **plain["metadata"]["annotations"],
+        "example.com/inject": "false",
+    }
+    (container,) = made["spec"]["containers"]
+    assert container["resources"]["requests"]["memory"] == "128Mi"
+    assert container["resources"]["limits"]["memory"] == "128Mi"
+
+
 def test_priority_class() -> None:
     assert "priorityClassName" not in _pod(pod_settings=PodSettings("pause:1"))["spec"]
     of_its_own = _pod(pool=pool(priorityClassName="batch"))

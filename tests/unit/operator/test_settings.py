@@ -20,6 +20,9 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
         ("MIZAR_SHADOW_PRIORITY_CLASS", "shadow-pods"),
         ("MIZAR_SHADOW_GRACE_SECONDS", "35"),
         ("MIZAR_SHADOW_CPU", "50m"),
+        ("MIZAR_SHADOW_MEMORY", "128Mi"),
+        ("MIZAR_SHADOW_LABELS", '{"team": "platform"}'),
+        ("MIZAR_SHADOW_ANNOTATIONS", '{"example.com/inject": "false"}'),
         ("MIZAR_PORT", "7"),
         ("MIZAR_RESYNC_SECONDS", "2"),
         ("POD_NAME", "me"),
@@ -30,7 +33,15 @@ def test_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (settings.pause_image, settings.identity, settings.namespace) == ("p:1", "me", "ns")
     assert (settings.metrics_port, settings.resync) == (7, 2)
     assert not settings.leader_election
-    assert settings.pod_settings == PodSettings("p:1", "shadow-pods", 35, "50m")
+    assert settings.pod_settings == PodSettings(
+        "p:1",
+        "shadow-pods",
+        35,
+        "50m",
+        "128Mi",
+        labels={"team": "platform"},
+        annotations={"example.com/inject": "false"},
+    )
 
 
 def test_the_default_pool_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
