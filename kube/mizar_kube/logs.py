@@ -59,6 +59,7 @@ KEYS: Final[Mapping[str, str]] = {
     "phase": "of a shadow pod",
     "carve": "how a shadow pod's cards are cut, as JSON",
     "settings": "of a node agent, as JSON",
+    "keys": "of a file of settings",
     "in_use": "whether a container holds a device of a shadow pod",
     "at": "an asked-for moment",
     "reason": "of an event",

@@ -2,7 +2,8 @@
 
 A program's settings are a subclass of `Settings` with a description for each field; `load` reads
 them. The flag `--metrics-port` wins over the variable `MIZAR_METRICS_PORT`, that over the key
-`metricsPort` in the file of `--config`, and that over what Kubernetes tells the pod.
+`metricsPort` in the file of `--config`, and that over what Kubernetes tells the pod. A key of the
+file that is no setting is refused, unless `ignores_unknown_keys` of the class says otherwise.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_snake
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel, to_snake
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -52,6 +53,10 @@ class Settings(BaseSettings):
         cli_hide_none_type=True,
         cli_avoid_json=True,
     )
+
+    ignores_unknown_keys: ClassVar[bool] = False
+    """Whether the program starts though the file has keys that are none of its settings: as where
+    an upgrade has changed the file of programs that still run in their former version."""
 
     config: Path | None = Field(None, description="YAML file with these settings in camelCase")
     kubeconfig: str | None = Field(
@@ -108,6 +113,14 @@ def read(kind: type[T], argv: Sequence[str]) -> T:
         raise SettingsRefused(describe_errors(kind, error, argv)) from error
 
 
+def unknown_keys(settings: Settings) -> list[str]:
+    """The keys of the settings' file that are none of them, with the sections that they are in."""
+    path = settings.config
+    if path is None or not path.is_file():
+        return []
+    return _without_unknown(_in_snake_case(_read(path), type(settings)), type(settings))[1]
+
+
 def _from_the_pod() -> dict[str, str]:
     """Namespace and names from the downward API and the service account."""
     file = SERVICE_ACCOUNT_NAMESPACE
@@ -130,7 +143,10 @@ class _File(PydanticBaseSettingsSource):
         path = named or self.settings_cls.model_fields["config"].default
         if path is None or not (named or path.is_file()):
             return {}
-        return _in_snake_case(_read(Path(path)), self.settings_cls)
+        body = _in_snake_case(_read(Path(path)), self.settings_cls)
+        if getattr(self.settings_cls, "ignores_unknown_keys", False):
+            return _without_unknown(body, self.settings_cls)[0]
+        return body
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -148,8 +164,39 @@ def _in_snake_case(body: dict[str, Any], model: type[BaseModel]) -> dict[str, An
     found = {}
     for key, value in body.items():
         name = to_snake(str(key))
-        section = model.model_fields[name].annotation if name in model.model_fields else None
-        if isinstance(value, dict) and isinstance(section, type) and issubclass(section, Section):
+        section = _section(model, name)
+        if isinstance(value, dict) and section is not None:
             value = _in_snake_case(value, section)
         found[name] = value
+    return found
+
+
+def _section(model: type[BaseModel], name: str) -> type[Section] | None:
+    kind = model.model_fields[name].annotation if name in model.model_fields else None
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _without_unknown(
+    body: dict[str, Any], model: type[BaseModel]
+) -> tuple[dict[str, Any], list[str]]:
+    """What the model and its sections know, and the keys that they don't."""
+    found, unknown = dict[str, Any](), list[str]()
+    for name, value in body.items():
+        if name not in _all_names(model):
+            unknown.append(to_camel(name))
+            continue
+        section = _section(model, name)
+        if isinstance(value, dict) and section is not None:
+            value, inside = _without_unknown(value, section)
+            unknown += [f"{to_camel(name)}.{one}" for one in inside]
+        found[name] = value
+    return found, unknown
+
+
+def _all_names(model: type[BaseModel]) -> set[str]:
+    """The names of the model's fields, former ones included."""
+    found = set(model.model_fields)
+    for info in model.model_fields.values():
+        if isinstance(info.validation_alias, AliasChoices):
+            found |= {str(one) for one in info.validation_alias.choices}
     return found

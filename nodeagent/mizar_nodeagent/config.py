@@ -134,6 +134,10 @@ class Config(common.Settings):
 
     model_config = SettingsConfigDict(cli_prog_name="mizar-nodeagent")
 
+    # An upgrade changes the ConfigMap of all agents at once, and the agents node by node: one of
+    # the former version whose container starts again meanwhile has the new version's keys.
+    ignores_unknown_keys = True
+
     config: Path | None = Field(
         Path("/etc/mizar/nodeagent.yaml"), description="YAML file with these settings in camelCase"
     )

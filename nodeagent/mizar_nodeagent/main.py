@@ -13,7 +13,7 @@ from mizar_kube import logs
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import ConfigError
 from mizar_kube.logs import get_logger
-from mizar_kube.settings import load
+from mizar_kube.settings import load, unknown_keys
 from mizar_kube.version import version
 from mizar_nodeagent.assembly import assemble
 from mizar_nodeagent.config import Config
@@ -41,6 +41,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = load(Config, argv)
     logs.set_up(config.log_level, config.log_format)
     log.info("the node agent starts", version=version(), node=config.node_name)
+    if unknown := unknown_keys(config):
+        log.warning("unknown settings have no effect", path=config.config, keys=unknown)
     sys.setswitchinterval(THREAD_SWITCH_S)
     try:
         asyncio.run(_watched(config))

@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from mizar_kube import settings as common
 from mizar_kube.setting_errors import SettingsRefused
-from mizar_kube.settings import Section, load, read
+from mizar_kube.settings import Section, load, read, unknown_keys
 
 
 class Room(Section):
@@ -29,6 +29,12 @@ class Settings(common.Settings):
     node_name: str = Field("nowhere", min_length=1, description="the node")
     dry_run: bool = Field(False, description="only look")
     room: Room = Field(Room(), description="the room")
+
+
+class Tolerant(Settings):
+    """A program that outlives changes of its file."""
+
+    ignores_unknown_keys = True
 
 
 class Needy(Settings):
@@ -123,6 +129,25 @@ def test_what_is_wrong_in_the_file_is_named(
         file.write_text(text)
     with pytest.raises(SettingsRefused, match=sentence):
         read(Settings, [f"--config={file}"])
+
+
+def test_keys_of_a_later_version_may_be_left_out(tmp_path: Path) -> None:
+    """They are named, and what is known counts as ever: former names, too."""
+    file = tmp_path / "settings.yaml"
+    file.write_text("{port: 7, later: 1, room: {doorWidth: 4, doorHeight: {max: 2}}}")
+    found = read(Tolerant, [f"--config={file}"])
+    assert (found.metrics_port, found.room) == (7, Room(door_width=4))
+    assert unknown_keys(found) == ["later", "room.doorHeight"]
+    file.write_text("{room: {doorWidth: wide}}")
+    with pytest.raises(SettingsRefused, match=r"room\.doorWidth in the file of --config"):
+        read(Tolerant, [f"--config={file}"])
+
+
+def test_without_a_file_no_key_is_unknown(tmp_path: Path) -> None:
+    assert unknown_keys(read(Tolerant, [])) == []
+    file = tmp_path / "settings.yaml"
+    file.write_text("room: {}")
+    assert unknown_keys(read(Tolerant, [f"--config={file}"])) == []
 
 
 def test_what_is_missing_is_named() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from mizar_kube.setting_errors import SettingsRefused
-from mizar_kube.settings import read
+from mizar_kube.settings import read, unknown_keys
 from mizar_nodeagent.config import Config
 
 
@@ -86,6 +86,17 @@ def test_the_same_by_flag_variable_and_file(
     assert by_flag.fail_on_init_error and by_file.fail_on_init_error
     assert by_variable.fail_on_init_error
     assert {one.ignored_xids for one in (by_flag, by_file, by_variable)} == {(48, 79)}
+
+
+def test_a_file_of_a_later_chart_ends_no_agent(tmp_path: Path) -> None:
+    """An upgrade changes the agents' ConfigMap before it comes to this node."""
+    path = tmp_path / "nodeagent.yaml"
+    path.write_text("{later: 1, logLevel: DEBUG, cardAccess: {strategy: CDI, later: {a: b}}}")
+    found = read(Config, ["--node-name=n", f"--config={path}"])
+    assert (found.log_level, found.card_access.strategy) == ("DEBUG", "CDI")
+    assert unknown_keys(found) == ["later", "cardAccess.later"]
+    with pytest.raises(SystemExit):
+        read(Config, ["--node-name=n", "--later=1"])
 
 
 def test_annotations_are_not_given_by_nri() -> None:
