@@ -131,10 +131,14 @@ def refusal(held: Sequence[Held], settings: Settings, *, operator: bool) -> str:
             "To leave shadow pods, their cards and their users as they are, for a later install:",
             f"  helm uninstall {where} --no-hooks",
             "To keep Mizar, tell helm, which else refuses upgrades:",
-            f"  helm rollback {settings.release} {settings.revision} "
-            f"--namespace {settings.namespace}",
+            f"  {_rollback(settings)}",
         ]
     )
+
+
+def _rollback(settings: Settings) -> str:
+    """What helm wants to be told after an uninstall that failed, before it upgrades anything."""
+    return f"helm rollback {settings.release} {settings.revision} --namespace {settings.namespace}"
 
 
 def _who_holds(held: Sequence[Held]) -> str:
@@ -179,8 +183,9 @@ def borrowed(pods: Sequence[str], settings: Settings) -> str:
             f"Mizar is not uninstalled, since {_some(pods)} borrow cards, which nobody would give"
             " back to their owners. Everything goes on as before.",
             "To uninstall it:",
+            f"  {_rollback(settings)}  # else helm refuses to upgrade",
             f"  helm upgrade {settings.release} CHART --namespace {settings.namespace}"
-            " --reuse-values --set spot.enabled=false  # takes them back",
+            " --reset-then-reuse-values --set spot.enabled=false  # takes them back",
             f"  kubectl get pods --all-namespaces --selector {LABEL_SPOT_POD}=true"
             "  # wait until none has a node",
             f"  helm uninstall {where}",

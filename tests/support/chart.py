@@ -19,10 +19,12 @@ class Chart:
     def __init__(self, helm: Path) -> None:
         self._helm = helm
 
-    def run(self, *arguments: str, values: Object | None = None) -> tuple[int, str]:
-        """Exit status and output of helm."""
+    def run(
+        self, *arguments: str, values: Object | None = None, folder: Path = CHART
+    ) -> tuple[int, str]:
+        """Exit status and output of helm for the chart in the folder."""
         done = subprocess.run(
-            [str(self._helm), *arguments, str(CHART), "--values=-"],
+            [str(self._helm), *arguments, str(folder), "--values=-"],
             input=json.dumps(values or {}),
             capture_output=True,
             text=True,

@@ -1,6 +1,7 @@
 """What the chart makes of its values, without a cluster."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from operator import attrgetter
 from pathlib import Path
@@ -128,13 +129,61 @@ def test_wrong_values_are_refused(chart: Chart, values: Object) -> None:
     assert "values don't meet the specifications of the schema" in output
 
 
+OF_OTHER_CHARTS = {"global", "enabled"}
+"""What a chart that depends on this one says of it, or of all its charts."""
+
+
 def test_every_value_is_in_the_schema() -> None:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = json.loads((CHART / "values.schema.json").read_text())
-    assert set(values) == set(schema["properties"]) - {"global"}
+    assert set(values) == set(schema["properties"]) - OF_OTHER_CHARTS
     for name, section in values.items():
         if isinstance(section, dict):
             assert set(section) == set(schema["properties"][name]["properties"]), name
+
+
+def unset(schema: Object, values: Object, definitions: Object) -> Iterator[tuple[str, ...]]:
+    """The values that the templates cannot do without: sections, switches, choices and numbers."""
+    for name, one in schema["properties"].items():
+        about = definitions[one["$ref"].rpartition("/")[2]] if "$ref" in one else one
+        if name not in values:
+            continue
+        if about.get("type") in ("boolean", "integer") or {"enum", "properties"} & set(about):
+            yield (name,)
+        if "properties" in about:
+            yield from ((name, *rest) for rest in unset(about, values[name], definitions))
+
+
+def test_values_of_an_older_chart_are_refused_before_anything_is_changed(chart: Chart) -> None:
+    """`helm upgrade --reuse-values` takes all of the old chart's values, and none that the new one
+    has beside them: a policy without its action, say, which the API server refuses half-way."""
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    missing = list(unset(schema, values, schema["definitions"]))
+    assert {("policies", "foreignShares"), ("spot",), ("webhook", "certificates", "source")} <= {
+        *missing
+    }
+    for *sections, name in missing:
+        older: Object = {name: None}
+        for section in reversed(sections):
+            older = {section: older}
+        status, output = chart.run("template", "mizar", "--kube-version=1.36.0", values=older)
+        assert status != 0 and f"missing property '{name}'" in output, (sections, name)
+
+
+def test_a_chart_may_depend_on_it(chart: Chart, tmp_path: Path) -> None:
+    """It then gets what that chart says for all of its charts, and whether it is wanted."""
+    shutil.copytree(CHART, tmp_path / "charts" / "mizar")
+    needed = {"name": "mizar", "version": "0.1.0", "condition": "mizar.enabled"}
+    above = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [needed]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(above))
+    for enabled in (True, False):
+        values = {"global": {"region": "here"}, "mizar": {"enabled": enabled, "logLevel": "DEBUG"}}
+        where = ("template", "gpus", "--namespace=infra", "--kube-version=1.36.0")
+        status, output = chart.run(*where, values=values, folder=tmp_path)
+        assert status == 0, output
+        found = [one["kind"] for one in yaml.safe_load_all(output) if one]
+        assert ("DaemonSet" in found) is enabled
 
 
 def test_no_container_may_more_than_it_needs(default: list[Object], local: list[Object]) -> None:

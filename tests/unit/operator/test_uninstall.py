@@ -242,7 +242,9 @@ def test_borrowed_cards_would_not_go_back_either(api: Api) -> None:
         "Mizar is not uninstalled, since team-a/a, team-a/b, team-a/c and 1 more borrow cards,"
         " which nobody would give back to their owners. Everything goes on as before."
     )
-    assert steps[1].strip().startswith("helm upgrade gpus CHART --namespace infra --reuse-values")
+    rollback, upgrade = (one.strip() for one in steps[1:3])
+    assert rollback.startswith("helm rollback gpus 3 --namespace infra ")
+    assert upgrade.startswith("helm upgrade gpus CHART --namespace infra --reset-then-reuse-values")
     assert steps[-1] == "  helm uninstall gpus --namespace infra"
 
 
