@@ -1,8 +1,12 @@
-"""The operator's readiness: the API server reaches the webhook, and there is a default pool.
+"""The operator's readiness: the definitions of Mizar's kinds are not older than it is, the API
+server reaches the webhook, and there is a default pool.
 
 For a moment after a webhook's pod is ready, the API server's node has no route to it yet, and pods
 that request shares are refused. The operator is not ready before that is over, so that
 `helm install --wait` returns when the first share pods can be created.
+
+With older definitions it is not ready either, so that an upgrade keeps the operator that they are
+for, and `helm upgrade --wait` fails.
 """
 
 from __future__ import annotations
@@ -16,19 +20,27 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError
 from mizar_kube.logs import get_logger
 from mizar_operator.default_pool import default_pool
+from mizar_operator.definitions import lacking_fields
 
 log = get_logger(__name__)
 
 RETRY_FIRST_S, RETRY_MOST_S = 0.2, 2.0
 """Seconds between tries: at first, and at most."""
+NAMED = 3
+"""How many of the fields that definitions lack are named."""
 POOL_WITHIN_S = 30.0
 """Seconds that readiness waits for the default pool. The leader creates it, and in an upgrade that
 may be a replica which ends only when this one is ready."""
 
+_OLDER = (
+    "the definitions of Mizar's kinds in the cluster are older than this operator, they lack {}: "
+    "kubectl apply --server-side --force-conflicts --filename charts/mizar/crds"
+)
+
 
 class Readiness:
-    """Checks by a dry run that creates a pool. After one success it does not check again: the
-    webhook's own probes tell whether it keeps working."""
+    """Checks by reading the definitions, and by a dry run that creates a pool. After one success it
+    does not check again: the webhook's own probes tell whether it keeps working."""
 
     def __init__(
         self, client: KubeClient, makes_pool: bool, clock: Callable[[], float] = time.monotonic
@@ -55,6 +67,8 @@ class Readiness:
         self._problem = None
 
     async def _look(self) -> str | None:
+        if lacking := await lacking_fields(self._client):
+            return _OLDER.format(", ".join(lacking[:NAMED]))
         try:
             await self._client.create(
                 default_pool({}), field_manager=FIELD_MANAGER_OPERATOR, dry_run=True

@@ -1,6 +1,7 @@
 """The operator is ready when share pods can be created."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,11 +14,17 @@ NO_WAY = Unavailable("failed calling webhook")
 
 
 class Api:
-    """Answers dry runs with what a test says, the last answer again and again."""
+    """Answers dry runs with what a test says, the last answer again and again, and tells the
+    schemas of a test one after the other, in the end none."""
 
-    def __init__(self, *answers: KubeError | None) -> None:
+    def __init__(self, *answers: KubeError | None, told: Sequence[Object] = ()) -> None:
         self.asked: list[Object] = []
         self._answers = list(answers)
+        self._told = list(told)
+
+    async def request(self, method: str, path: str, **_: Any) -> Object:
+        schemas = self._told.pop(0) if self._told else {}
+        return {"components": {"schemas": schemas}}
 
     async def create(self, obj: Object, *, dry_run: bool = False, **_: Any) -> Object:
         assert dry_run, "it keeps what it asks with"
@@ -81,6 +88,18 @@ async def test_it_waits_until_the_webhook_is_reached(pauses: Pauses) -> None:
     assert pauses.lengths[0] < 0.5
     assert max(pauses.lengths) == 2
     assert found.problems() == []
+
+
+async def test_it_waits_until_definitions_have_the_fields_that_it_knows(pauses: Pauses) -> None:
+    """An upgrade that forgot them ends no operator that they are for."""
+    kind = {"group": "mizar.share", "version": "v1alpha1", "kind": "GPUPool"}
+    old = {"pool": {"x-kubernetes-group-version-kind": [kind]}}
+    api = Api(AlreadyExists("default"), told=[old, old])
+    found = readiness(api, pauses)
+    await found.wait()
+    assert len(pauses.problems) == 2 and found.problems() == []
+    assert "older than this operator, they lack GPUPool.spec, GPUPool.status" in pauses.problems[0]
+    assert "kubectl apply --server-side --force-conflicts" in pauses.problems[0]
 
 
 async def test_it_waits_for_the_pool_that_the_leader_makes(pauses: Pauses) -> None:
