@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cluster import Cluster
+from cluster.mizar import CHART
 from support.kube import Kube
 from support.waiting import wait_for
 
@@ -60,3 +62,14 @@ def test_former_tenants_are_swept_off_the_node(kube: Kube, stage: "Stage") -> No
 
     # The agent does this a minute after its start.
     wait_for(f"{former} to go from {node}", swept, timeout=240)
+
+
+def test_a_second_release_is_refused(mizar_cluster: Cluster) -> None:
+    """The policies of each would refuse what the other's operator does."""
+    second = ("install", "second", str(CHART), "--namespace=second", "--dry-run=server")
+    done = mizar_cluster.helm(*second, check=False)
+    assert done.returncode != 0
+    assert (
+        "Mizar is in this cluster already, as release mizar of namespace mizar-system"
+        in f"{done.stdout}{done.stderr}"
+    )

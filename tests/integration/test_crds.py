@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from collections.abc import Iterator
@@ -14,8 +15,11 @@ from pydantic import ValidationError
 
 from cluster import Cluster
 from mizar_core.models import BUILT_IN_PROFILES, GPUPool
+from mizar_kube.client import KubeClient
+from mizar_operator.definitions import lacking_fields
 from support.kinds import parse_kind
 from support.kube import Kube, Object
+from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -544,3 +548,59 @@ def test_two_managers_share_a_status_without_conflict(kube: Kube) -> None:
     status = (kube.get("shadowpod", name, NAMESPACE) or {})["status"]
     assert (status["phase"], status["node"]) == ("Draining", "node-1")
     assert sorted(one["type"] for one in status["conditions"]) == ["Ready", "Scheduled"]
+
+
+@pytest.fixture
+def older(kube: Kube) -> Iterator[list[Object]]:
+    """Definitions of an earlier version, as helm made them: without a pool's default quota, and
+    without the devices of a shadow pod's status."""
+    older = [yaml.safe_load(one.read_text()) for one in sorted((ROOT / "crds").glob("*.yaml"))]
+    for kind, part, field in (
+        ("GPUPool", "spec", "defaultQuota"),
+        ("ShadowPod", "status", "devices"),
+    ):
+        (one,) = (each for each in older if each["spec"]["names"]["kind"] == kind)
+        schema = one["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][part]
+        del schema["properties"][field]
+        schema.pop("x-kubernetes-validations", None)
+    kube.run("replace", "--field-manager=helm", "--filename=-", input=yaml.safe_dump_all(older))
+    yield older
+    kube.run("replace", f"--filename={ROOT / 'crds'}")
+
+
+def test_an_operator_finds_out_that_definitions_are_older(
+    kube: Kube, cluster: Cluster, older: list[Object]
+) -> None:
+    """What they lack is named until they are upgraded as the README says, over helm's claims."""
+
+    async def lacking() -> list[str]:
+        async with await KubeClient.connect(cluster.kubeconfig) as client:
+            return await lacking_fields(client)
+
+    wanted = ["GPUPool.spec.defaultQuota", "ShadowPod.status.devices"]
+    wait_for("the API server to tell", lambda: asyncio.run(lacking()) == wanted, timeout=60)
+    (line,) = re.findall(
+        r"^kubectl (apply .*)/crds", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
+    upgrade = f"{line.replace('charts/mizar', str(ROOT / 'charts/mizar'))}/crds"
+    kube.run(*upgrade.split())
+    wait_for("the upgrade to be told", lambda: asyncio.run(lacking()) == [], timeout=60)
+
+
+def test_a_status_with_a_field_that_definitions_lack_is_refused(
+    kube: Kube, older: list[Object]
+) -> None:
+    """As a whole: this is why an operator does not get ready beside them."""
+    name = "older"
+    kube.apply(_shadow(name=name))
+    head = {key: value for key, value in _shadow(name=name).items() if key != "spec"}
+    status = {"phase": "Ready", "devices": [{"id": "a/b-0", "card": "GPU-1"}]}
+    flags = ["--server-side", "--subresource=status", "--field-manager=mizar-operator"]
+
+    def refused() -> bool:
+        body = yaml.safe_dump({**head, "status": status})
+        code, said = kube.attempt("apply", *flags, "--filename=-", input=body)
+        return code != 0 and "field not declared in schema" in said
+
+    wait_for("the status to be refused", refused, timeout=60)
+    assert "phase" not in (kube.get("shadowpod", name, NAMESPACE) or {}).get("status", {})
