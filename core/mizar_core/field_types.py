@@ -23,7 +23,7 @@ from mizar_core.names import (
     is_label_value,
     is_qualified_name,
 )
-from mizar_core.quantities import MAX_SCALING, parse_quantity, parse_scaling
+from mizar_core.quantities import COUNT_MAX, MAX_SCALING, parse_quantity, parse_scaling
 from mizar_core.schema import Rule, immutable, is_scaling, rule, rules
 
 DEVICES_MAX: Final = 256
@@ -171,7 +171,7 @@ _ALIAS_RULES = rules(
     ),
 )
 
-Count = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+Count = Annotated[int, Field(strict=True, ge=0, le=COUNT_MAX)]
 Devices = Annotated[int, Field(strict=True, ge=1, le=DEVICES_MAX)]
 Cards = Annotated[int, Field(strict=True, ge=1, le=CARDS_MAX)]
 Seconds = Annotated[int, Field(strict=True, ge=0, le=7 * 24 * 3600)]

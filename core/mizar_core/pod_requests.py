@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mizar_core.errors import QuantityRefused
 from mizar_core.names import SPOT_RESOURCE, ParsedResource, parse_resource
-from mizar_core.quantities import parse_quantity
+from mizar_core.quantities import COUNT_MAX, bounded, parse_quantity
 
 Spec = Mapping[str, Any]
 """A pod's spec, or a template's, as JSON; before validation anything may be missing in it."""
@@ -147,9 +147,21 @@ def _is_device(key: str) -> bool:
     return parsed is not None and parsed.form == "slashed"
 
 
-def _whole(amount: Any) -> int:
-    """A count as the API server writes it, 1000 as `1k`; 0 for what the API server would refuse."""
+def is_countable(amount: str) -> bool:
+    """Whether an amount is one that can be counted. The API server takes `1e30`, and the scheduler,
+    whose numbers have 64 bits, then puts the pod onto a node that has nothing for it."""
     try:
-        return int(parse_quantity(str(amount)))
+        return parse_quantity(amount) <= COUNT_MAX
     except QuantityRefused:
-        return 0
+        return False
+
+
+def _whole(amount: Any) -> int:
+    """A count as the API server writes it, 1000 as `1k`, at most COUNT_MAX; 0 for what the API
+    server would refuse."""
+    text = str(amount)
+    try:
+        return bounded(int(parse_quantity(text)))
+    except QuantityRefused:
+        # The API server takes exponents of any length, and nothing that begins otherwise.
+        return COUNT_MAX if text[:1].isdigit() else 0

@@ -21,6 +21,9 @@ _SCALING = re.compile(r"[0-9]{1,2}(?:\.[0-9]{1,4})?")
 
 MAX_SCALING: Final = 16
 
+COUNT_MAX: Final = 1_000_000
+"""The largest count of devices, cards or pods in a status."""
+
 WHOLE_CARD: Final = 10_000
 """The compute of one card, in basis points."""
 
@@ -50,6 +53,11 @@ def parse_scaling(text: str | int) -> Decimal:
             f"more than 0 and at most {MAX_SCALING}"
         )
     return Decimal(str(text))
+
+
+def bounded(count: int) -> int:
+    """The count as a status can have it."""
+    return min(count, COUNT_MAX)
 
 
 def counted(count: int, noun: str) -> str:

@@ -42,7 +42,7 @@ from mizar_core.planning.quota_conditions import (
 from mizar_core.planning.scheduling import device_pool
 from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage, phase_of
 from mizar_core.planning.snapshot import Key, NodeView, ShadowView, quota_key
-from mizar_core.quantities import counted
+from mizar_core.quantities import bounded, counted
 
 UNSCHEDULABLE = "Unschedulable"
 OBSTACLES = {
@@ -137,9 +137,9 @@ def _quota_status(
     return GPUQuotaStatus(
         profiles=tuple(found),
         ready=sum(one.ready for one in found) - unknown,
-        pipelining=sum(one.pipelining for one in found),
-        in_use=sum(one.in_use for one in found),
-        waiting=waited_for,
+        pipelining=bounded(sum(one.pipelining for one in found)),
+        in_use=bounded(sum(one.in_use for one in found)),
+        waiting=bounded(waited_for),
         cards=draft.usage.existing.cards[key],
         spot=quota.status.spot,
         next_sequence=draft.next_sequence(key),
@@ -209,9 +209,14 @@ def quota_counts(
                 profile = counts[entitlements[0].key][entitlements[0].profile.devices]
                 profile.update(ready=-pod.count, waiting=pod.count)
     return {
-        quota: {n: ProfileStatus(devices=n, **profiles[n]) for n in sorted(profiles)}
+        quota: {n: _profile_status(n, profiles[n]) for n in sorted(profiles)}
         for quota, profiles in counts.items()
     }
+
+
+def _profile_status(devices: int, counts: Counter[str]) -> ProfileStatus:
+    """Pods may wait for any number of devices, more than a status can have."""
+    return ProfileStatus(devices=devices, **{name: bounded(counts[name]) for name in counts})
 
 
 def _device_counts(draft: Draft, resource: str) -> Iterable[tuple[ShadowView, DeviceCounts]]:

@@ -11,7 +11,14 @@ from itertools import groupby
 from typing import Any
 
 from mizar_core.names import LABEL_SHARE_POD
-from mizar_core.pod_requests import DeviceRequest, Spec, resource_entries
+from mizar_core.pod_requests import (
+    DeviceRequest,
+    ResourceEntry,
+    Spec,
+    is_countable,
+    resource_entries,
+)
+from mizar_core.quantities import COUNT_MAX
 from mizar_operator.webhook.pod_specs import PodSpec
 from mizar_operator.webhook.resource_names import (
     Translation,
@@ -116,6 +123,7 @@ def _refusals(kept: Collection[TranslatedRequest], pod: PodSpec) -> tuple[str, .
     return _distinct(
         [
             *forbidden_names(kept),
+            *uncountable(one.request for one in kept),
             *named_twice(kept),
             *overcommitted(kept),
             *mixed_resources(kept, pod.spec),
@@ -136,6 +144,14 @@ def unavailable_names(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
     for one in requests:
         if one.translation.doubt:
             yield one.sentence(one.translation.doubt)
+
+
+def uncountable(entries: Iterable[ResourceEntry]) -> Iterator[str]:
+    """A sentence for each amount that is larger than any count of Mizar's."""
+    for one in entries:
+        if not is_countable(one.amount):
+            many = f"{one.amount} is more than any cluster has: ask for at most {COUNT_MAX}"
+            yield f"container '{one.container}', {one.key}: {many}"
 
 
 def named_twice(requests: Iterable[TranslatedRequest]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from mizar_core.pod_requests import (
     spot_cards_requested,
 )
 from mizar_core.quantities import counted
-from mizar_operator.webhook.pod_review import Decision, Patch, labelled
+from mizar_operator.webhook.pod_review import Decision, Patch, labelled, uncountable
 from mizar_operator.webhook.pod_specs import PodSpec
 
 _MEANS_SPOT = re.compile(r"mizar\.spot[./].*")
@@ -67,7 +67,13 @@ def asks_for_spot(pod: PodSpec) -> bool:
 def review_spot(pod: PodSpec, borrower: Borrower, settings: SpotSettings) -> Decision:
     """The patch that has the pod wait for its namespace's turn, or refusals. A template whose
     namespace may not borrow now passes with a warning: its quota may come later."""
-    wrong = (*misspelt(pod), *uneven(pod), *mixed(pod, borrower.whole_cards), *_lonely(pod))
+    wrong = (
+        *misspelt(pod),
+        *uneven(pod),
+        *uncountable(_spot_entries(pod.spec)),
+        *mixed(pod, borrower.whole_cards),
+        *_lonely(pod),
+    )
     doubts = tuple(_unlent(pod, borrower, settings))
     if wrong or (doubts and not pod.template):
         return Decision(refusals=(*dict.fromkeys(wrong), *doubts), doubtful=bool(doubts))

@@ -104,6 +104,17 @@ class TestTurns:
         for quotas in ((much, little), (little, much)):
             assert opened(planned(*quotas, had("b", 500), *pods)) == ["a/p"]
 
+    def test_more_may_be_waited_for_than_a_status_can_have(self) -> None:
+        greedy = (spot(f"p{i}", cards=600_000) for i in range(2))
+        plan = planned(quota("a", 600_000), quota("b"), node(), *greedy, spot("p", "b"))
+        assert opened(plan) == ["b/p"]
+        (status,) = [
+            one.status
+            for one in plan.actions
+            if isinstance(one, WriteSpotStatus) and one.quota == ("a", "gpus")
+        ]
+        assert status is not None and status.waiting == 1_000_000
+
     def test_who_has_no_quota_is_told_of_all_the_same(self) -> None:
         plan = planned(quota("a", None), node(lendable=0), spot("p"), spot("p", "b"))
         assert {name: one.waiting for name, one in plan.borrowing.items()} == {"a": 1, "b": 1}

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from mizar_core.pod_requests import device_requests, devices_requested
+from mizar_core.pod_requests import device_requests, devices_requested, is_countable
+from mizar_core.quantities import COUNT_MAX
 
 GPU = "team-a.mizar.share/gpu.2"
 
@@ -51,6 +52,14 @@ def test_a_thousand_is_written_1k() -> None:
     assert devices_requested({"containers": [{"resources": {"limits": {GPU: "1k"}}}]}) == {
         GPU: 1000
     }
+
+
+@pytest.mark.parametrize("amount", ["1000001", "1e7", "1Gi", "1e30", "10e399"])
+def test_what_nobody_has_is_as_much_as_can_be_counted(amount: str) -> None:
+    assert devices_requested({"containers": [{"resources": {"limits": {GPU: amount}}}]}) == {
+        GPU: COUNT_MAX
+    }
+    assert not is_countable(amount)
 
 
 @pytest.mark.parametrize("amount", ["0", 0, "x", None])

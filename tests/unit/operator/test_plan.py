@@ -18,6 +18,7 @@ from mizar_core.planning.actions import (
     EmitEvent,
     RemoveFinalizer,
     WritePoolStatus,
+    WriteQuotaStatus,
     WriteShadowStatus,
 )
 from mizar_core.planning.node_fit import Needs, Requirement, Term, fits
@@ -66,6 +67,12 @@ def test_what_is_warm_serves_who_waits() -> None:
     quotas = (quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}]),)
     snapshot = small(quotas=quotas, shares=(waiting("a"), waiting("b")))
     assert len(actions(CreateShadow, snapshot)) == 1
+
+
+def test_more_devices_may_be_waited_for_than_a_status_can_have() -> None:
+    shares = (waiting("a", 600_000), waiting("b", 600_000), waiting("c"))
+    (status,) = actions(WriteQuotaStatus, small(shares=shares))
+    assert status.status.waiting == status.status.profiles[0].waiting == 1_000_000
 
 
 def test_a_second_quota_pays_when_the_first_is_exhausted() -> None:

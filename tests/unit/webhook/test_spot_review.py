@@ -93,6 +93,11 @@ def test_the_priority_that_the_api_server_has_filled_in_goes() -> None:
             "container 'main', mizar.spot/gpu: it is in requests alone: put it into limits",
         ),
         (
+            asking(SPOT, "10e399"),
+            "container 'main', mizar.spot/gpu: 10e399 is more than any cluster has: ask for at most"
+            " 1000000",
+        ),
+        (
             asking("mizar.spot.gpu"),
             "container 'main', mizar.spot.gpu: it is no resource: write mizar.spot/gpu",
         ),

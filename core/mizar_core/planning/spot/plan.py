@@ -25,7 +25,7 @@ from mizar_core.planning.spot.snapshot import GRACE_S, SpotSnapshot, SpotView
 from mizar_core.planning.spot.statuses import write_lent, write_quotas
 from mizar_core.planning.spot.turns import Room, is_impatient, take_turns
 from mizar_core.planning.spot.waiting import waiting_events
-from mizar_core.quantities import counted
+from mizar_core.quantities import bounded, counted
 from mizar_core.spot_rules import spot_rules
 
 
@@ -142,7 +142,7 @@ def _borrowing(
     waiting = _cards_of(left)
     names = {one.metadata.namespace or "" for one in snapshot.quotas if one.spec.spot}
     return {
-        name: Borrowing(in_use[name], waiting[name], accounts.recent(name))
+        name: Borrowing(bounded(in_use[name]), bounded(waiting[name]), accounts.recent(name))
         for name in sorted(names | set(waiting) | set(in_use))
     }
 
