@@ -90,7 +90,9 @@ def review(pod: PodSpec, pools: VisiblePools) -> Decision:
     doubtful = any(one.translation.doubt or not one.translation.pool for one in everything)
     ours = [one for one in everything if one.translation.is_mizars]
     dropped = superseded(ours, pod.old_requests(pools.aliases))
-    kept = [one for one in ours if one not in dropped]
+    # By their identity: a template may have thousands, which would have to be compared in pairs.
+    gone = {id(one) for one in dropped}
+    kept = [one for one in ours if id(one) not in gone]
     refusals = _refusals(kept, pod)
     doubts = _distinct([*unavailable_names(kept), *nobodys])
     if refusals or (doubts and not pod.template):
