@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 from kubernetes_asyncio.client import ApiClient, Configuration
 
-from mizar_kube.errors import KubeError, Unavailable, error_from_status
+from mizar_kube.errors import KubeError, TooLarge, Unavailable, error_from_status
 from mizar_kube.http_session import session
 from mizar_kube.kinds import Object
 from mizar_kube.version import version
@@ -46,12 +46,15 @@ class ApiCalls:
         """Close all connections. End the tasks that read `lines` first: they are not notified."""
         await self._api.close()
 
-    async def object(self, call: ApiCall, timeout: float | None = None) -> Object:
-        """The JSON object that the call is answered with. Raises KubeError."""
+    async def object(
+        self, call: ApiCall, timeout: float | None = None, most: int | None = None
+    ) -> Object:
+        """The JSON object that the call is answered with. Raises KubeError, and TooLarge as soon as
+        the answer has more than `most` bytes."""
         try:
             async with asyncio.timeout(timeout or self._timeout):
                 async with await self._send(call, aiohttp.ClientTimeout()) as response:
-                    found = json.loads(await response.read())
+                    found = json.loads(await _body(call, response, most))
         except (aiohttp.ClientError, TimeoutError, OSError, json.JSONDecodeError) as error:
             raise _no_answer(call, error) from error
         if not isinstance(found, dict):
@@ -102,6 +105,18 @@ def _api_client(configuration: Configuration) -> ApiClient:
     api.set_default_header("Accept-Encoding", "identity")
     api.set_default_header("Accept", "application/json")
     return api
+
+
+async def _body(call: ApiCall, response: aiohttp.ClientResponse, most: int | None) -> bytes:
+    if most is None:
+        return await response.read()
+    parts, size = list[bytes](), 0
+    async for part in response.content.iter_any():
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise TooLarge(f"{call}: the answer has more than {most} bytes")
+    return b"".join(parts)
 
 
 def _no_answer(call: ApiCall, error: BaseException) -> Unavailable:

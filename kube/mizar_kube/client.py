@@ -12,11 +12,15 @@ from kubernetes_asyncio.client import Configuration
 
 from mizar_kube import credentials
 from mizar_kube.api_calls import ApiCall, ApiCalls, Params
-from mizar_kube.errors import ConfigError, Unavailable, error_from_status
+from mizar_kube.errors import ConfigError, TooLarge, Unavailable, error_from_status
 from mizar_kube.kinds import Kind, Object, Ref, kind_of, ref_of
 
 DEFAULT_TIMEOUT_S = 15.0
 PAGE_SIZE = 500
+PAGE_BYTES = 4 << 20
+"""The most bytes of a page with several objects: parsed, it may take ten times as much memory. A
+pod may have more than a MiB, and whoever may create pods could end every program that lists 500 of
+them at once."""
 WATCH_TIMEOUT_S = 240
 WATCH_SLACK_S = 15.0
 """Seconds beyond its timeout in which a watch must send something or end; they cover a slow API
@@ -130,15 +134,22 @@ class KubeClient:
         page_size: int = PAGE_SIZE,
         timeout: float | None = None,
     ) -> AsyncGenerator[Listing, None]:
-        """The pages of a list, one by one, so that a caller can drop what it doesn't need."""
-        params = _selectors(label_selector, field_selector) | {"limit": str(page_size)}
+        """The pages of a list, one by one, so that a caller can drop what it doesn't need. Pages
+        that would be larger than PAGE_BYTES have fewer objects; 0 asks for all in one page."""
+        params, size = _selectors(label_selector, field_selector), page_size
         while True:
-            body = await self.request("GET", kind.path(namespace), params=params, timeout=timeout)
+            call = ApiCall("GET", kind.path(namespace), params | {"limit": str(size)})
+            try:
+                body = await self._calls.object(call, timeout, PAGE_BYTES if size != 1 else None)
+            except TooLarge:
+                size = max(1, (size or PAGE_SIZE) // 4)
+                continue
             meta = body.get("metadata") or {}
-            yield Listing(_named(body.get("items") or [], kind), str(meta["resourceVersion"]))
+            yield Listing(_named(body.pop("items", None) or [], kind), str(meta["resourceVersion"]))
             if not meta.get("continue"):
                 return
             params["continue"] = str(meta["continue"])
+            size = min(2 * size, page_size or PAGE_SIZE)
 
     async def create(
         self,

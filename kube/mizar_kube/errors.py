@@ -59,6 +59,10 @@ class Unavailable(KubeError):
     """No answer, a timeout, too many requests, or a server error: try again later."""
 
 
+class TooLarge(KubeError):
+    """The answer is larger than the caller wants to hold in memory. Ask for less at a time."""
+
+
 _BY_REASON: dict[str, type[KubeError]] = {
     "AlreadyExists": AlreadyExists,
     "BadRequest": BadRequest,

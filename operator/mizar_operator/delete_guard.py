@@ -6,6 +6,7 @@ Caches may be behind; only what is read here decides. The deletion itself: see s
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from mizar_core.planning.device_users import may_be_used
@@ -104,15 +105,13 @@ async def _reread(client: KubeClient, shadow: ShadowView) -> ShadowView:
 
 
 async def _bound(client: KubeClient, known: ShadowView, view: ShadowView) -> list[ShareView]:
-    listing = await client.list(POD, field_selector=f"spec.nodeName={view.on_node}")
-    pods = [_readable(known, view, obj) for obj in listing.items]
-    return [
-        share
-        for pod in pods
-        if isinstance(pod, SharePod)
-        for _, share in pod.demands
-        if share.resource == view.resource
-    ]
+    selector, found = f"spec.nodeName={view.on_node}", list[ShareView]()
+    async with aclosing(client.list_pages(POD, field_selector=selector)) as pages:
+        async for page in pages:
+            for pod in (_readable(known, view, obj) for obj in page.items):
+                demands = pod.demands if isinstance(pod, SharePod) else ()
+                found += [share for _, share in demands if share.resource == view.resource]
+    return found
 
 
 def _readable(known: ShadowView, view: ShadowView, pod: Object) -> HolderPod | SharePod | None:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from mizar_core.models import GPUPool
@@ -231,12 +232,14 @@ class Gatherer:
         }
 
     async def _cards_on(self, node: str) -> Counter[str]:
-        listing = await self._client.list(POD, field_selector=f"spec.nodeName={node}")
-        found = Counter[str]()
-        for pod in listing.items:
-            labels, phase = pod["metadata"].get("labels") or {}, pod["status"].get("phase")
-            if labels.get(LABEL_SHADOW_POD) != "true" and phase not in ("Succeeded", "Failed"):
-                found.update(cards_requested(pod["spec"]))
+        selector, found = f"spec.nodeName={node}", Counter[str]()
+        async with aclosing(self._client.list_pages(POD, field_selector=selector)) as pages:
+            async for page in pages:
+                for pod in page.items:
+                    labels, phase = pod["metadata"].get("labels") or {}, pod["status"].get("phase")
+                    ended = phase in ("Succeeded", "Failed")
+                    if labels.get(LABEL_SHADOW_POD) != "true" and not ended:
+                        found.update(cards_requested(pod["spec"]))
         return found
 
     def _take(self, ref: Ref, obj: Object, found: FoundLive) -> bool:

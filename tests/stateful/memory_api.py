@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from typing import Any
 
 import jsonpatch
@@ -106,6 +106,10 @@ class MemoryApi:
             wanted = field_selector.removeprefix("spec.nodeName=")
             found = [one for one in found if one["spec"].get("nodeName") == wanted]
         return Listing(copied(found), str(self.version))
+
+    async def list_pages(self, kind: Kind, **selectors: Any) -> AsyncGenerator[Listing, None]:
+        """As KubeClient.list_pages, in one page."""
+        yield await self.list(kind, **selectors)
 
     async def create(self, obj: Object, **_: Any) -> Object:
         """As KubeClient.create."""

@@ -28,6 +28,7 @@ from mizar_kube.kinds import GPU_POOL, NODE, POD, SHADOW_POD, Ref
 from unit.kube.fake_api import (
     GONE_EVENT,
     Answer,
+    Asked,
     FakeApi,
     Stream,
     bookmark,
@@ -184,6 +185,29 @@ async def test_a_read_that_may_be_of_a_moment_ago_asks_for_any_version() -> None
         await client.get(Ref(POD, "a", "ns"))
         await client.get(Ref(POD, "a", "ns"), cached=True)
     assert [asked.query for asked in api.asked] == [{}, {"resourceVersion": "0"}]
+
+
+async def test_of_large_objects_it_asks_for_fewer_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client_module, "PAGE_BYTES", 4000)
+
+    def answer(asked: Asked) -> Answer:
+        start, many = int(asked.query.get("continue") or 0), int(asked.query["limit"]) or 40
+        # The last one alone is larger than a page may be.
+        sizes = [900 if at < 39 else 5000 for at in range(start, min(start + many, 40))]
+        items = [pod(f"p{start + at}", 1, text="x" * size) for at, size in enumerate(sizes)]
+        return listing(7, *items, more=str(start + many) if start + many < 40 else "")
+
+    for page_size in (500, 0):
+        api = FakeApi(others=answer)
+        async with serving(api) as client:
+            pages = [one async for one in client.list_pages(POD, page_size=page_size)]
+        names = [one["metadata"]["name"] for page in pages for one in page.items]
+        assert names == [f"p{at}" for at in range(40)]
+        limits = [one.query["limit"] for one in api.asked]
+        assert limits[:6] == [str(page_size), "125", "31", "7", "1", "2"]
+        assert max(len(page.items) for page in pages) > 1
 
 
 async def test_watch_gives_whole_lines_only() -> None:
