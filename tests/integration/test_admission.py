@@ -34,6 +34,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 MINE = f"{TENANT}.mizar.share/gpu.2"
 WEBHOOK = f"{RELEASE}-webhook"
+NOBODY = {"apiVersion": "v1", "kind": "Namespace", "name": "nobody", "uid": f"{0:032x}"}
+"""An owner that does not exist: the garbage collector deletes what it owned."""
 REPLICAS = "app.kubernetes.io/component=webhook"
 """Selects the webhook's pods."""
 
@@ -215,6 +217,11 @@ REFUSED = {
         {"mizar.share/gpu.2": 1},
         "requests 1 and limits 2 differ: give limits alone",
     ),
+    "more than 64 bits": (
+        {"mizar.share/gpu.2": "1e30"},
+        None,
+        "mizar.share/gpu.2: 1e30 is more than any cluster has: ask for at most 1000000",
+    ),
     "requests alone": ({}, {"mizar.share/gpu.2": 1}, "it is in requests alone: put it into limits"),
     "two spellings": (
         {"mizar.share/gpu.2": 1, "mizar.share.gpu.2": 1},
@@ -386,6 +393,8 @@ class TestPolicies:
             ({"status": {"allocatable": {"cpu": None}}}, "numbers of Mizar's resources only"),
             ({"status": {"nodeInfo": {"osImage": "x"}}}, "capacity and allocatable only"),
             ({"metadata": {"labels": {"a": "b"}}}, "labels or annotations"),
+            ({"metadata": {"finalizers": ["example.com/a"]}}, "owners or finalizers"),
+            ({"metadata": {"ownerReferences": [NOBODY]}}, "owners or finalizers"),
         ):
             status, said = agent.patch(node, patch)
             assert status != 0, said
@@ -467,6 +476,8 @@ class TestPolicies:
             assert "labels or annotations" in annotate(pod, key)[1]
         label = {"metadata": {"labels": {devices: "x"}}}
         assert "labels or annotations" in agent.patch_pod(shares, label)[1]
+        held = {"metadata": {"finalizers": ["example.com/a"]}}
+        assert "owners or finalizers" in agent.patch_pod(plain, held)[1]
 
     def test_a_node_agent_writes_shadow_pods_of_its_own_node_only(
         self, kube: Kube, cluster: Cluster, tmp_path: Path
@@ -509,6 +520,15 @@ class TestEscapes:
         pod = escapes.escaping(TENANT, escapes.ESCAPES[case][0])
         pod["spec"]["containers"][0]["resources"] = {}
         dry_run(kube, pod)
+
+    def test_an_annotation_that_comes_later_gets_no_further(self, kube: Kube) -> None:
+        kube.apply(objects.share_pod(TENANT, "annotated"))
+        annotate = ("annotate", "pod", "annotated", f"--namespace={TENANT}")
+        status, said = kube.attempt(*annotate, "cdi.k8s.io/x=nvidia.com/gpu=all")
+        assert status != 0
+        assert "an annotation cdi.k8s.io/... reaches cards beyond the share" in said
+        kube.run(*annotate, "example.com/x=y")
+        kube.delete("pod", "annotated", TENANT, "--grace-period=0", "--force")
 
     def test_a_container_for_debugging_gets_no_further(self, kube: Kube) -> None:
         kube.apply(objects.share_pod(TENANT, "debugged"))
