@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from aiohttp import web
@@ -14,7 +15,7 @@ from pydantic import ValidationError
 from mizar_kube.errors import KubeError
 from mizar_kube.logs import bound, get_logger
 from mizar_operator.webhook.metrics import Metrics
-from mizar_operator.webhook.pod_specs import log_fields
+from mizar_operator.webhook.pod_specs import POD_SPECS, log_fields
 from mizar_operator.webhook.reviewer import Answer, NotReady, Request, Reviewer
 
 log = get_logger(__name__)
@@ -22,6 +23,17 @@ log = get_logger(__name__)
 MAX_REVIEW_BYTES = 16 << 20
 """The largest AdmissionReview that is read: an update brings the object twice, and the API server
 takes objects of up to 3 MiB."""
+
+LARGE_BYTES = 128 << 10
+"""From this size on, reviews take turns: one may take twenty times its size in memory, and whoever
+may create pods may send a hundred of 3 MiB at once. Usual ones never wait."""
+LARGE_AT_ONCE = 2
+READ_S = 5.0
+"""Seconds in which a review must have come: a large one keeps its turn meanwhile."""
+
+RESOURCES = (*(resource for _, resource in POD_SPECS), "gpupools", "gpuquotas")
+OPERATIONS = ("CREATE", "UPDATE")
+"""What metrics tell apart: any pod of the cluster reaches the webhook, and may say anything."""
 
 Review = Callable[[Request], Awaitable[Answer]]
 
@@ -43,9 +55,10 @@ def review_app(
         _close_if(draining(), answer)
         return answer
 
-    app = web.Application(client_max_size=MAX_REVIEW_BYTES, middlewares=[let_go])
-    app.router.add_post("/mutate", _handler(reviewer.mutate, metrics))
-    app.router.add_post("/validate", _handler(reviewer.validate, metrics))
+    turns = asyncio.Semaphore(LARGE_AT_ONCE)
+    app = web.Application(middlewares=[let_go])
+    app.router.add_post("/mutate", _handler(reviewer.mutate, metrics, turns))
+    app.router.add_post("/validate", _handler(reviewer.validate, metrics, turns))
     return app
 
 
@@ -54,11 +67,21 @@ def _close_if(draining: bool, answer: web.StreamResponse) -> None:
         answer.force_close()
 
 
-def _handler(review: Review, metrics: Metrics) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(http: web.Request) -> web.Response:
+def _handler(
+    review: Review, metrics: Metrics, turns: asyncio.Semaphore
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def in_turn(http: web.Request) -> web.Response:
         started = time.perf_counter()
-        request = _request(await http.text())
-        resource, operation = request["resource"]["resource"], request["operation"]
+        # Without a length it may have any.
+        if (http.content_length or MAX_REVIEW_BYTES) < LARGE_BYTES:
+            return await answer(http, started)
+        async with turns:
+            return await answer(http, started)
+
+    async def answer(http: web.Request, started: float) -> web.Response:
+        request = _request(await _body(http))
+        resource = _known(request["resource"]["resource"], RESOURCES)
+        operation = _known(request["operation"], OPERATIONS)
         try:
             with bound(**log_fields(request)):
                 found = await _reviewed(review, request)
@@ -69,18 +92,37 @@ def _handler(review: Review, metrics: Metrics) -> Callable[[web.Request], Awaita
         metrics.seconds.labels(resource).observe(time.perf_counter() - started)
         return web.json_response(found)
 
-    return answer
+    return in_turn
 
 
-def _request(body: str) -> dict[str, Any]:
+async def _body(http: web.Request) -> bytes:
+    """The body. aiohttp's own `read` keeps it for as long as the connection is there."""
+    parts, size = list[bytes](), 0
+    try:
+        async with asyncio.timeout(READ_S):
+            async for part in http.content.iter_any():
+                parts.append(part)
+                size += len(part)
+                if size > MAX_REVIEW_BYTES:
+                    raise web.HTTPRequestEntityTooLarge(MAX_REVIEW_BYTES, size)
+    except TimeoutError as error:
+        raise web.HTTPRequestTimeout from error
+    return b"".join(parts)
+
+
+def _request(body: bytes) -> dict[str, Any]:
     try:
         request = json.loads(body)["request"]
         _ = request["uid"], request["operation"], request["resource"]["resource"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise web.HTTPBadRequest(
             text=f"no AdmissionReview of admission.k8s.io/v1: {error!r}"
         ) from error
     return dict(request)
+
+
+def _known(name: Any, names: Collection[str]) -> str:
+    return str(name) if name in names else "other"
 
 
 async def _reviewed(review: Review, request: Request) -> Answer:

@@ -1,5 +1,6 @@
 """The webhook over HTTP, as the API server and the kubelet see it."""
 
+import asyncio
 import base64
 import json
 import ssl
@@ -16,19 +17,19 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from mizar_kube import probes
 from mizar_kube.settings import read
-from mizar_operator.webhook import cache
+from mizar_operator.webhook import cache, reviewer, server
 from mizar_operator.webhook.cache import Cache
 from mizar_operator.webhook.certificate_authority import Bundle, fresh
 from mizar_operator.webhook.metrics import Metrics
 from mizar_operator.webhook.mounted_certificate import CertificateFiles
 from mizar_operator.webhook.quota_review import unchecked
 from mizar_operator.webhook.reviewer import Reviewer
-from mizar_operator.webhook.server import review_app
+from mizar_operator.webhook.server import LARGE_AT_ONCE, LARGE_BYTES, review_app
 from mizar_operator.webhook.serving_tls import ServingTLS
 from mizar_operator.webhook.settings import Settings
 from mizar_operator.webhook.spot_review import LENDS_NOTHING, SpotSettings
 from support.logs import logged
-from support.waiting import PATIENCE_S
+from support.waiting import PATIENCE_S, until
 from unit.kube.fake_api import Answer, Asked, FakeApi, serving, status
 from unit.webhook.builders import asking, pool_object, quota_object
 from unit.webhook.objects_api import Objects
@@ -272,7 +273,7 @@ class Broken(Objects):
         return Answer(status(503, ""), 503)
 
 
-@pytest.mark.parametrize("body", ["", "[]", "{}", '{"request": {"uid": "u"}}'])
+@pytest.mark.parametrize("body", ["", "[]", "{}", '{"request": {"uid": "u"}}', "[" * 100_000])
 async def test_nonsense_is_a_bad_request(body: str) -> None:
     async with running(cluster()) as webhook:
         assert (await webhook.http.post("/mutate", data=body)).status == 400
@@ -439,6 +440,61 @@ async def test_metrics_count_reviews() -> None:
     for outcome in ("patched", "refused", "allowed"):
         labels = {"resource": "pods", "operation": "CREATE", "outcome": outcome}
         assert metrics.registry.get_sample_value("mizar_admission_reviews_total", labels) == 1
+
+
+async def test_metrics_tell_apart_what_is_reviewed_and_nothing_else() -> None:
+    metrics = Metrics()
+    async with TestClient(TestServer(review_app(Counting(), metrics, lambda: False))) as http:
+        for resource in ("x", "y", ["z"]):
+            review = request({}, ("", "pods"))
+            review["request"] |= {"operation": resource, "resource": {"resource": resource}}
+            assert (await http.post("/mutate", json=review)).status == 200
+    labels = {"resource": "other", "operation": "other", "outcome": "allowed"}
+    assert metrics.registry.get_sample_value("mizar_admission_reviews_total", labels) == 3
+
+
+class Counting(Reviewer):
+    """Counts the reviews that go on at the same time; those of pods called `large` go on until
+    `going` is set."""
+
+    def __init__(self) -> None:
+        self.now, self.most, self.going = 0, 0, asyncio.Event()
+
+    async def mutate(self, request: Json) -> Json:
+        if request["object"].get("metadata"):
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await self.going.wait()
+            self.now -= 1
+        return reviewer.allowed(request["uid"])
+
+
+async def test_large_reviews_take_turns_and_hold_up_no_others() -> None:
+    counting = Counting()
+    large = request({"metadata": {"name": "large", "annotations": {"x": "y" * LARGE_BYTES}}})
+    app = review_app(counting, Metrics(), lambda: False)
+    async with TestClient(TestServer(app)) as http, asyncio.TaskGroup() as group:
+        waiting = [group.create_task(http.post("/mutate", json=large)) for _ in range(8)]
+        await until(lambda: counting.now == LARGE_AT_ONCE)
+        assert (await http.post("/mutate", json=request({}))).status == 200
+        assert not any(one.done() for one in waiting)
+        counting.going.set()
+        assert {(await one).status for one in waiting} == {200}
+    assert counting.most == LARGE_AT_ONCE
+
+
+async def test_what_no_api_server_sends_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_REVIEW_BYTES", 1000)
+    monkeypatch.setattr(server, "READ_S", 0.1)
+
+    async def for_ever() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.sleep(PATIENCE_S)
+
+    async with running(cluster()) as webhook:
+        post = webhook.http.post
+        assert (await post("/mutate", data=b" " * 1001)).status == 413
+        assert (await post("/mutate", data=for_ever())).status == 408
 
 
 NAME = "localhost"
