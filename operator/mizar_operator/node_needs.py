@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from mizar_core.names import LABEL_ANTI_AFFINITY
+from mizar_core.names import LABEL_ANTI_AFFINITY, LABEL_SHADOW_POD
 from mizar_core.planning.node_fit import (
     NAME_FIELD,
     AntiAffinity,
@@ -33,15 +33,30 @@ OUTAGE_TOLERATED_S = 300
 """Seconds for which a pod tolerates them by default."""
 
 
+CONSTRAINTS_MAX = 256
+"""The most constraints of a user's pod that are looked into. Each may have to be compared with each
+node, in the plan that all tenants of a pool wait for, and a pod has room for 50,000."""
+
+NOWHERE = Needs(terms=(Term(),))
+"""Needs that no node meets."""
+
+
 def needs_of(obj: Json) -> Needs:
-    """The constraints in the pod's spec on its node."""
-    spec = obj["spec"]
-    return Needs(
+    """The constraints in the pod's spec on its node; NOWHERE for a user's pod with too many."""
+    spec, labels = obj["spec"], obj["metadata"].get("labels") or {}
+    found = Needs(
         selector=frozenset((spec.get("nodeSelector") or {}).items()),
         terms=_terms((spec.get("affinity") or {}).get("nodeAffinity") or {}),
         tolerations=frozenset(_tolerations(spec)),
-        anti_affinity=frozenset(_anti_affinity(spec, obj["metadata"].get("labels") or {})),
+        anti_affinity=frozenset(_anti_affinity(spec, labels)),
     )
+    is_ours = labels.get(LABEL_SHADOW_POD) == "true"
+    return found if is_ours or _count(found) <= CONSTRAINTS_MAX else NOWHERE
+
+
+def _count(needs: Needs) -> int:
+    lines = sum(1 + len(one.labels) + len(one.fields) for one in needs.terms)
+    return len(needs.selector) + lines + len(needs.tolerations) + len(needs.anti_affinity)
 
 
 def node_constraints(needs: Needs) -> Object:

@@ -5,7 +5,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mizar_core.planning.node_fit import HOSTNAME, Needs, Requirement, Term, Toleration
+from mizar_core.planning.node_fit import HOSTNAME, Needs, Requirement, Term, Toleration, fits
+from mizar_core.planning.snapshot import NodeView
 from mizar_operator.node_needs import (
     OUTAGES,
     REQUIRED,
@@ -34,6 +35,27 @@ needs = st.builds(
 @given(needs)
 def test_what_is_written_is_read(wanted: Needs) -> None:
     assert needs_of(_pod(wanted)) == wanted
+
+
+def test_a_pod_with_more_constraints_than_anybody_has_runs_nowhere() -> None:
+    line = Requirement("a", "Exists")
+    for wanted in (
+        Needs(terms=(Term((line,)),) * 128),
+        Needs(terms=(Term((line,) * 255),)),
+        Needs(tolerations=frozenset(Toleration(str(key), "Exists") for key in range(256))),
+    ):
+        assert needs_of(_pod(wanted)) == wanted
+    for wanted in (
+        Needs(terms=(Term((line,)),) * 129),
+        Needs(terms=(Term((line,) * 256),)),
+        Needs(tolerations=frozenset(Toleration(str(key), "Exists") for key in range(257))),
+    ):
+        found = needs_of(_pod(wanted))
+        assert not fits(found, NodeView("n", labels=frozenset({("a", "1")})))
+        # What a shadow pod avoids are the operator's own constraints.
+        ours = _pod(wanted)
+        ours["metadata"]["labels"]["mizar.share/shadow-pod"] = "true"
+        assert needs_of(ours) == wanted
 
 
 def _web(**changes: Any) -> dict[str, Any]:
