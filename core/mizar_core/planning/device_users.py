@@ -61,7 +61,7 @@ _MARKED = frozenset({ShadowStage.STARTING, ShadowStage.READY, ShadowStage.DRAINI
 def mark_in_use(draft: Draft) -> None:
     """Mark the shadow pods that have come into use, and remove the mark from those that are not in
     use any more."""
-    for shadow, stage in list(draft.in_order()):
+    for shadow, stage in draft.in_order():
         pod = shadow.pod
         if stage in _MARKED and pod is not None and pod.in_use != shadow.held:
             draft.do(SetInUse(shadow.key, shadow.held))

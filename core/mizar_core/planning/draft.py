@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.pool_nodes import has_other_model
 from mizar_core.planning.projection import project
 from mizar_core.planning.quotas import Entitlement, Entitlements, QuotaUsage
+from mizar_core.planning.shadow_groups import ShadowGroups
 from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of, stranded_at
 from mizar_core.planning.silent_agents import find_silence
 from mizar_core.planning.snapshot import (
@@ -60,10 +61,11 @@ class Draft:
         self.shadows: dict[Key, ShadowView] = {}
         self.stages: dict[Key, ShadowStage] = {}
         self._sorted_keys: list[Key] | None = None
+        self._in_order: list[tuple[ShadowView, ShadowStage]] | None = None
         self._wanted: dict[Key, tuple[ShadowView, bool]] = {}
         self.usage = QuotaUsage()
-        self._of_resource: defaultdict[str, set[Key]] = defaultdict(set)
-        self._of_quota: defaultdict[Key, set[Key]] = defaultdict(set)
+        self._of_resource = ShadowGroups[str]()
+        self._of_quota = ShadowGroups[Key]()
         self._sequences = _sequences(snapshot)
         self._unanswered = sorted(snapshot.unanswered)
         self._names_taken = snapshot.names_taken
@@ -91,6 +93,7 @@ class Draft:
         after = project(before, action)
         if after is not None:
             self._put(after)
+        self._in_order = None
         if (before is None) != (after is None):
             self._sorted_keys = None
 
@@ -106,20 +109,20 @@ class Draft:
         elif event.is_held_back(self.announced):
             self.held_back.add(event.subject)
 
-    def of_resource(self, resource: str) -> list[ShadowView]:
+    def of_resource(self, resource: str) -> Sequence[ShadowView]:
         """The shadow pods that offer a resource, by name."""
-        return [self.shadows[key] for key in sorted(self._of_resource[resource])]
+        return self._of_resource.of(resource)
 
     def resources(self) -> list[str]:
         """All resources that a shadow pod offers, a quota allows or a share pod requests, sorted. A
         shadow pod that has neither a pod nor a pool has no resource that is known."""
         offered = (entitlement.resource for entitlement in self.entitlements)
-        held = (name for name, keys in self._of_resource.items() if keys and name)
+        held = (name for name in self._of_resource if name)
         return sorted({*offered, *held, *self._waiting})
 
-    def of_quota(self, quota: Key) -> list[ShadowView]:
+    def of_quota(self, quota: Key) -> Sequence[ShadowView]:
         """The shadow pods of a quota, by name."""
-        return [self.shadows[key] for key in sorted(self._of_quota[quota])]
+        return self._of_quota.of(quota)
 
     def groups(self, node: str, resource: str) -> frozenset[str]:
         """The anti-affinity groups of the share pods of a resource that are bound to a node."""
@@ -245,12 +248,13 @@ class Draft:
                 held[pod.node] += shadow.cards
         return held
 
-    def in_order(self) -> Iterator[tuple[ShadowView, ShadowStage]]:
+    def in_order(self) -> Sequence[tuple[ShadowView, ShadowStage]]:
         """All shadow pods as they are now, by name."""
         if self._sorted_keys is None:
             self._sorted_keys = sorted(self.shadows)
-        for key in self._sorted_keys:
-            yield self.shadows[key], self.stages[key]
+        if self._in_order is None:
+            self._in_order = [(self.shadows[key], self.stages[key]) for key in self._sorted_keys]
+        return self._in_order
 
     def create(
         self, entitlement: Entitlement, needs: Needs, reason: CreationReason
@@ -296,18 +300,18 @@ class Draft:
         yield from itertools.count(self.next_sequence(entitlement.key))
 
     def _put(self, shadow: ShadowView) -> None:
-        stage = stage_of(shadow, self.nodes)
-        self.shadows[shadow.key], self.stages[shadow.key] = shadow, stage
-        self._of_resource[shadow.resource].add(shadow.key)
-        self._of_quota[shadow.quota_key].add(shadow.key)
+        key, stage = shadow.key, stage_of(shadow, self.nodes)
+        self.shadows[key], self.stages[key] = shadow, stage
+        self._of_resource.put(shadow.resource, key, shadow)
+        self._of_quota.put(shadow.quota_key, key, shadow)
         self.usage.add(shadow, exists=self._counts(shadow, stage), live=self.is_live(shadow))
 
     def _drop(self, shadow: ShadowView) -> None:
         stage = self.stages[shadow.key]
         exists = self._counts(shadow, stage)
         self.usage.add(shadow, exists=exists, live=self.is_live(shadow), by=-1)
-        self._of_resource[shadow.resource].discard(shadow.key)
-        self._of_quota[shadow.quota_key].discard(shadow.key)
+        self._of_resource.drop(shadow.resource, shadow.key)
+        self._of_quota.drop(shadow.quota_key, shadow.key)
         del self.shadows[shadow.key], self.stages[shadow.key]
 
 

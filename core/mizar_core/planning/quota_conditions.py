@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
@@ -286,5 +286,5 @@ def _overdrawn(draft: Draft, quota: GPUQuota) -> str | None:
     return None
 
 
-def _own(draft: Draft, quota: GPUQuota) -> list[ShadowView]:
+def _own(draft: Draft, quota: GPUQuota) -> Sequence[ShadowView]:
     return draft.of_quota(quota_key(quota))

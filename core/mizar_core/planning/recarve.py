@@ -34,7 +34,7 @@ def carve_of(shadow: ShadowView, pool: GPUPool, quota: GPUQuota) -> Carve:
 def recarve(draft: Draft) -> None:
     """Plan a new carve for each shadow pod whose annotation is not what its pool and quota want."""
     carves = _Carves(draft)
-    for shadow, _ in list(draft.in_order()):
+    for shadow, _ in draft.in_order():
         pod = shadow.pod
         if pod is None or pod.carve is None or pod.deleting or pod.ended or not pod.uid:
             continue

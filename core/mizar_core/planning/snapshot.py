@@ -112,16 +112,15 @@ class ShadowView:
     heard_at: datetime | None = None
     pod: PodView | None = None
     contested: bool = False
+    # A plan looks each shadow pod up some forty times.
+    key: Key = field(init=False, repr=False, compare=False)
+    """(namespace, name)."""
+    quota_key: Key = field(init=False, repr=False, compare=False)
+    """(namespace, name) of the quota that it counts against."""
 
-    @property
-    def key(self) -> Key:
-        """(namespace, name)."""
-        return self.namespace, self.name
-
-    @property
-    def quota_key(self) -> Key:
-        """(namespace, name) of the quota that it counts against."""
-        return self.namespace, self.quota
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", (self.namespace, self.name))
+        object.__setattr__(self, "quota_key", (self.namespace, self.quota))
 
     @property
     def held(self) -> bool:

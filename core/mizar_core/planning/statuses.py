@@ -55,7 +55,7 @@ OBSTACLES = {
 def write_shadows(draft: Draft) -> None:
     """Plan phase and condition Scheduled of every shadow pod where they change, and the events
     about that."""
-    for shadow, stage in list(draft.in_order()):
+    for shadow, stage in draft.in_order():
         refusal = draft.refusal(shadow)
         if stage is ShadowStage.GONE or (stage is ShadowStage.NO_POD and refusal is None):
             continue
