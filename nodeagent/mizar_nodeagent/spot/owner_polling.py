@@ -19,7 +19,8 @@ LENT_S: Final = 0.1
 """Seconds between two NVML queries for a card that is borrowed from an owner without the shim."""
 EVERY_S: Final = 0.5
 """Seconds between two NVML queries for all other watched cards, and between two reads of the usage
-files. Also the timeout of an NVML query."""
+files. Also the timeout of an NVML query, and the most seconds until a newly borrowed card is among
+those that are queried every LENT_S: its borrower takes longer to start."""
 
 
 class OwnerPolling:
@@ -39,23 +40,29 @@ class OwnerPolling:
             self._asked.cancel()
 
     async def _watch(self) -> None:
-        rounds = 0
         while True:
-            quick = self._lender.unseen_by_slicer()
-            if quick or rounds % round(EVERY_S / LENT_S) == 0:
-                await self._look(quick if rounds % round(EVERY_S / LENT_S) else None)
-            rounds += 1
-            await asyncio.sleep(LENT_S)
+            await self._look_at_all()
+            if self._lender.unseen_by_slicer():
+                await self._follow_unseen()
+            else:
+                await asyncio.sleep(EVERY_S)
 
-    async def _look(self, only: Collection[str] | None) -> None:
-        """Query NVML for the cards in `only`. If `only` is None, read the usage files and query all
-        watched cards."""
-        watched = self._lender.watched() if only is None else only
-        if not watched:
-            return
-        if only is None:
+    async def _look_at_all(self) -> None:
+        """Read the usage files, and query NVML for all watched cards."""
+        if watched := self._lender.watched():
             self._lender.look_at_usage()
-        self._lender.look_at_processes(await self._loads(watched))
+            await self._look(watched)
+
+    async def _follow_unseen(self) -> None:
+        """For EVERY_S, query NVML for the cards whose owners only NVML shows."""
+        for _ in range(round(EVERY_S / LENT_S) - 1):
+            await asyncio.sleep(LENT_S)
+            if unseen := self._lender.unseen_by_slicer():
+                await self._look(unseen)
+        await asyncio.sleep(LENT_S)
+
+    async def _look(self, uuids: Collection[str]) -> None:
+        self._lender.look_at_processes(await self._loads(uuids))
 
     async def _loads(self, uuids: Collection[str]) -> Mapping[str, ProcessLoads]:
         """The loads of the cards' processes. Empty if NVML does not answer in time: the lender must
