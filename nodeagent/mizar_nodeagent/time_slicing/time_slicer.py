@@ -37,7 +37,7 @@ NS: Final = 1_000_000_000
 """Nanoseconds in a second."""
 TOLD_NS: Final = 60_000_000_000
 """Between two log lines about a card whose rounds fail."""
-ATTEND_S: Final = 0.1
+ATTEND_S: Final = 0.2
 """Seconds between two calls of `attend` by the event loop."""
 UNATTENDED_NS: Final = 500_000_000
 """Nanoseconds without a call of `attend` after which borrowers get no heartbeat, since only the
