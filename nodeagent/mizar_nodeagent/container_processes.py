@@ -94,8 +94,14 @@ def _runs_it(folder: Path) -> bool:
         return True
 
 
+def _text(path: Path) -> str:
+    """What a file of /proc says, with whatever bytes are in a name there. Much faster than
+    Path.read_text, and audits read several files of each process."""
+    return path.read_bytes().decode(errors="replace")
+
+
 def _status(folder: Path) -> str:
-    return (folder / "status").read_bytes().decode(errors="replace")
+    return _text(folder / "status")
 
 
 def _field(status: str, name: str) -> str:
@@ -105,18 +111,18 @@ def _field(status: str, name: str) -> str:
 
 def _is_of_node(folder: Path) -> bool:
     try:
-        return _POD.search((folder / "cgroup").read_text()) is None and _runs(folder)
+        return _POD.search(_text(folder / "cgroup")) is None and _runs(folder)
     except OSError:
         return False
 
 
 def _of_pod(folder: Path, uids: Collection[str]) -> PodProcess | None:
     try:
-        cgroups = (folder / "cgroup").read_text()
+        cgroups = _text(folder / "cgroup")
         pod, container = _POD.search(cgroups), _CONTAINER.search(cgroups)
         if pod is None or pod[1].replace("_", "-") not in uids or not _runs(folder):
             return None
-        name = (folder / "comm").read_bytes().decode(errors="replace").rstrip("\n")
+        name = _text(folder / "comm").rstrip("\n")
     except OSError:
         return None  # it has ended
     return PodProcess(int(folder.name), name, container[1] if container else "")
@@ -130,13 +136,13 @@ def _runs(folder: Path) -> bool:
 def _read(folder: Path, pid: int) -> ContainerProcess | None:
     try:
         pod = container = None
-        for line in (folder / "cgroup").read_text().splitlines():
+        for line in _text(folder / "cgroup").splitlines():
             pod = pod or _POD.search(line)
             container = container or _CONTAINER.search(line)
         if pod is None or container is None:
             return None
         # A name may be any bytes, also spaces and brackets.
-        stat = (folder / "stat").read_bytes().decode(errors="replace")
+        stat = _text(folder / "stat")
         started = _start_time(stat)
         inner = _inner_pid(_status(folder))
     except (OSError, ValueError, IndexError):

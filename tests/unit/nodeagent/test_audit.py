@@ -67,6 +67,19 @@ def test_a_process_is_known_by_its_cgroup(tmp_path: Path, cgroup: str) -> None:
     assert found == ContainerProcess(500, "a) b (c", (7, 4242), UID, ID)
 
 
+def test_no_process_hides_by_the_name_of_its_cgroup(tmp_path: Path) -> None:
+    """Who may write to its cgroup may name one below it in any bytes, and takes no other's process
+    out of sight either."""
+    put_process(tmp_path, 500, "")
+    (tmp_path / "500" / "cgroup").write_bytes(f"0::/kubepods/pod{UID}/{ID}/".encode() + b"\xff\n")
+    put_process(tmp_path, 501, f"0::/kubepods/pod{UID}/{ID}\n")
+    for pid in (500, 501):
+        (tmp_path / str(pid) / "comm").write_bytes(b"train\n")
+    assert container_processes.of_containers([500, 501], tmp_path).keys() == {500, 501}
+    assert container_processes.of_node([500, 501], tmp_path) == set()
+    assert {one.pid for one in container_processes.of_pods({UID}, tmp_path)} == {500, 501}
+
+
 def test_a_static_pods_uid_is_a_hash(tmp_path: Path) -> None:
     put_process(tmp_path, 500, f"0::/kubepods/pod{'0f' * 16}/{ID}\n")
     assert container_processes.of_containers([500], tmp_path)[500].pod_uid == "0f" * 16
