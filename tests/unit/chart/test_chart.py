@@ -1,6 +1,8 @@
 """What the chart makes of its values, without a cluster."""
 
+import itertools
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from operator import attrgetter
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from mizar_core.names import SpotEvictionReason
+from mizar_core.names import SpotEvictionReason, shadow_name
 from mizar_core.spot_rules import CONFIG_MAP
 from mizar_kube.settings import read
 from mizar_nodeagent.config import Config
@@ -632,6 +634,33 @@ def test_several_webhooks_are_spread_and_not_all_evicted(chart: Chart) -> None:
     assert spread["topologySpreadConstraints"]
     one = chart.render(webhook={"replicas": 1})
     assert not [obj for obj in one if obj["kind"] == "PodDisruptionBudget"]
+
+
+FOR_EACH_POD = {"pods", "pods/status", "pods/binding", "bindings", "nodes/status", "events"}
+"""What every pod of a cluster, or every node, has the API server asked for."""
+
+
+def test_nothing_that_each_pod_needs_goes_through_all_shadow_pods(default: list[Object]) -> None:
+    """A binding took the API server 0.5 s in a namespace of 4,000, and 1,000 more shadow pods made
+    each of them slower still."""
+    policies = [one["spec"] for one in default if one["kind"] == "ValidatingAdmissionPolicy"]
+    by_shadow_pod = [one for one in policies if one.get("paramKind", {}).get("kind") == "ShadowPod"]
+    assert by_shadow_pod
+    for policy in by_shadow_pod:
+        rules = policy["matchConstraints"]["resourceRules"]
+        asked = {resource for rule in rules for resource in rule["resources"]}
+        assert not asked & FOR_EACH_POD
+        assert policy["matchConditions"][0]["expression"].startswith("params.metadata.name == ")
+
+
+def test_a_shadow_pods_name_is_known_where_a_node_is_given(default: list[Object]) -> None:
+    policy = pick(default, "ValidatingAdmissionPolicy", "mizar-shadow-pods-node")["spec"]
+    assert policy["failurePolicy"] == "Fail" and "paramKind" not in policy
+    (pattern,) = re.findall(r"matches\('(.+)'\)", policy["matchConditions"][0]["expression"])
+    for profile, number in itertools.product((1, 2, 16, 9999), range(1, 300)):
+        assert re.search(pattern, shadow_name("uid", profile, number))
+    for other in ("shadow-2-0", "shadow-5d4f7c9b8-x7k4q", "shadow-2", "my-shadow-2-x7k4q", ""):
+        assert not re.search(pattern, other)
 
 
 def test_no_policy_refuses_everything_while_its_parameters_kind_is_unknown(
