@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Any
 
 from mizar_core.models import GPUPool, GPUQuota
@@ -77,7 +78,7 @@ class Reviewer:
             log.info("marked")
         else:
             log.info("allowed as it is")
-        return allowed(request["uid"], decision.patch, decision.warnings)
+        return allowed(request["uid"], decision.patch, _first(decision.warnings))
 
     async def _decide(self, pod: PodSpec) -> Decision:
         asked_at = self._cache.now()
@@ -139,9 +140,19 @@ class Reviewer:
         ]
 
 
+SENTENCES = 20
+"""How many sentences a refusal or a warning has: a pod may have thousands of containers."""
+
+
 def _refused(request: Request, sentences: Collection[str]) -> Answer:
-    log.info("refused", message="; ".join(sentences))
-    return refused(request["uid"], sentences)
+    said = _first(sentences)
+    log.info("refused", message="; ".join(said))
+    return refused(request["uid"], said)
+
+
+def _first(sentences: Collection[str]) -> list[str]:
+    more = len(sentences) - SENTENCES
+    return [*islice(sentences, SENTENCES), *([f"and {more} more"] if more > 0 else [])]
 
 
 def allowed(uid: str, patch: Patch | None = None, warnings: Iterable[str] = ()) -> Answer:

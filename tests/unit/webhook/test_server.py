@@ -31,7 +31,7 @@ from mizar_operator.webhook.spot_review import LENDS_NOTHING, SpotSettings
 from support.logs import logged
 from support.waiting import PATIENCE_S, until
 from unit.kube.fake_api import Answer, Asked, FakeApi, serving, status
-from unit.webhook.builders import asking, pool_object, quota_object
+from unit.webhook.builders import asking, container, pool_object, quota_object, spec
 from unit.webhook.objects_api import Objects
 
 POOLS = "/apis/mizar.share/v1alpha1/gpupools"
@@ -180,6 +180,20 @@ async def test_warnings_reach_the_user() -> None:
         response = await webhook.ask("/mutate", request(template, ("apps", "deployments")))
     assert response["allowed"]
     assert "create one" in response["warnings"][0]
+
+
+async def test_of_thousands_of_containers_the_first_are_named() -> None:
+    wrong = [container({"team-b.mizar.share/gpu.2": "1"}, name=f"c{at}") for at in range(3000)]
+    absent = [container({"mizar.share/gpu.2": "1"}, name=f"c{at}") for at in range(3000)]
+    async with running(cluster()) as webhook:
+        response = await webhook.ask("/mutate", request({"spec": spec(*wrong)}))
+    said = response["status"]["message"].split("; ")
+    assert "container 'c19'" in said[19]
+    assert said[20:] == ["and 2980 more"]
+    async with running(Objects()) as webhook:
+        template = {"spec": {"template": {"spec": spec(*absent)}}}
+        response = await webhook.ask("/mutate", request(template, ("apps", "deployments")))
+    assert response["warnings"][-1] == "and 2980 more"
 
 
 async def test_kinds_without_pods_and_unknown_ones_pass() -> None:
