@@ -5,11 +5,14 @@ No program of Mizar runs here; its service accounts are impersonated.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -21,6 +24,7 @@ from mizar_core.planning.node_fit import Needs
 from mizar_operator import manifests
 from mizar_operator.evictor import SEVERAL_BUDGETS
 from mizar_operator.manifests import PodSettings
+from mizar_operator.webhook.certificate_authority import fresh
 from property.plan.snapshots import pool, quota
 from property.plan.snapshots import shadow as shadow_view
 from support import objects
@@ -667,6 +671,40 @@ def test_the_webhook_makes_no_secret_but_its_own(kube: Kube) -> None:
     assert sentence in ask("another")
     assert sentence in ask(f"{RELEASE}-webhook", account, **token)
     assert "already exists" in ask(f"{RELEASE}-webhook")
+
+
+@pytest.mark.parametrize("kind", ["mutating", "validating"])
+def test_the_webhook_changes_whom_its_configurations_trust_and_nothing_else(
+    kube: Kube, kind: str
+) -> None:
+    """Otherwise the API server would send it any request, to change as it likes."""
+    name = f"{kind}webhookconfiguration"
+    here = ("patch", name, f"{RELEASE}-webhook", WEBHOOK, "--type=json", "--dry-run=server")
+
+    def ask(path: str, value: Any, op: str = "add") -> str:
+        patch = json.dumps([{"op": op, "path": path, "value": value}])
+        return kube.attempt(*here, f"--patch={patch}")[1]
+
+    first = "/webhooks/0"
+    trusted = base64.b64encode(fresh("x", datetime.now(UTC)).ca_pem).decode()
+    assert "patched" in ask(f"{first}/clientConfig/caBundle", trusted)
+    url = {"url": "https://example.com/x", "caBundle": trusted}
+    everything = {"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"]}
+    found = kube.get(name, f"{RELEASE}-webhook")
+    assert found is not None
+    another = found["webhooks"][0] | {"name": "another.mizar.share"}
+    for path, value in (
+        (f"{first}/clientConfig", url),
+        (f"{first}/clientConfig/service/namespace", TENANT),
+        (f"{first}/rules/-", everything | {"resources": ["*/*"]}),
+        (f"{first}/failurePolicy", "Ignore"),
+        (f"{first}/matchConditions", []),
+        ("/webhooks/-", another),
+        ("/webhooks", []),
+    ):
+        assert "whom the API server trusts, and nothing else" in ask(path, value), path
+    for field, value in (("finalizers", ["example.com/a"]), ("annotations", {"a": "b"})):
+        assert "changes nothing in the metadata" in ask(f"/metadata/{field}", value)
 
 
 def templates(spec: Object) -> dict[str, Object]:
