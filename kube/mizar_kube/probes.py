@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
@@ -19,6 +20,8 @@ from prometheus_client import (
 )
 
 from mizar_kube.version import version
+
+PAGE_EVERY_S = 0.1
 
 Problems = Callable[[], Iterable[str]]
 """Returns the problems, a sentence each; empty when all is well."""
@@ -41,10 +44,34 @@ def registry(component: str) -> CollectorRegistry:
     return found
 
 
+class _Pages:
+    """Pages of metrics, made one after the other in a thread: some read files. One is begun at most
+    every PAGE_EVERY_S seconds, for all who asked until then: whoever reaches the port may ask as
+    often as he likes, and would keep all the threads that the program works in."""
+
+    def __init__(self, figures: CollectorRegistry) -> None:
+        self._figures = figures
+        self._next: asyncio.Task[bytes] | None = None
+        self._turn = asyncio.Lock()
+        self._begun_at = float("-inf")
+
+    async def page(self) -> bytes:
+        """A page that is begun after this call."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._made())
+        return await asyncio.shield(self._next)
+
+    async def _made(self) -> bytes:
+        async with self._turn:
+            await asyncio.sleep(self._begun_at + PAGE_EVERY_S - time.monotonic())
+            self._next, self._begun_at = None, time.monotonic()
+            return await asyncio.to_thread(generate_latest, self._figures)
+
+
 def application(figures: CollectorRegistry, alive: Problems, ready: Problems) -> web.Application:
     """The HTTP application. /healthz fails with the problems of `alive`, which a restart would
-    cure; /readyz with these and those of `ready`. Metrics are collected in a thread: some read
-    files."""
+    cure; /readyz with these and those of `ready`."""
+    pages = _Pages(figures)
 
     async def healthz(_: web.Request) -> web.Response:
         return _answer(alive())
@@ -53,8 +80,7 @@ def application(figures: CollectorRegistry, alive: Problems, ready: Problems) ->
         return _answer([*alive(), *ready()])
 
     async def metrics(_: web.Request) -> web.Response:
-        body = await asyncio.to_thread(generate_latest, figures)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+        return web.Response(body=await pages.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()
     app.router.add_get("/healthz", healthz)
