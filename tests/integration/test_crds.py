@@ -550,6 +550,26 @@ def test_two_managers_share_a_status_without_conflict(kube: Kube) -> None:
     assert sorted(one["type"] for one in status["conditions"]) == ["Ready", "Scheduled"]
 
 
+BUDGET = 10_000_000
+"""What a rule of a definition may cost, by Kubernetes' estimate, for all objects in a list."""
+LARGEST = 3 * 1024 * 1024 - 2
+"""Bytes of the largest request: as long is a number-or-string, for Kubernetes 1.30."""
+
+
+def test_rules_of_memory_are_within_the_budget_of_kubernetes_1_30() -> None:
+    """Later versions estimate less, so that the API server of these tests takes more than that.
+    There, each mention of quantity or isQuantity, and each comparison of types by ==, costs a
+    tenth of the field's size."""
+    (crd,) = yaml.safe_load_all((ROOT / "crds" / "gpupools.yaml").read_text())
+    spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    profiles = spec["properties"]["profiles"]
+    rules = profiles["items"]["properties"]["memory"]["x-kubernetes-validations"]
+    assert len(rules) == 2
+    for one in rules:
+        uses = len(re.findall(r"(?:isQ|q)uantity\(self\)|type\(self\) ==", one["rule"]))
+        assert uses * profiles["maxItems"] * (LARGEST // 10) < BUDGET, one["rule"]
+
+
 @pytest.fixture
 def older(kube: Kube) -> Iterator[list[Object]]:
     """Definitions of an earlier version, as helm made them: without a pool's default quota, and

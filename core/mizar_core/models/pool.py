@@ -170,7 +170,7 @@ class GPUPoolSpec(Model):
 
     profiles: Annotated[
         tuple[Profile, ...],
-        Field(min_length=1, max_length=16, json_schema_extra=list_map("devices")),
+        Field(min_length=1, max_length=15, json_schema_extra=list_map("devices")),
     ] = BUILT_IN_PROFILES
     """The shapes of shadow pods that quotas may name."""
 
