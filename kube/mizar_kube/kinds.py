@@ -57,6 +57,8 @@ SECRET = Kind("", "v1", "secrets", "Secret")
 CONFIG_MAP = Kind("", "v1", "configmaps", "ConfigMap")
 EVENT = Kind("events.k8s.io", "v1", "events", "Event")
 DEPLOYMENT = Kind("apps", "v1", "deployments", "Deployment")
+VOLUME_CLAIM = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+PERSISTENT_VOLUME = Kind("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False)
 BUDGET = Kind("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
 LEASE = Kind("coordination.k8s.io", "v1", "leases", "Lease")
 RUNTIME_CLASS = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
@@ -91,6 +93,8 @@ KINDS: dict[tuple[str, str], Kind] = {
         CONFIG_MAP,
         EVENT,
         DEPLOYMENT,
+        VOLUME_CLAIM,
+        PERSISTENT_VOLUME,
         BUDGET,
         LEASE,
         RUNTIME_CLASS,

@@ -15,8 +15,16 @@ from dataclasses import dataclass, field, replace
 
 from mizar_core.models import GPUPool
 from mizar_core.names import LABEL_SHADOW_POD
+from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.quotas import resource_of
-from mizar_core.planning.snapshot import NodeView, PendingView, ShadowView, ShareView, Snapshot
+from mizar_core.planning.snapshot import (
+    Key,
+    NodeView,
+    PendingView,
+    ShadowView,
+    ShareView,
+    Snapshot,
+)
 from mizar_core.pod_requests import cards_requested
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import NODE, POD, Object, Ref
@@ -28,6 +36,7 @@ from mizar_operator.namespace_labels import NamespaceLabels
 from mizar_operator.pod_views import HolderPod
 from mizar_operator.reconcile_state import Excluded, ReconcileState
 from mizar_operator.runtime_classes import RuntimeClasses
+from mizar_operator.volume_nodes import Terms, VolumeNodes, together
 
 CONFIRMED_FOR_S = 30.0
 TAKEN_FOR_S = 10.0
@@ -55,6 +64,7 @@ class Gatherer:
         self._states: dict[str, ReconcileState] = {}
         self._classes = RuntimeClasses(client, clock)
         self._namespaces = NamespaceLabels(client, clock)
+        self._volumes = VolumeNodes(client, clock)
 
     def state(self, key: str) -> ReconcileState:
         """The state that is kept from plan to plan for a key."""
@@ -85,10 +95,13 @@ class Gatherer:
         )
         taken = await self._look_for_cards(key)
         namespaces = await self._namespaces.of(self._without_quota(key))
+        shared = (one for pod in self._caches.shares.values() for _, one in pod.demands)
+        volumes = await self._volumes.of({claim for one in shared for claim in _claims(one)})
         # Nothing is awaited from here on, so that all parts are of one moment.
         memory, pools = self.state(key), self._pools(key)
         shadows = [self._whole(one, pools, found, memory) for one in self._shadows(key)]
-        shares, pending = self._shares(key, shadows), self._caches.pending.values()
+        shares = [_bound_by(volumes, one) for one in self._shares(key, shadows)]
+        pending = self._caches.pending.values()
         quotas = [one for one in self._caches.quotas.values() if self._is_mine(one.spec.pool, key)]
         uids = {one.uid for one in shadows} | {one.uid for one in shares}
         memory.forget_old(self._clock(), uids)
@@ -255,6 +268,17 @@ class Gatherer:
         self._caches.holders.observe(obj)
         found.pods[shadow.uid] = holder
         return True
+
+
+def _claims(share: ShareView) -> list[Key]:
+    return [(share.namespace, name) for name in share.claims]
+
+
+def _bound_by(volumes: Mapping[Key, Terms], share: ShareView) -> ShareView:
+    """The share pod, which needs a node that its volumes can be on."""
+    if not share.claims or not (terms := together(_claims(share), volumes)):
+        return share
+    return replace(share, needs=share.needs.merged_with(Needs(terms=terms)))
 
 
 def _waiting(

@@ -146,7 +146,12 @@ def _meets(expression: Json, value: str | None) -> bool:
 
 
 def _terms(affinity: Json) -> tuple[Term, ...]:
-    found = (affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or ()
+    return selector_terms(affinity.get(REQUIRED) or {})
+
+
+def selector_terms(selector: Json) -> tuple[Term, ...]:
+    """The terms of a NodeSelector, as in a pod's affinity or a volume's."""
+    found = selector.get("nodeSelectorTerms") or ()
     return tuple(
         Term(
             tuple(_requirement(line) for line in one.get("matchExpressions") or ()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -121,6 +122,8 @@ def share_view(obj: Object) -> SharePod | None:
     initialized = condition_of(status, "Initialized").get("status") == "True"
     kept = devices_after_init(spec) if initialized and spec.get("initContainers") else None
     needs, owner, outages = needs_of(obj), _controller(meta), outage_tolerations(spec)
+    # Where a pod may go is of no interest once it is somewhere.
+    claims = tuple(_claims(meta["name"], spec)) if node is None else ()
     views = (
         ShareView(
             namespace=meta["namespace"],
@@ -140,10 +143,20 @@ def share_view(obj: Object) -> SharePod | None:
             deleting="deletionTimestamp" in meta,
             outages=outages,
             priority=int(spec.get("priority") or 0),
+            claims=claims,
         )
         for resource, count in asked.items()
     )
     return SharePod(tuple((_prefix(one.resource), one) for one in views), _running_at(status))
+
+
+def _claims(pod: str, spec: Json) -> Iterator[str]:
+    """The names of the claims of the pod's volumes."""
+    for volume in spec.get("volumes") or ():
+        if claim := volume.get("persistentVolumeClaim"):
+            yield str(claim["claimName"])
+        elif "ephemeral" in volume:
+            yield f"{pod}-{volume['name']}"
 
 
 def _running_at(status: Json) -> datetime | None:

@@ -137,11 +137,11 @@ class Tenant:
     def resource(self) -> str:
         return f"{self.name}.mizar.share/gpu.2"
 
-    def share(self, *names: str, resource: str = "", count: int = 1) -> None:
+    def share(self, *names: str, resource: str = "", count: int = 1, **more: object) -> None:
         limits = {resource or self.resource: count}
         for name in names:
             container = {"name": "main", "image": PAUSE, "resources": {"limits": limits}}
-            spec = {"containers": [container], "terminationGracePeriodSeconds": 1}
+            spec = {"containers": [container], "terminationGracePeriodSeconds": 1, **more}
             # As the webhook leaves it.
             labels = {LABEL_SHARE_POD: "true"}
             meta = {"name": name, "namespace": self.name, "labels": labels}
@@ -495,6 +495,52 @@ def test_what_admission_adds_to_shadow_pods_is_no_reason_to_make_them_anew(
     time.sleep(10)
     (same,) = tenant.shadows(1, "Pending")
     assert same["metadata"]["name"] == shadow["metadata"]["name"]
+
+
+@pytest.fixture
+def home(tenant: Tenant) -> Iterator[str]:
+    """A claim of the tenant's whose volume only a node of the zone west can have, which is none."""
+    terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["west"]}]}]
+    size, modes = {"storage": "1Gi"}, ["ReadWriteOnce"]
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": tenant.name},
+        "spec": {
+            "capacity": size,
+            "accessModes": modes,
+            "claimRef": {"namespace": tenant.name, "name": "home"},
+            "hostPath": {"path": "/tmp"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+        },
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "home", "namespace": tenant.name},
+        "spec": {
+            "accessModes": modes,
+            "resources": {"requests": size},
+            "storageClassName": "",
+            "volumeName": tenant.name,
+        },
+    }
+    tenant.quota(0, 1)
+    tenant.kube.apply(volume, claim)
+    yield "home"
+    tenant.kube.delete("persistentvolume", tenant.name, None, "--wait=false")
+
+
+def test_a_shadow_pod_goes_where_the_pods_volume_is(tenant: Tenant, home: str) -> None:
+    volume = {"name": "home", "persistentVolumeClaim": {"claimName": home}}
+    tenant.share("one", volumes=[volume])
+    (shadow,) = tenant.shadows(1, "Pending")
+    pod = tenant.pod_of(shadow)
+    assert pod is not None
+    wanted = pod["spec"]["affinity"]["nodeAffinity"]
+    (term,) = wanted["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert {"key": "zone", "operator": "In", "values": ["west"]} in term["matchExpressions"]
+    assert "node affinity" in tenant.wait_event("one", "NoNodeFits")
 
 
 def test_probes_and_metrics(tenant: Tenant, operator: OperatorProcess) -> None:

@@ -149,7 +149,8 @@ class ShareView:
     devices it keeps, where init containers that requested more have ended. `unschedulable`: the
     scheduler's message, if it found no node. `outages`: tolerations with which it stays for longer
     than other pods on a node whose kubelet does not answer. They are not part of `needs`, since
-    they do not restrict where it may go. `priority`: as Kubernetes has it.
+    they do not restrict where it may go. `priority`: as Kubernetes has it. `claims`: the names of
+    the claims of its volumes; what bound volumes want of the node is in `needs`.
 
     Pods that have ended, that are being deleted before they got a node, or that a scheduling gate
     holds back are not in a snapshot.
@@ -170,6 +171,7 @@ class ShareView:
     deleting: bool = False
     outages: frozenset[Toleration] = frozenset()
     priority: int = 0
+    claims: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:

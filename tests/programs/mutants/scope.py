@@ -108,7 +108,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
                 "readiness",
             ),
             *("reconcile_state", "runtime_classes", "settings", "shadow_counters"),
-            *("snapshot_index", "uninstall", "unreadable", "handlers/*"),
+            *("snapshot_index", "uninstall", "unreadable", "volume_nodes", "handlers/*"),
         ),
         "watches, views of objects and start-up: they decide nothing about cards",
     ),

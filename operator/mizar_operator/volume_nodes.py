@@ -1,0 +1,83 @@
+"""The nodes to which its volumes bind a pod: read live for share pods that wait, and cached. So the
+operator watches no claims and no volumes, of which there may be very many."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from functools import reduce
+
+from mizar_core.planning.node_fit import Term, combined_terms
+from mizar_core.planning.snapshot import Key
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError
+from mizar_kube.kinds import PERSISTENT_VOLUME, VOLUME_CLAIM, Object, Ref
+from mizar_kube.logs import get_logger
+from mizar_operator.live_objects import find
+from mizar_operator.node_needs import selector_terms
+
+log = get_logger(__name__)
+
+BOUND_BELIEVED_S = 30.0
+"""A bound claim keeps its volume, and a volume its nodes; but both may be made anew under their
+names."""
+UNBOUND_BELIEVED_S = 5.0
+UNREAD_BELIEVED_S = 60.0
+"""Where the API server does not tell, as an operator without the right finds out."""
+
+READS_AT_ONCE = 16
+READS_MAX = 64
+"""Claims that are read for one plan, so that it is not late for other pods. The others are read for
+later ones, and what was read of them before holds until then."""
+
+Terms = tuple[Term, ...]
+
+
+class VolumeNodes:
+    """`clock` gives monotonic seconds."""
+
+    def __init__(self, client: KubeClient, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._clock = clock
+        self._found: dict[Key, tuple[float, Terms]] = {}
+        self._limit = asyncio.Semaphore(READS_AT_ONCE)
+
+    async def of(self, claims: Collection[Key]) -> dict[Key, Terms]:
+        """The node affinity of the volumes of these claims, (namespace, name) each: without those
+        that have none, are not bound, or cannot be read now, which is no reason to stop
+        planning."""
+        self._found = {key: one for key, one in self._found.items() if key in claims}
+        due = [key for key in claims if self._until(key) <= self._clock()]
+        first = sorted(due, key=lambda key: (self._until(key), key))[:READS_MAX]
+        await asyncio.gather(*(self._read(key) for key in first))
+        return {key: terms for key, (_, terms) in self._found.items() if terms}
+
+    def _until(self, claim: Key) -> float:
+        return self._found[claim][0] if claim in self._found else 0.0
+
+    async def _read(self, claim: Key) -> None:
+        try:
+            async with self._limit:
+                volume = await self._volume(claim)
+        except KubeError as error:
+            log.info("the volume could not be read", namespace=claim[0], name=claim[1], error=error)
+            self._found[claim] = self._clock() + UNREAD_BELIEVED_S, ()
+            return
+        believed_s = UNBOUND_BELIEVED_S if volume is None else BOUND_BELIEVED_S
+        self._found[claim] = self._clock() + believed_s, _terms(volume)
+
+    async def _volume(self, claim: Key) -> Object | None:
+        """The volume that a claim is bound to; None if it is bound to none."""
+        found = await find(self._client, Ref(VOLUME_CLAIM, claim[1], claim[0]))
+        name = ((found or {}).get("spec") or {}).get("volumeName")
+        return await find(self._client, Ref(PERSISTENT_VOLUME, name)) if name else None
+
+
+def _terms(volume: Object | None) -> Terms:
+    affinity = ((volume or {}).get("spec") or {}).get("nodeAffinity") or {}
+    return selector_terms(affinity.get("required") or {})
+
+
+def together(claims: Collection[Key], known: Mapping[Key, Terms]) -> Terms:
+    """What the volumes of all these claims want of a node."""
+    return reduce(combined_terms, (known.get(one, ()) for one in claims), ())
