@@ -48,8 +48,13 @@ async def confirm_unused(client: KubeClient, caches: Caches, known: ShadowView) 
         return ConfirmedUnused(shadow, pod)
     if not _is_out_of_use(view, known):
         raise StillInUse(known, "it has not been drained")
-    others = [await _reread(client, one) for one in _beside(caches, view)]
-    user = may_be_used(view, others, await _bound(client, known, view))
+    others: list[ShadowView] = []
+    bound = await _bound(client, known, view)
+    if bound:
+        others = [await _reread(client, one) for one in _beside(caches, view)]
+        # Once more, and last: nobody who comes meanwhile is overlooked.
+        bound = await _bound(client, known, view)
+    user = may_be_used(view, others, bound)
     if user is not None:
         raise StillInUse(known, f"{user} uses it or may be about to")
     return ConfirmedUnused(shadow, pod)

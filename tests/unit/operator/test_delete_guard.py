@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from mizar_core.names import ANNOTATION_DRAIN, EventReason
 from mizar_kube.client import KubeClient
-from mizar_kube.kinds import Object
+from mizar_kube.kinds import Object, Ref
 from mizar_operator.delete_guard import ConfirmedUnused, StillInUse, confirm_unused
 from unit.operator.drained import GPU, Cluster
 
@@ -54,6 +54,40 @@ def _bound(cluster: Cluster) -> None:
 def test_what_nobody_uses_is_found_with_both_its_objects(cluster: Cluster) -> None:
     certain = _ask(cluster, lambda _: None)
     assert certain == ConfirmedUnused(cluster.shadow, cluster.pod)
+
+
+def test_others_are_read_only_where_somebody_may_have_their_devices(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a node that is emptied of n shadow pods would be asked for n times as many."""
+    read, real = [], cluster.model.api.get
+
+    async def get(ref: Ref, **how: Any) -> Object:
+        read.append(ref.name)
+        return await real(ref, **how)
+
+    monkeypatch.setattr(cluster.model.api, "get", get)
+    beside = cluster.beside["metadata"]["name"]
+    _ask(cluster, lambda _: None)
+    assert read.count(beside) == 1
+    read.clear()
+    _ask(cluster, lambda one: one.model.api.remove(one.find_pod("two")))
+    assert read and beside not in read
+
+
+def test_who_is_bound_while_others_are_read_counts(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, beside = cluster.model.api.get, cluster.beside["metadata"]["name"]
+
+    async def get(ref: Ref, **how: Any) -> Object:
+        if ref.name == beside:
+            _bound(cluster)
+        return await real(ref, **how)
+
+    monkeypatch.setattr(cluster.model.api, "get", get)
+    with pytest.raises(StillInUse, match="team-a/late uses it"):
+        _ask(cluster, lambda _: None)
 
 
 MEANWHILE: dict[str, tuple[Change, str]] = {
