@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from mizar_core.names import LABEL_ANTI_AFFINITY, LABEL_SHADOW_POD
@@ -29,6 +30,8 @@ gets tolerations of some of them."""
 
 OUTAGES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """The taints, of effect NoExecute, of a node whose kubelet does not answer."""
+NO_TOLERATIONS = frozenset[Toleration]()
+"""One object: an empty set is as large as one of four, and most pods have none."""
 OUTAGE_TOLERATED_S = 300
 """Seconds for which a pod tolerates them by default."""
 
@@ -42,7 +45,9 @@ NOWHERE = Needs(terms=(Term(),))
 
 
 def needs_of(obj: Json) -> Needs:
-    """The constraints in the pod's spec on its node; NOWHERE for a user's pod with too many."""
+    """The constraints in the pod's spec on its node; NOWHERE for a user's pod with too many. One object
+    for all pods that have the same, as far as these are not very many: it is large, and plans look
+    things up by it."""
     spec, labels = obj["spec"], obj["metadata"].get("labels") or {}
     found = Needs(
         selector=frozenset((spec.get("nodeSelector") or {}).items()),
@@ -51,12 +56,17 @@ def needs_of(obj: Json) -> Needs:
         anti_affinity=frozenset(_anti_affinity(spec, labels)),
     )
     is_ours = labels.get(LABEL_SHADOW_POD) == "true"
-    return found if is_ours or _count(found) <= CONSTRAINTS_MAX else NOWHERE
+    return _same(found) if is_ours or _count(found) <= CONSTRAINTS_MAX else NOWHERE
 
 
 def _count(needs: Needs) -> int:
     lines = sum(1 + len(one.labels) + len(one.fields) for one in needs.terms)
     return len(needs.selector) + lines + len(needs.tolerations) + len(needs.anti_affinity)
+
+
+@lru_cache(maxsize=1024)
+def _same(needs: Needs) -> Needs:
+    return needs
 
 
 def node_constraints(needs: Needs) -> Object:
@@ -199,7 +209,7 @@ def outage_tolerations(spec: Json) -> frozenset[Toleration]:
     """The tolerations with which another pod stays on a node whose kubelet does not answer for as
     long as the pod of this spec does; none where that is no longer than pods do by default."""
     found = {_of_outage(spec, Taint(key, "", "NoExecute")) for key in OUTAGES}
-    return frozenset(one for one in found if one is not None)
+    return frozenset(one for one in found if one is not None) or NO_TOLERATIONS
 
 
 def _of_outage(spec: Json, taint: Taint) -> Toleration | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -48,12 +49,14 @@ def shadow_view(obj: Object) -> ShadowView:
     holders = [one.holder for one in status.devices if one.holder is not None]
     sequence = meta.annotations.get(ANNOTATION_SEQUENCE, "")
     return ShadowView(
-        namespace=meta.namespace or "",
+        namespace=sys.intern(meta.namespace or ""),
         name=meta.name,
         uid=meta.uid or "",
-        pool=spec.pool,
-        quota=spec.quota,
-        quota_uid=next((o.uid for o in meta.owner_references if o.kind == "GPUQuota"), ""),
+        pool=sys.intern(spec.pool),
+        quota=sys.intern(spec.quota),
+        quota_uid=sys.intern(
+            next((o.uid for o in meta.owner_references if o.kind == "GPUQuota"), "")
+        ),
         resource=meta.annotations.get(ANNOTATION_RESOURCE, ""),
         devices=spec.devices,
         cards=spec.cards,
@@ -62,7 +65,7 @@ def shadow_view(obj: Object) -> ShadowView:
         finalizer=FINALIZER_DRAIN in meta.finalizers,
         phase=status.phase,
         scheduled=find_condition(status.conditions, ConditionType.SCHEDULED),
-        node=status.node or None,
+        node=interned(status.node),
         ready=ready is not None and ready.status == "True",
         broken=healthy is not None and healthy.status == "False",
         lost=ready is not None and ready.reason == EventReason.CARD_LOST,
@@ -85,7 +88,7 @@ def node_view(obj: Object) -> NodeView:
     taints = [one for one in taints if one.effect in ("NoSchedule", "NoExecute")]
     own = frozenset(one for one in taints if not one.key.startswith(KUBERNETES_OWN))
     return NodeView(
-        name=meta["name"],
+        name=sys.intern(meta["name"]),
         labels=frozenset((meta.get("labels") or {}).items()),
         available=ready
         and not obj.get("spec", {}).get("unschedulable", False)
@@ -108,6 +111,12 @@ def _cards(status: Json) -> dict[str, CardsOnNode]:
         for name, count in sorted((status.get("capacity") or {}).items())
         if is_card(name) and str(count).isdigit() and int(count) > 0
     }
+
+
+def interned(name: str | None) -> str | None:
+    """A name that many objects have, as one text for all of them, which is found by its address;
+    None for an empty one."""
+    return sys.intern(name) if name else None
 
 
 def condition_of(status: Json, type: str) -> Json:

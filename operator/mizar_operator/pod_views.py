@@ -24,7 +24,7 @@ from mizar_core.planning.snapshot import PendingView, PodView, ShareView
 from mizar_core.pod_requests import cards_requested, devices_after_init, devices_requested
 from mizar_kube.kinds import Object
 from mizar_operator.node_needs import needs_of, outage_tolerations
-from mizar_operator.object_views import Json, condition_of
+from mizar_operator.object_views import Json, condition_of, interned
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -70,7 +70,7 @@ def holder_view(obj: Object) -> HolderPod | None:
         view=PodView(
             uid=meta.get("uid", ""),
             phase=status.get("phase", "Pending"),
-            node=spec.get("nodeName") or None,
+            node=interned(spec.get("nodeName")),
             bound_at=time_or_none(scheduled.get("lastTransitionTime"))
             if spec.get("nodeName")
             else None,
@@ -114,7 +114,7 @@ def share_view(obj: Object) -> SharePod | None:
     asked = devices_requested(spec)
     if not asked or status.get("phase") in ("Succeeded", "Failed"):
         return None
-    node = spec.get("nodeName") or None
+    node = interned(spec.get("nodeName"))
     if node is None and ("deletionTimestamp" in meta or spec.get("schedulingGates")):
         return None
     scheduled = condition_of(status, "PodScheduled") if node is None else {}
@@ -126,10 +126,10 @@ def share_view(obj: Object) -> SharePod | None:
     claims = tuple(_claims(meta["name"], spec)) if node is None else ()
     views = (
         ShareView(
-            namespace=meta["namespace"],
+            namespace=sys.intern(meta["namespace"]),
             name=meta["name"],
             uid=meta.get("uid", ""),
-            resource=resource,
+            resource=sys.intern(resource),
             count=count,
             created=time_or_none(meta.get("creationTimestamp")) or EPOCH,
             node=node,
@@ -206,7 +206,7 @@ def _prefix(resource: str) -> str:
 
 def _carved_resource(text: str) -> str:
     try:
-        return Carve.from_json(text).resource
+        return sys.intern(Carve.from_json(text).resource)
     except CarveRefused:
         return ""
 
