@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from mizar_core.condition import find_condition
@@ -89,13 +90,20 @@ def node_view(obj: Object) -> NodeView:
     own = frozenset(one for one in taints if not one.key.startswith(KUBERNETES_OWN))
     return NodeView(
         name=sys.intern(meta["name"]),
-        labels=frozenset((meta.get("labels") or {}).items()),
+        labels=frozenset(map(_same_label, (meta.get("labels") or {}).items())),
         available=ready
         and not obj.get("spec", {}).get("unschedulable", False)
         and len(own) == len(taints),
         cards=_cards(status),
         taints=own,
     )
+
+
+@lru_cache(maxsize=1024)
+def _same_label(label: tuple[str, str]) -> tuple[str, str]:
+    """A label: one object for all nodes that have it, as far as there are not very many others. GPU
+    feature discovery alone gives each node some thirty."""
+    return label
 
 
 def _taint(taint: Json) -> Taint:

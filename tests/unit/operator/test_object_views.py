@@ -69,6 +69,12 @@ def test_what_many_pods_have_is_kept_once() -> None:
         assert getattr(one, what) is getattr(two, what), what
 
 
+def test_a_label_of_many_nodes_is_kept_once() -> None:
+    text = json.dumps({"metadata": {"name": "n1", "labels": {"zone": "a"}}})
+    one, two = (node_view(json.loads(text)) for _ in range(2))
+    assert next(iter(one.labels)) is next(iter(two.labels))
+
+
 def test_what_many_shadow_pods_have_is_kept_once() -> None:
     quota = {"apiVersion": "mizar.share/v1alpha1", "kind": "GPUQuota", "name": "gpus", "uid": "q-1"}
     meta = {"name": "s", "namespace": "team-a", "ownerReferences": [quota]}
