@@ -45,9 +45,9 @@ NOWHERE = Needs(terms=(Term(),))
 
 
 def needs_of(obj: Json) -> Needs:
-    """The constraints in the pod's spec on its node; NOWHERE for a user's pod with too many. One object
-    for all pods that have the same, as far as these are not very many: it is large, and plans look
-    things up by it."""
+    """The constraints in the pod's spec on its node; NOWHERE for a user's pod with too many. One
+    object for all pods that have the same, as far as these are not very many: it is large, and
+    plans look things up by it."""
     spec, labels = obj["spec"], obj["metadata"].get("labels") or {}
     found = Needs(
         selector=frozenset((spec.get("nodeSelector") or {}).items()),

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from functools import reduce
 
 from mizar_core.planning.node_fit import Term, combined_terms
 from mizar_core.planning.snapshot import Key
@@ -14,7 +13,7 @@ from mizar_kube.errors import KubeError
 from mizar_kube.kinds import PERSISTENT_VOLUME, VOLUME_CLAIM, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_operator.live_objects import find
-from mizar_operator.node_needs import selector_terms
+from mizar_operator.node_needs import CONSTRAINTS_MAX, selector_terms
 
 log = get_logger(__name__)
 
@@ -79,5 +78,11 @@ def _terms(volume: Object | None) -> Terms:
 
 
 def together(claims: Collection[Key], known: Mapping[Key, Terms]) -> Terms:
-    """What the volumes of all these claims want of a node."""
-    return reduce(combined_terms, (known.get(one, ()) for one in claims), ())
+    """What the volumes of all these claims want of a node; nothing where that is too much to look
+    into, as each one's terms multiply those of the others: the scheduler's refusals tell then."""
+    found: Terms = ()
+    for claim in claims:
+        found = combined_terms(found, known.get(claim, ()))
+        if len(found) > CONSTRAINTS_MAX:
+            return ()
+    return found

@@ -164,3 +164,10 @@ def test_a_pod_of_two_volumes_goes_where_both_are() -> None:
     assert together([a, b], {a: (west, east)}) == (west, east)
     both = Term((zones("east"), zones("west")))
     assert together([a, b], {a: (west, east), b: (west,)}) == (west, both)
+
+
+def test_volumes_of_many_terms_each_do_not_hold_up_a_plan() -> None:
+    """Sixteen volumes of three zones each have 43 million combinations."""
+    claims = [("a", f"claim-{number}") for number in range(16)]
+    terms = tuple(Term((zones(one),)) for one in ("east", "north", "west"))
+    assert together(claims, dict.fromkeys(claims, terms)) == ()
