@@ -32,14 +32,20 @@ WATCHES = (GPU_POOL, GPU_QUOTA, SHADOW_POD, POD, POD, NODE)
 
 
 class Events:
-    """Records the events that are emitted."""
+    """Records the events that are emitted. `warnings`: the reasons of those that are of the type
+    Warning."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, str, str]] = []
+        self.warnings: set[str] = set()
 
-    def emit(self, about: Regarding, reason: str, note: str, **_: Any) -> None:
+    def emit(
+        self, about: Regarding, reason: str, note: str, *, warning: bool = False, **_: Any
+    ) -> None:
         """As EventRecorder.emit."""
         self.told.append((f"{about.kind.name}/{about.name}", reason, note))
+        if warning:
+            self.warnings.add(reason)
 
 
 class Harness:

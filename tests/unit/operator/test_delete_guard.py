@@ -70,6 +70,8 @@ def test_others_are_read_only_where_somebody_may_have_their_devices(
     beside = cluster.beside["metadata"]["name"]
     _ask(cluster, lambda _: None)
     assert read.count(beside) == 1
+    # The ShadowPod and its pod, once each.
+    assert read.count(cluster.shadow["metadata"]["name"]) == 2
     read.clear()
     _ask(cluster, lambda one: one.model.api.remove(one.find_pod("two")))
     assert read and beside not in read

@@ -187,6 +187,7 @@ def test_gates_open_for_as_many_as_cards_are_lendable() -> None:
     assert [(about, reason) for about, reason, _ in cluster.events.told] == [
         ("Pod/p2", "SpotWaiting")
     ]
+    assert not cluster.events.warnings, "to wait for one's turn is nothing wrong"
     cluster.round()
     assert len(cluster.events.told) == 1
 
@@ -413,6 +414,31 @@ def test_statuses_say_what_is_lent() -> None:
     assert cluster.writes == []
     assert cluster.figure("mizar_spot_borrowed_cards", namespace="a", state="in_use") == 2
     assert cluster.figure("mizar_spot_lendable_cards", node="n1") == 0
+    assert cluster.figure("mizar_spot_recent_card_seconds", namespace="a") is not None
+
+
+def test_a_quota_that_allows_no_spot_pods_any_more_says_nothing_of_them() -> None:
+    cluster = Cluster(quota("a", 4), node(2), pod("r", nodeName="n1"))
+    cluster.round()
+    found = cluster.get(GPU_QUOTA, "gpus", "a")
+    assert found["status"]["spot"]["inUse"] == 1
+    found["spec"] = {"profiles": [{"devices": 2, "max": 1}]}
+    cluster.api.touch(found)
+    cluster.api.remove(cluster.get(POD, "r", "a"))
+    cluster.round()
+    assert "spot" not in cluster.get(GPU_QUOTA, "gpus", "a")["status"]
+
+
+def test_no_status_is_written_to_another_object_of_the_name() -> None:
+    cluster = Cluster(pool(), quota("a", 4), node(2), pod("r", nodeName="n1"))
+    cluster.sync()
+    for kind, name, namespace in ((GPU_QUOTA, "gpus", "a"), (GPU_POOL, "default", "")):
+        found = cluster.get(kind, name, namespace)
+        cluster.api.remove(found)
+        cluster.api.put(found | {"metadata": found["metadata"] | {"uid": "another"}, "status": {}})
+    cluster.again()
+    assert not cluster.get(GPU_QUOTA, "gpus", "a")["status"]
+    assert not cluster.get(GPU_POOL, "default")["status"]
 
 
 def test_two_writers_of_one_status_leave_each_others_part() -> None:
@@ -545,6 +571,10 @@ def test_what_matters_to_lending_is_asked_for_and_nothing_else() -> None:
     told["status"] = {"cards": {"total": 1}}
     cluster.api.touch(told)
     assert not asked()
+    lending = {"type": "Lending", "status": "False", "reason": "x", "message": "by a hand"}
+    told["status"]["conditions"] = [lending | {"lastTransitionTime": format_time(NOW)}]
+    cluster.api.touch(told)
+    assert asked(), "what it says is put right"
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
