@@ -220,11 +220,12 @@ class TestHolders:
         )
         assert said(found, "PodInUsing") == ("True", "Held")
 
-    def test_a_deleted_pod_holds_nothing_at_once(self) -> None:
+    @pytest.mark.parametrize("gone_at", [2.0, 2.5])
+    def test_a_deleted_pod_holds_nothing_at_once(self, gone_at: float) -> None:
         """Also before the kubelet has been asked again."""
         carvings = served().carvings
         claims = [card_claim(), share_claim(D1)]
-        seen = snapshot(2, [shadow()], claims, BOTH, gone_at={("team-a", "share"): 2.5})
+        seen = snapshot(2, [shadow()], claims, BOTH, gone_at={("team-a", "share"): gone_at})
         assert said(plan(carvings, seen), "PodInUsing") == ("False", "Idle")
 
     def test_an_ended_pod_holds_nothing(self) -> None:

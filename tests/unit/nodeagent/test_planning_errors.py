@@ -91,6 +91,8 @@ def test_its_users_are_told_as_they_are_now(served: Plan) -> None:
     found = plan_isolated(spoiled(served), seen(2, pods=pods, claims=claims), None)
     assert said(found, "PodInUsing", BAD) == ("True", "PlanningFailed")
     assert said(found, "Draining", BAD) == ("Unknown", "PlanningFailed")
+    (report,) = (one for one in found.reports if one.key == BAD)
+    assert report.uid == f"owner-{BAD[1]}", "no other ShadowPod is reported on"
 
 
 def test_its_card_is_carved_for_nobody_else(served: Plan) -> None:
