@@ -101,3 +101,13 @@ def test_labels_do_not_imply_fields_nor_the_other_way_round() -> None:
     assert combined_terms.implies(label) and combined_terms.implies(field)
     assert not label.implies(combined_terms) and not field.implies(combined_terms)
     assert not label.implies(field) and not field.implies(label)
+
+
+def test_needs_are_told_apart_by_their_text_also_with_and_without_seconds() -> None:
+    """None and a number have no order of their own."""
+    ever = Toleration("team", "Exists", effect="NoExecute")
+    found = {
+        Needs(tolerations=frozenset(some)).text
+        for some in ((ever,), (ever._replace(seconds=5),), (ever, ever._replace(seconds=5)))
+    }
+    assert len(found) == 3

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mizar_core.models import GPUPoolStatus, GPUQuota, SpotStatus
-from mizar_core.names import EventReason, shadow_name
+from mizar_core.names import EventReason, ReapReason, shadow_name
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import (
     CancelDrain,
@@ -519,6 +519,34 @@ def test_a_drain_is_called_off_for_demand_even_when_it_is_done() -> None:
     assert actions(CancelDrain, snapshot)
     assert not actions(DeleteShadow, snapshot)
     assert not actions(CreateShadow, snapshot)
+
+
+def test_a_drain_is_called_off_though_another_pod_cannot_use_it() -> None:
+    """The pod with the most constraints comes first, and finds nothing among the drains."""
+    shares = (waiting("far", needs=EAST), waiting("near"))
+    nodes = (node("n1", "west"), node("n2", "east"))
+    snapshot = small(nodes=nodes, shadows=(_draining(draining=True),), shares=shares)
+    assert [one.shadow[1] for one in actions(CancelDrain, snapshot)] == ["shadow-2-aaaaa"]
+
+
+def test_all_devices_on_their_way_to_a_node_are_counted() -> None:
+    coming = {"ready": False, "phase": "Pending", "idle_since": None, "healthy": 0}
+    shadows = tuple(ready(f"shadow-2-{name}", **coming) for name in "abc")
+    shares = tuple(waiting(f"p{number}") for number in range(6))
+    assert not actions(CreateShadow, small(shadows=shadows, shares=shares))
+    assert actions(CreateShadow, small(shadows=shadows, shares=(*shares, waiting("more"))))
+
+
+def test_what_a_lower_ceiling_of_cards_leaves_idle_goes() -> None:
+    shadows = tuple(ready(f"shadow-2-{name}") for name in "abc")
+
+    def drained(most: int) -> list[str]:
+        quotas = (quota("team-a", profiles=[{"devices": 2, "max": 4}], maxCards=most),)
+        found = actions(Drain, small(quotas=quotas, shadows=shadows))
+        assert {one.reason for one in found} <= {ReapReason.OVER_QUOTA}
+        return [one.shadow[1] for one in found]
+
+    assert [len(drained(most)) for most in (3, 2, 1)] == [0, 1, 2]
 
 
 WARM = quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}])
