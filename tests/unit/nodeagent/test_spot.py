@@ -634,8 +634,10 @@ async def test_a_lent_card_stays_lent_across_the_kubelets_restart(world: SpotWor
     world.add_owner()
     await world.lendable()
     await world.lend()
+    # The old one knows them until it has gone.
+    await world.kubelet.stop()
     world.kubelet.knows_its_pods = False
-    await world.kubelet.restart()
+    await world.kubelet.start()
     asked = world.kubelet.asked
     await until(lambda: world.kubelet.asked > asked + 1)
     world.kubelet.knows_its_pods = True
