@@ -6,8 +6,8 @@ Caches may be behind; only what is read here decides. The deletion itself: see s
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from mizar_core.planning.device_users import may_be_used
 from mizar_core.planning.shadow_stage import never_reported
@@ -16,7 +16,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object, Ref
 from mizar_operator import object_views, pod_views
 from mizar_operator.caches import Caches
-from mizar_operator.live_objects import find
+from mizar_operator.live_objects import find, views_on
 from mizar_operator.pod_views import HolderPod, SharePod
 
 
@@ -110,13 +110,12 @@ async def _reread(client: KubeClient, shadow: ShadowView) -> ShadowView:
 
 
 async def _bound(client: KubeClient, known: ShadowView, view: ShadowView) -> list[ShareView]:
-    selector, found = f"spec.nodeName={view.on_node}", list[ShareView]()
-    async with aclosing(client.list_pages(POD, field_selector=selector)) as pages:
-        async for page in pages:
-            for pod in (_readable(known, view, obj) for obj in page.items):
-                demands = pod.demands if isinstance(pod, SharePod) else ()
-                found += [share for _, share in demands if share.resource == view.resource]
-    return found
+    def shares(obj: Object) -> list[ShareView]:
+        pod = _readable(known, view, obj)
+        demands = pod.demands if isinstance(pod, SharePod) else ()
+        return [share for _, share in demands if share.resource == view.resource]
+
+    return list(chain(*await views_on(client, str(view.on_node), shares)))
 
 
 def _readable(known: ShadowView, view: ShadowView, pod: Object) -> HolderPod | SharePod | None:

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from mizar_core.models import GPUPool
@@ -31,7 +30,7 @@ from mizar_kube.kinds import NODE, POD, Object, Ref
 from mizar_operator import object_views, pod_views, unreadable
 from mizar_operator.announcements import Announcements
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
-from mizar_operator.live_objects import find
+from mizar_operator.live_objects import find, views_on
 from mizar_operator.namespace_labels import NamespaceLabels
 from mizar_operator.pod_views import HolderPod
 from mizar_operator.reconcile_state import Excluded, ReconcileState
@@ -245,14 +244,9 @@ class Gatherer:
         }
 
     async def _cards_on(self, node: str) -> Counter[str]:
-        selector, found = f"spec.nodeName={node}", Counter[str]()
-        async with aclosing(self._client.list_pages(POD, field_selector=selector)) as pages:
-            async for page in pages:
-                for pod in page.items:
-                    labels, phase = pod["metadata"].get("labels") or {}, pod["status"].get("phase")
-                    ended = phase in ("Succeeded", "Failed")
-                    if labels.get(LABEL_SHADOW_POD) != "true" and not ended:
-                        found.update(cards_requested(pod["spec"]))
+        found = Counter[str]()
+        for cards in await views_on(self._client, node, _cards_held):
+            found.update(cards)
         return found
 
     def _take(self, ref: Ref, obj: Object, found: FoundLive) -> bool:
@@ -268,6 +262,14 @@ class Gatherer:
         self._caches.holders.observe(obj)
         found.pods[shadow.uid] = holder
         return True
+
+
+def _cards_held(pod: Object) -> Mapping[str, int]:
+    """The cards that a pod on a node holds, by resource, other than as a shadow pod."""
+    labels, phase = pod["metadata"].get("labels") or {}, pod["status"].get("phase")
+    if labels.get(LABEL_SHADOW_POD) == "true" or phase in ("Succeeded", "Failed"):
+        return {}
+    return cards_requested(pod["spec"])
 
 
 def _claims(share: ShareView) -> list[Key]:

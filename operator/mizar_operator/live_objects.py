@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import TypeVar
+
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
-from mizar_kube.kinds import Object, Ref
+from mizar_kube.kinds import POD, Object, Ref
+
+T = TypeVar("T")
 
 
 async def find(client: KubeClient, ref: Ref) -> Object | None:
@@ -20,3 +26,14 @@ async def is_there(client: KubeClient, ref: Ref, uid: str) -> bool:
     Conflict means: the object was changed, or another one has its name now. Raises KubeError."""
     found = await find(client, ref)
     return found is not None and uid in ("", found["metadata"]["uid"])
+
+
+async def views_on(client: KubeClient, node: str, view: Callable[[Object], T]) -> list[T]:
+    """What `view` makes of each pod that is bound to the node. The pods themselves, which may be
+    large, are looked through page by page. Raises KubeError."""
+    found = list[T]()
+    pages = client.list_pages(POD, field_selector=f"spec.nodeName={node}")
+    async with aclosing(pages):
+        async for page in pages:
+            found += map(view, page.items)
+    return found
