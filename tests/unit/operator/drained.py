@@ -5,7 +5,7 @@ from __future__ import annotations
 from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.kinds import POD, SHADOW_POD, Object
 from stateful.harness import Harness
-from stateful.model import Model
+from unit.operator.small_model import small_model
 
 GPU = "team-a.mizar.share/gpu.2"
 
@@ -15,10 +15,7 @@ class Cluster:
     holds both of its devices. The operator's caches know all that."""
 
     def __init__(self) -> None:
-        self.model = Model()
-        self.model.add_node("n1")
-        self.model.add_pool(idleTimeoutSeconds=60)
-        self.model.add_quota("team-a", [{"devices": 2, "min": 0, "max": 2}])
+        self.model = small_model()
         self.operator = Harness(self.model)
         self.shadow = self._used_by("one")
         self.beside = self._used_by("two")

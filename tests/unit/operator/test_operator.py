@@ -21,18 +21,14 @@ from stateful.memory_api import Write
 from stateful.model import Model
 from support.kube import condition
 from support.logs import logged
+from unit.operator.small_model import small_model
 
 GPU = "team-a.mizar.share/gpu.2"
 
 
 @pytest.fixture
 def model() -> Model:
-    """A node with two cards, a pool, a quota for two shadow pods of profile 2."""
-    made = Model()
-    made.add_node("n1")
-    made.add_pool(idleTimeoutSeconds=60)
-    made.add_quota("team-a", [{"devices": 2, "min": 0, "max": 2}])
-    return made
+    return small_model()
 
 
 @pytest.fixture

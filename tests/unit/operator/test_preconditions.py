@@ -32,6 +32,7 @@ from stateful.harness import KEY, KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
 from unit.operator.drained import GPU, Cluster
+from unit.operator.small_model import small_model
 
 
 @pytest.fixture
@@ -149,11 +150,7 @@ def test_the_finalizer_outlives_the_pod(cluster: Cluster) -> None:
 
 @pytest.fixture
 def model() -> Model:
-    made = Model()
-    made.add_node("n1")
-    made.add_pool(idleTimeoutSeconds=60)
-    made.add_quota("team-a", [{"devices": 2, "min": 0, "max": 2}])
-    return made
+    return small_model()
 
 
 def _shadow(model: Model) -> Object:

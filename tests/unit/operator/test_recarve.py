@@ -20,6 +20,7 @@ from stateful.harness import KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
 from support.projection import apply_plan
+from unit.operator.small_model import small_model
 
 GPU = "team-a.mizar.share/gpu.2"
 HELD = (("team-a", "p"),)
@@ -200,10 +201,7 @@ def test_a_closed_one_does_not_count_as_free_and_the_quota_creates_another() -> 
 @pytest.fixture
 def model() -> Model:
     """A node, a pool, a quota, and a share pod for which there is a shadow pod soon."""
-    made = Model()
-    made.add_node("n1")
-    made.add_pool(idleTimeoutSeconds=60)
-    made.add_quota("team-a", [{"devices": 2, "min": 0, "max": 2}])
+    made = small_model()
     made.add_share("team-a", "one", GPU, 1)
     return made
 

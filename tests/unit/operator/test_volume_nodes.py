@@ -21,6 +21,7 @@ from mizar_operator.volume_nodes import (
 )
 from stateful.harness import Harness
 from stateful.model import Model
+from unit.operator.small_model import small_model
 
 GPU = "team-a.mizar.share/gpu.2"
 HOME = {"name": "home", "persistentVolumeClaim": {"claimName": "claim-home"}}
@@ -48,12 +49,7 @@ def zones(*values: str) -> Requirement:
 
 @pytest.fixture
 def model() -> Model:
-    """A node with two cards, a pool and a quota."""
-    made = Model()
-    made.add_node("n1")
-    made.add_pool(idleTimeoutSeconds=60)
-    made.add_quota("team-a", [{"devices": 2, "min": 0, "max": 2}])
-    return made
+    return small_model()
 
 
 @pytest.fixture
