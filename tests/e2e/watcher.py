@@ -182,6 +182,7 @@ class NodeWatch:
         self._failed_until: dict[str, float] = {}
         self._known: dict[str, Container] = {}
         self._start = (0, 0)
+        self._new_until = 0.0
         self._starts_until = 0.0
 
     def look(self) -> Look | None:
@@ -206,6 +207,7 @@ class NodeWatch:
             _offered(offered),
             self._failed(),
             self._serving(),
+            new_kubelet=time.monotonic() < self._new_until,
         )
 
     def close(self) -> None:
@@ -235,7 +237,8 @@ class NodeWatch:
         except OSError:
             return
         if (start := (socket.st_ino, socket.st_ctime_ns)) != self._start:
-            self._start, self._starts_until = start, time.monotonic() + KUBELET_STARTS_S
+            self._start, self._new_until = start, time.monotonic() + KUBELET_STARTS_S
+            self._starts_until = self._new_until
 
     def _is_starting(self, known: set[str]) -> bool:
         """Whether the kubelet has just started and has not heard of all its pods yet, shadow pods

@@ -54,7 +54,9 @@ class Look:
     """A node at one moment. `offered`: per resource, the devices that the kubelet calls healthy.
     `failed`: the cards that have failed, or had until just now; what lies on them may be unhealthy.
     `serving`: what tells the node agents and the kubelet that run now from any that ran before;
-    empty where no agent runs.
+    empty where no agent runs. `new_kubelet`: the kubelet has just started. It hears of its pods one
+    after the other, and lets go those whose containers don't run yet: for a moment it may know a
+    user but not its shadow pod.
 
     Every container of `seen` lived before and after the kubelet was asked.
     """
@@ -65,6 +67,7 @@ class Look:
     offered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     failed: frozenset[str] = frozenset()
     serving: frozenset[str] = frozenset()
+    new_kubelet: bool = False
 
 
 def faults(look: Look) -> frozenset[str]:
@@ -91,12 +94,14 @@ def _two_holders(look: Look) -> Iterator[str]:
 
 
 def _without_shadow(look: Look) -> Iterator[str]:
-    """A virtual device whose shadow pod holds no card, or is another tenant's."""
+    """A virtual device whose shadow pod holds no card, or is another tenant's. By a new kubelet,
+    only containers that have a card count."""
     cards = _cards_of(look)
+    living = {one.pod for one in look.seen}
     for one in _sharers(look):
         for device in one.ids:
             shadow = _shadow_of(device)
-            if shadow not in cards:
+            if shadow not in cards and (one.pod in living or not look.new_kubelet):
                 yield f"{one.pod} holds {device}, but {shadow} holds no card"
             if shadow.partition("/")[0] != one.pod.partition("/")[0]:
                 yield f"{one.pod} holds {device} of another tenant"

@@ -89,6 +89,15 @@ def test_faults(wrong: Look, said: str) -> None:
     assert faults(wrong) == {f"node-1: {said}"}
 
 
+def test_a_new_kubelet_may_know_a_user_before_its_shadow_pod() -> None:
+    """Not where the user's container lives: then somebody else may be given the card."""
+    new = replace(look(USER), new_kubelet=True)
+    assert faults(new) == set()
+    assert any(
+        "holds no card" in one for one in faults(replace(new, seen=(has(USER.pod, "GPU-a"),)))
+    )
+
+
 def test_on_a_failed_card_devices_may_be_unhealthy() -> None:
     there = Look("node-1", (SHADOW, USER), (), {SHARES: frozenset({SECOND})}, frozenset({"GPU-a"}))
     assert faults(there) == set()
