@@ -25,7 +25,7 @@ from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.spot import device_list, owner_conditions
 from mizar_nodeagent.spot.borrowers import Borrower, borrowers
 from mizar_nodeagent.spot.detectors.card_processes import ProcessDetector, ProcessLoads
-from mizar_nodeagent.spot.detectors.holders import HolderDetector
+from mizar_nodeagent.spot.detectors.owner_pods import OwnerPodDetector
 from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
 from mizar_nodeagent.spot.detectors.usage_files import UsageDetector
 from mizar_nodeagent.spot.events import Activity, OwnerEvent, PodIdentity
@@ -49,7 +49,7 @@ FOLLOW_FOR_S: Final = 5.0
 class Detectors:
     """The detectors that report what owners do, one of each kind."""
 
-    holders: HolderDetector = field(default_factory=HolderDetector)
+    owner_pods: OwnerPodDetector = field(default_factory=OwnerPodDetector)
     starts: PodStartDetector = field(default_factory=PodStartDetector)
     usage: UsageDetector = field(default_factory=UsageDetector)
     processes: ProcessDetector = field(default_factory=ProcessDetector)
@@ -120,7 +120,7 @@ class Lender:
         if snapshot.claims.asked_at > float("-inf"):
             # Owners are watched before pods are listed: the API server may stay unreachable.
             carvings = self._state.carvings
-            self._take(detectors.holders.look(snapshot, carvings, self._agrees))
+            self._take(detectors.owner_pods.look(snapshot, carvings, self._agrees))
             self._note_what_is_known()
             # Before, an owner may be new only because its card was not known at the last snapshot.
             if snapshot.pods is not None and self._knows_owners:
@@ -175,7 +175,7 @@ class Lender:
     @property
     def owners(self) -> tuple[CardOwner, ...]:
         """The owners of all cards, by the last snapshot."""
-        return self._detectors.holders.owners
+        return self._detectors.owner_pods.owners
 
     def rule(self, uuid: str) -> Spot | None:
         """The settings by which the card is lent; None if it is not lent."""

@@ -14,7 +14,7 @@ from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import layout, usage_file, usage_snapshot
 from mizar_nodeagent.spot.detectors.card_processes import BLIND_S, SAMPLED_S, ProcessDetector
-from mizar_nodeagent.spot.detectors.holders import HolderDetector
+from mizar_nodeagent.spot.detectors.owner_pods import OwnerPodDetector
 from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
 from mizar_nodeagent.spot.detectors.usage_files import QUIET_S, UsageDetector
 from mizar_nodeagent.spot.events import OwnerEvent, PodIdentity
@@ -39,9 +39,9 @@ def owner_pod(*containers: str, **changes: object) -> Pod:
     return Pod("team-a", "owner", UID, low_power=True, container_ids=ids, **changes)  # type: ignore[arg-type]
 
 
-class TestHolders:
+class TestOwnerPods:
     def test_who_comes_and_goes_is_told_once(self) -> None:
-        detector = HolderDetector()
+        detector = OwnerPodDetector()
         agrees = lambda owner, uuid: owner.low_power  # noqa: E731
         now = snapshot(1.0, [owner_pod()], [card_claim("owner")])
         (came,) = detector.look(now, {}, agrees)
@@ -52,7 +52,7 @@ class TestHolders:
         assert (went.activity, went.target) == ("Gone", WHO)
 
     def test_one_that_changes_its_mind_is_told_again(self) -> None:
-        detector = HolderDetector()
+        detector = OwnerPodDetector()
         now = snapshot(1.0, [owner_pod()], [card_claim("owner")])
         assert [one.agrees for one in detector.look(now, {}, lambda *_: False)] == [False]
         assert [one.agrees for one in detector.look(now, {}, lambda *_: True)] == [True]

@@ -1,4 +1,4 @@
-"""Podresources: which pods hold each card."""
+"""Podresources: which pods own each card, and whether they agree to lend it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Agrees = Callable[[CardOwner, str], bool]
 """Whether the owner agrees that this card is lent."""
 
 
-class HolderDetector:
-    """Tells which owners came and went between two looks, and whether they agree to lend.
-    `owners`: those that the last look found."""
+class OwnerPodDetector:
+    """Reports owners that came or went between two looks, or that agree or refuse to lend since the
+    last. `owners`: those that the last look found."""
 
     def __init__(self) -> None:
         self.owners: tuple[CardOwner, ...] = ()
@@ -25,7 +25,8 @@ class HolderDetector:
     def look(
         self, snapshot: NodeSnapshot, carvings: Mapping[Key, Carving], agrees: Agrees
     ) -> Iterable[OwnerEvent]:
-        """Yields ALIVE for each owner that came or changed its mind, GONE for each that went."""
+        """Yields ALIVE for each owner that is new or has changed its consent, GONE for each that
+        left."""
         self.owners = owners(snapshot, carvings)
         found = {(uuid, one.pod): agrees(one, uuid) for one in self.owners for uuid in one.cards}
         gone = self._known.keys() - found.keys()
