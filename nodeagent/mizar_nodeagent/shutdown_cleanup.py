@@ -22,7 +22,7 @@ from mizar_nodeagent.container.slot_gc import recorded_slots, unused_slots
 from mizar_nodeagent.container.slots import Slot, Slots
 from mizar_nodeagent.cuda_context.costs import CONTEXTS
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet import allocation_record
+from mizar_nodeagent.kubelet import device_checkpoint
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.overrides.source import KEPT as OVERRIDES
@@ -74,7 +74,7 @@ class ShutdownCleanup:
         if not self._slots.all():
             return
         claims = await self._poller.poll_claims()
-        entries = await asyncio.to_thread(allocation_record.read, self._plugin_dir)
+        entries = await asyncio.to_thread(device_checkpoint.read, self._plugin_dir)
         recorded = recorded_slots(entries, self._pods.values(), self._slots.root)
         for slot in self._unused(claims, recorded):
             log.info("slot removed", **slot.names)

@@ -13,7 +13,7 @@ from cluster.local_cluster import LocalCluster
 from integration.agent_on_node import NODE, Tenant
 from mizar_core.models import Spot
 from mizar_core.spot_rules import CONFIG_MAP, KEY, SpotRule, SpotRules
-from mizar_nodeagent.kubelet.allocation_record import FILE
+from mizar_nodeagent.kubelet.device_checkpoint import FILE
 from simgpu import Machine
 from support import objects
 from support.kube import Kube, condition

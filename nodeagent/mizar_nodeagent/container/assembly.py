@@ -22,7 +22,7 @@ from mizar_nodeagent.container.runtime_component import RuntimeComponent
 from mizar_nodeagent.container.slot_gc import SlotGarbageCollector
 from mizar_nodeagent.container.usage_trim import UsageTrimmer
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
-from mizar_nodeagent.kubelet import allocation_record
+from mizar_nodeagent.kubelet import device_checkpoint
 from mizar_nodeagent.mig import Instance
 from mizar_nodeagent.node_status import runtime_version
 from mizar_nodeagent.nri.plugin import RuntimePlugin
@@ -67,7 +67,7 @@ async def assemble_container(base: AgentBase) -> ContainerParts:
         state,
         slots,
         base.poller.poll_claims,
-        partial(allocation_record.read, config.plugin_dir),
+        partial(device_checkpoint.read, config.plugin_dir),
         agent.notify,
         agent.warn,
         contexts,

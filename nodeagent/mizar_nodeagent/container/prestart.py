@@ -35,8 +35,8 @@ from mizar_nodeagent.container.start_checks import (
 )
 from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionUnserved, StartRefused
-from mizar_nodeagent.kubelet.allocation_record import Entry
 from mizar_nodeagent.kubelet.claims import Claims
+from mizar_nodeagent.kubelet.device_checkpoint import Entry
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import UNCONFIRMED
 from mizar_nodeagent.pods import Pod

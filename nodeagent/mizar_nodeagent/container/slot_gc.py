@@ -13,9 +13,9 @@ from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.slots import Owner, Slot, Slots, is_slot_path
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet import allocation_record
-from mizar_nodeagent.kubelet.allocation_record import Entry
+from mizar_nodeagent.kubelet import device_checkpoint
 from mizar_nodeagent.kubelet.claims import Claim
+from mizar_nodeagent.kubelet.device_checkpoint import Entry
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Pod
 
@@ -60,7 +60,7 @@ class SlotGarbageCollector:
     async def collect(self) -> None:
         """One round. Nothing is removed unless kubelet and API server both answer. Raises
         KubeletAway, OSError."""
-        entries = await asyncio.to_thread(allocation_record.read, self._plugin_dir)
+        entries = await asyncio.to_thread(device_checkpoint.read, self._plugin_dir)
         mounted = {path for entry in entries for path in entry.mounts}
         for library in shim_install.remove_old(self._slots.shim, mounted):
             log.info("an old version of the shim is removed", path=library)

@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from mizar_nodeagent.kubelet.allocation_record import FILE
+from mizar_nodeagent.kubelet.device_checkpoint import FILE
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
 from mizar_nodeagent.proto import podresources_pb2 as pr

@@ -14,8 +14,8 @@ from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionDamaged, StartRefused
-from mizar_nodeagent.kubelet.allocation_record import Entry
 from mizar_nodeagent.kubelet.claims import Claim, Claims
+from mizar_nodeagent.kubelet.device_checkpoint import Entry
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
 from unit.nodeagent.makers import (

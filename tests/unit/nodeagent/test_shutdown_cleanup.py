@@ -10,7 +10,7 @@ import pytest
 
 from mizar_nodeagent import shutdown_cleanup
 from mizar_nodeagent.cuda_context.costs import CONTEXTS
-from mizar_nodeagent.kubelet import allocation_record, podresources
+from mizar_nodeagent.kubelet import device_checkpoint, podresources
 from mizar_nodeagent.single_instance import InstanceLock
 from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_kubelet import KubePod
@@ -146,7 +146,7 @@ async def test_slots_stay_while_nobody_tells(
     if silent == "kubelet":
         await world.kubelet.stop()
     if silent == "record":
-        (world.config.plugin_dir / allocation_record.FILE).write_text("{")
+        (world.config.plugin_dir / device_checkpoint.FILE).write_text("{")
     if silent == "pods":
         monkeypatch.setattr(world.app.pods, "problem", lambda: "nothing heard from the API server")
     await world.stop_agent()

@@ -16,7 +16,7 @@ from mizar_nodeagent.container import slot_gc, slots
 from mizar_nodeagent.container.slot_gc import FRESH_S, GRACE_S, SlotGarbageCollector
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet import allocation_record
+from mizar_nodeagent.kubelet import device_checkpoint
 from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
@@ -60,7 +60,7 @@ class Node:
             for slot in slots
         ]
         body = {"Data": {"PodDeviceEntries": entries}, "Checksum": 1}
-        (self.plugin_dir / allocation_record.FILE).write_text(json.dumps(body))
+        (self.plugin_dir / device_checkpoint.FILE).write_text(json.dumps(body))
 
     async def collect(self, late: float = 0.0, now: float = LATER) -> list[Slot]:
         """Collect once, so long after the kubelet was asked; returns the slots that are left."""
@@ -177,7 +177,7 @@ async def test_before_the_api_server_has_told_its_pods_nothing_goes(node: Node) 
 async def test_without_the_kubelets_record_nothing_goes(node: Node) -> None:
     slot = node.slots.create(RESOURCE, [D0], 1.0)
     node.say([])
-    (node.plugin_dir / allocation_record.FILE).unlink()
+    (node.plugin_dir / device_checkpoint.FILE).unlink()
     with pytest.raises(KubeletAway):
         await node.collect()
     assert node.slots.all() == [slot]

@@ -21,8 +21,8 @@ from mizar_nodeagent.container.slot_gc import GRACE_S, recorded_slots, unused_sl
 from mizar_nodeagent.container.slots import Owner, Slots, is_slot_path
 from mizar_nodeagent.container.spare_copies import SPARES
 from mizar_nodeagent.errors import ConfigRefused, KubeletAway
-from mizar_nodeagent.kubelet import allocation_record
-from mizar_nodeagent.kubelet.allocation_record import Entry
+from mizar_nodeagent.kubelet import device_checkpoint
+from mizar_nodeagent.kubelet.device_checkpoint import Entry
 from mizar_nodeagent.planning.plan import plan
 from mizar_nodeagent.regions import layout
 from mizar_nodeagent.spot.loan import REST_MAX_S
@@ -252,11 +252,11 @@ def test_only_a_slots_own_limits_tell_its_name() -> None:
 def test_the_kubelets_record_may_be_missing_or_damaged(tmp_path: Path) -> None:
     for content in (None, "", "{}", '{"Data": {"PodDeviceEntries": [1]}}'):
         if content is not None:
-            (tmp_path / allocation_record.FILE).write_text(content)
+            (tmp_path / device_checkpoint.FILE).write_text(content)
         with pytest.raises(KubeletAway):
-            allocation_record.read(tmp_path)
-    (tmp_path / allocation_record.FILE).write_text('{"Data": {"PodDeviceEntries": null}}')
-    assert allocation_record.read(tmp_path) == ()
+            device_checkpoint.read(tmp_path)
+    (tmp_path / device_checkpoint.FILE).write_text('{"Data": {"PodDeviceEntries": null}}')
+    assert device_checkpoint.read(tmp_path) == ()
 
 
 class TestCheckpoint:

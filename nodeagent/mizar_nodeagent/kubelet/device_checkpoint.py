@@ -1,4 +1,4 @@
-"""Reads the kubelet's own record of allocated devices, for what podresources leaves out.
+"""Reads the checkpoint of the kubelet's device manager, for what podresources leaves out.
 
 kubelet_internal_checkpoint has init containers, pods' UIDs, and what Allocate answered, which names
 the slot. It is internal to the kubelet, so it is needed in rare cases only.
