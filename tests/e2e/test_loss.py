@@ -94,9 +94,9 @@ def running(kube: Kube, tenant: str, count: int, but: list[str] | None = None) -
 def busy_part(machine: Machine, uuid: str) -> float:
     """During which part of half a second the card worked."""
     (index,) = (i for i, card in enumerate(machine.cards) if card.uuid == uuid)
-    before = machine.admin.busy(index)
+    before = machine.state.busy(index)
     time.sleep(LOOK_S)
-    after = machine.admin.busy(index)
+    after = machine.state.busy(index)
     return (after[0] - before[0]) / (after[2] - before[2])
 
 

@@ -4,8 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from simgpu.admin import StateError
 from simgpu.machine import DEFAULT_MODEL, MIB, Machine, create
+from simgpu.state_file import StateError
 
 DEFAULT_DIRECTORY = Path("/run/simgpu")
 

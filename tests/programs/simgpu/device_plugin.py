@@ -23,8 +23,8 @@ import grpc
 
 from mizar_nodeagent.proto import deviceplugin_pb2 as api
 from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
-from simgpu.admin import StateError
 from simgpu.machine import CONTROL_NODES, Health, Machine, Strategy
+from simgpu.state_file import StateError
 
 RESOURCE = "nvidia.com/gpu"
 API_VERSION = "v1beta1"

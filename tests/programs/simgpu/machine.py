@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal, Self
 
 from simgpu import mig
-from simgpu.admin import MACHINE, Admin, create_state
 from simgpu.build import build
 from simgpu.mig import MINORS, Profile, minors_file
 from simgpu.record import Recording
+from simgpu.state_file import MACHINE, StateFile, create_state
 
 MIB = 1 << 20
 DEFAULT_MODEL = "NVIDIA A100-SXM4-40GB"
@@ -174,9 +174,9 @@ def create(
     draft.unlink(missing_ok=True)
     create_state(draft, cards)
     with Machine(directory, state=draft) as machine:
-        machine.admin.set_number(MACHINE, "cuda_version", cuda_version)
-        machine.admin.set_number(MACHINE, "clock_mode", CLOCKS[clock])
-        machine.admin.set_text(MACHINE, "driver_version", driver_version)
+        machine.state.set_number(MACHINE, "cuda_version", cuda_version)
+        machine.state.set_number(MACHINE, "clock_mode", CLOCKS[clock])
+        machine.state.set_text(MACHINE, "driver_version", driver_version)
         for index in range(cards):
             machine._describe(index, seed, model, memory_mib * MIB, figures)
     try:
@@ -232,10 +232,10 @@ class Machine:
 
     def __init__(self, directory: Path | str, *, state: Path | None = None) -> None:
         self.directory = Path(directory)
-        self.admin = Admin(state or self.directory / "state")
+        self.state = StateFile(state or self.directory / "state")
 
     def close(self) -> None:
-        self.admin.close()
+        self.state.close()
 
     def __enter__(self) -> Self:
         return self
@@ -274,36 +274,36 @@ class Machine:
     @property
     def mig_strategy(self) -> Strategy:
         """How the device plugin announces instances."""
-        return self.admin.text(MACHINE, "mig_strategy") or "none"  # type: ignore[return-value]
+        return self.state.text(MACHINE, "mig_strategy") or "none"  # type: ignore[return-value]
 
     @mig_strategy.setter
     def mig_strategy(self, strategy: Strategy) -> None:
-        self.admin.set_text(MACHINE, "mig_strategy", strategy)
+        self.state.set_text(MACHINE, "mig_strategy", strategy)
 
     def set_numa(self, uuid: str, node: int | None) -> None:
         """The card is near the memory and the processors of that NUMA node."""
-        self.admin.set_number(self.card(uuid).index, "numa", 0 if node is None else node + 1)
+        self.state.set_number(self.card(uuid).index, "numa", 0 if node is None else node + 1)
 
     def set_health(self, uuid: str, xid: int) -> None:
         """Raise a critical error (an XID event), or with 0 call the card healthy again."""
         index = self.card(uuid).index
-        self.admin.set_number(index, "last_xid", xid)
+        self.state.set_number(index, "last_xid", xid)
         if xid:
-            self.admin.raise_xid(index, xid)
+            self.state.raise_xid(index, xid)
 
     def set_figure(self, uuid: str, figure: str, value: int) -> None:
         """Change one of CARD_DEFAULTS, such as its temperature."""
-        self.admin.set_number(self.card(uuid).index, figure, value)
+        self.state.set_number(self.card(uuid).index, figure, value)
 
     def remove(self, uuid: str) -> None:
         """The card falls off the bus: NVML_ERROR_GPU_IS_LOST."""
-        self.admin.set_number(self.card(uuid).index, "lost", 1)
+        self.state.set_number(self.card(uuid).index, "lost", 1)
 
     def restore(self, uuid: str) -> None:
         """A removed card comes back, healthy."""
         index = self.card(uuid).index
-        self.admin.set_number(index, "last_xid", 0)
-        self.admin.set_number(index, "lost", 0)
+        self.state.set_number(index, "last_xid", 0)
+        self.state.set_number(index, "lost", 0)
 
     def renumber(self, *uuids: str) -> None:
         """The driver gives these cards, and then the others, minor numbers from 0 on: as where a
@@ -312,7 +312,7 @@ class Machine:
         order = [self.card(uuid) for uuid in uuids]
         order += [card for card in cards if card.uuid not in uuids]
         for minor, card in enumerate(order):
-            self.admin.set_number(card.index, "minor", minor)
+            self.state.set_number(card.index, "minor", minor)
         for instance in self.instances:
             mig.place(self, instance.index)
 
@@ -320,24 +320,24 @@ class Machine:
         """The driver gives the card this minor number, which no card has: as where it comes back
         while the others are in use."""
         self.make_nodes([f"nvidia{minor}"])
-        self.admin.set_number(self.card(uuid).index, "minor", minor)
+        self.state.set_number(self.card(uuid).index, "minor", minor)
 
     def tick(self, ns: int) -> None:
         """Move a clock that is not real."""
-        self.admin.tick(ns)
+        self.state.tick(ns)
 
     def busy(self, uuid: str) -> Busy:
         """What the card has done so far."""
-        return Busy(*self.admin.busy(self.card(uuid).index))
+        return Busy(*self.state.busy(self.card(uuid).index))
 
     def work(self, card: int) -> tuple[int, dict[int, int]]:
         """Simulated time in ns, and what the card has done until that moment for each living
         process, by the PID that it has in its own eyes."""
-        return self.admin.works(card)
+        return self.state.works(card)
 
     def record(self, card: int, seconds: float) -> Recording:
         """The card's time line from now on, for at most so many seconds."""
-        return Recording(self.admin, card, seconds)
+        return Recording(self.state, card, seconds)
 
     def watch(self, card: int, most: int) -> None:
         """From now on, check at every allocation whether processes hold more than `most` bytes
@@ -347,83 +347,83 @@ class Machine:
         SIMGPU_UNWATCHED are left out. What was seen before is forgotten.
         """
         for field, value in (("watch_bytes", most), ("over_bytes", 0), ("over_count", 0)):
-            self.admin.set_number(card, field, value)
+            self.state.set_number(card, field, value)
 
     def over(self, card: int) -> tuple[int, int]:
         """By how many bytes they ever held more than that, and how often they were seen to."""
-        admin = self.admin
-        return admin.number(card, "over_bytes"), admin.number(card, "over_count")
+        state = self.state
+        return state.number(card, "over_bytes"), state.number(card, "over_count")
 
     def _numbers(self) -> Iterator[int]:
         """Of all cards and of the instances that there are."""
-        for index in range(self.admin.card_count()):
-            if not (self.parent(index) and self.admin.number(index, "lost")):
+        for index in range(self.state.card_count()):
+            if not (self.parent(index) and self.state.number(index, "lost")):
                 yield index
 
     def parent(self, index: int) -> int:
         """The number of an instance's card + 1; 0 for a whole card."""
-        return self.admin.number(index, "parent")
+        return self.state.number(index, "parent")
 
     def make_nodes(self, names: Iterable[str]) -> None:
         """Make device nodes of these names, unless they are there."""
         _make_nodes(self.directory / "dev", names)
 
     def _health(self, index: int) -> Health:
-        admin = self.admin
+        state = self.state
         parent = self.parent(index)
         whole = parent - 1 if parent else index
-        minor, numa = admin.number(whole, "minor"), admin.number(whole, "numa")
-        caps = [admin.number(index, f"{what}_capability") for what in ("gpu", "compute")]
-        ill = [admin.number(one, what) for one in (index, whole) for what in ("lost", "last_xid")]
+        minor, numa = state.number(whole, "minor"), state.number(whole, "numa")
+        caps = [state.number(index, f"{what}_capability") for what in ("gpu", "compute")]
+        ill = [state.number(one, what) for one in (index, whole) for what in ("lost", "last_xid")]
         return Health(
-            uuid=admin.text(index, "uuid"),
+            uuid=state.text(index, "uuid"),
             minor=minor,
             healthy=not any(ill),
             nodes=(f"nvidia{minor}", *(mig.capability_nodes(caps) if parent else ())),
-            profile=admin.text(index, "profile"),
-            divided=bool(admin.number(index, "divided")),
+            profile=state.text(index, "profile"),
+            divided=bool(state.number(index, "divided")),
             numa=numa - 1 if numa else None,
         )
 
     def _card(self, index: int) -> Card:
-        admin = self.admin
+        state = self.state
         parent = self.parent(index)
-        total, _, used = admin.usage(index)
+        total, _, used = state.usage(index)
         return Card(
             index=index,
-            uuid=admin.text(index, "uuid"),
-            name=admin.text(index, "name"),
-            minor=admin.number(index, "minor"),
+            uuid=state.text(index, "uuid"),
+            name=state.text(index, "name"),
+            minor=state.number(index, "minor"),
             total=total,
             used=used,
-            lost=bool(admin.number(index, "lost")),
-            xid=admin.number(index, "last_xid"),
+            lost=bool(state.number(index, "lost")),
+            xid=state.number(index, "last_xid"),
             processes=tuple(self.processes(index).values()),
-            parent=admin.text(parent - 1, "uuid") if parent else "",
-            profile=admin.text(index, "profile"),
+            parent=state.text(parent - 1, "uuid") if parent else "",
+            profile=state.text(index, "profile"),
         )
 
     def is_locked(self) -> bool:
         """Whether a process is in the middle of something on a card just now: a process that is
         stopped there also stops every process that looks at the card."""
-        return any(self.admin.is_locked(card) for card in self._numbers())
+        return any(self.state.is_locked(card) for card in self._numbers())
 
     def processes(self, card: int) -> dict[int, Process]:
         """The living processes on the card of that index, by their slots in the state file."""
-        slots = {slot: self.process(slot, card) for slot in range(self.admin.slots())}
+        slots = {slot: self.process(slot, card) for slot in range(self.state.slots())}
         return {slot: one for slot, one in slots.items() if one and any(astuple(one)[1:])}
 
     def process(self, slot: int, card: int) -> Process | None:
         """The process that has that slot, and what it has on the card of that index. Its pid is 0
         when it is dead and its memory was not given back yet, which the next look at the card
         does."""
-        figures = self.admin.process(slot, card)
+        figures = self.state.process(slot, card)
         return Process(*figures) if figures else None
 
     def _describe(
         self, index: int, seed: str, model: str, memory: int, figures: dict[str, int]
     ) -> None:
-        self.admin.set_text(index, "uuid", card_uuid(seed, index))
-        self.admin.set_text(index, "name", model)
+        self.state.set_text(index, "uuid", card_uuid(seed, index))
+        self.state.set_text(index, "name", model)
         for field, value in (figures | {"minor": index, "memory_bytes": memory}).items():
-            self.admin.set_number(index, field, value)
+            self.state.set_number(index, field, value)

@@ -80,22 +80,22 @@ def divide(machine: Machine, card_uuid: str, sizes: Sequence[Profile]) -> list[s
     if sum(one.memory_bytes for one in sizes) > card.total:
         raise ValueError(f"{card.uuid} has {card.total // MIB} MiB of memory")
     for one in own:
-        machine.admin.set_number(one.index, "lost", 1)
-    machine.admin.set_number(card.index, "divided", int(bool(sizes)))
+        machine.state.set_number(one.index, "lost", 1)
+    machine.state.set_number(card.index, "divided", int(bool(sizes)))
     return [_add(machine, card, number, size) for number, size in enumerate(sizes, 1)]
 
 
 def _add(machine: Machine, card: Card, gpu_instance: int, profile: Profile) -> str:
     """The UUID is the same for the same card, place and size."""
-    admin, index = machine.admin, machine.admin.spare()
+    state, index = machine.state, machine.state.spare()
     made = f"MIG-{uuid.uuid5(_NAMESPACE, f'{card.uuid}/{gpu_instance}/{profile.name}')}"
     for figure in machine.FIGURES:
-        admin.set_number(index, figure, admin.number(card.index, figure))
-    admin.set_text(index, "uuid", made)
-    admin.set_text(index, "name", f"{card.name} MIG {profile.name}")
-    admin.set_text(index, "profile", profile.name)
+        state.set_number(index, figure, state.number(card.index, figure))
+    state.set_text(index, "uuid", made)
+    state.set_text(index, "name", f"{card.name} MIG {profile.name}")
+    state.set_text(index, "profile", profile.name)
     for field, value in {
-        "sm_count": profile.sms(admin.number(card.index, "sm_count")),
+        "sm_count": profile.sms(state.number(card.index, "sm_count")),
         "memory_bytes": profile.memory_bytes,
         "slices": profile.slices,
         "parent": card.index + 1,
@@ -103,22 +103,22 @@ def _add(machine: Machine, card: Card, gpu_instance: int, profile: Profile) -> s
         "compute_instance": 0,
         "last_xid": 0,
     }.items():
-        admin.set_number(index, field, value)
+        state.set_number(index, field, value)
     place(machine, index)
-    admin.set_number(index, "lost", 0)
+    state.set_number(index, "lost", 0)
     return made
 
 
 def place(machine: Machine, index: int) -> None:
     """Give an instance the device nodes that follow from its card's."""
-    admin = machine.admin
+    state = machine.state
     numbers = capabilities(
-        admin.number(machine.parent(index) - 1, "minor"),
-        admin.number(index, "gpu_instance"),
-        admin.number(index, "compute_instance"),
+        state.number(machine.parent(index) - 1, "minor"),
+        state.number(index, "gpu_instance"),
+        state.number(index, "compute_instance"),
     )
     for what, number in zip(("gpu", "compute"), numbers, strict=True):
-        admin.set_number(index, f"{what}_capability", number)
+        state.set_number(index, f"{what}_capability", number)
     machine.make_nodes(capability_nodes(numbers))
 
 

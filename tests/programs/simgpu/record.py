@@ -3,7 +3,7 @@ change from one process to another takes is the other's."""
 
 import ctypes
 
-from simgpu.admin import Admin
+from simgpu.state_file import StateFile
 
 BIN_NS = 1_000_000
 
@@ -18,17 +18,17 @@ class Recording:
     runs, and a process that never has work left makes one of each kernel. RuntimeError when runs
     were lost."""
 
-    def __init__(self, admin: Admin, card: int, seconds: float, slots: int = 64) -> None:
-        self._admin, self._card = admin, card
+    def __init__(self, state: StateFile, card: int, seconds: float, slots: int = 64) -> None:
+        self._state, self._card = state, card
         self._bins = int(seconds * 1e9 / BIN_NS) + 1
         self._work = (ctypes.c_uint64 * (self._bins * slots))()
         self._data = _Recording(bin_ns=BIN_NS, bins=self._bins, slots=slots, work=self._work)
-        self.origin: int = admin.record(card, self._data)
+        self.origin: int = state.record(card, self._data)
         """Simulated time in ns."""
 
     def catch_up(self, end: bool = False) -> int:
         """Count what was done; returns the present time. At the end, what goes on counts too."""
-        now = self._admin.count(self._card, self._data, end)
+        now = self._state.count(self._card, self._data, end)
         if not now:
             raise RuntimeError(f"the time line of card {self._card} was read too seldom")
         return now
@@ -37,6 +37,6 @@ class Recording:
         """PID -> ns of the card's time in each millisecond since the origin. All must be alive."""
         whole = min(self._bins, (self.catch_up(end=True) - self.origin) // BIN_NS)
         return {
-            self._admin.pid(slot): list(self._work[slot * self._bins : slot * self._bins + whole])
-            for slot in range(min(self._admin.slots(), self._data.slots))
+            self._state.pid(slot): list(self._work[slot * self._bins : slot * self._bins + whole])
+            for slot in range(min(self._state.slots(), self._data.slots))
         }

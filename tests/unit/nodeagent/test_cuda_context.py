@@ -146,14 +146,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> simgpu.Machine:
 
 async def test_a_context_is_made_on_that_card_and_ended(machine: simgpu.Machine) -> None:
     uuid = machine.cards[1].uuid
-    machine.admin.set_number(1, "context_bytes", COST + MIB)
+    machine.state.set_number(1, "context_bytes", COST + MIB)
     assert await measured(machine, uuid) == COST + MIB
     assert not machine.cards[1].processes
 
 
 async def test_a_full_card_tells_nothing(machine: simgpu.Machine) -> None:
     card = machine.cards[0]
-    machine.admin.set_number(0, "memory_bytes", COST - MIB)
+    machine.state.set_number(0, "memory_bytes", COST - MIB)
     assert await measured(machine, card.uuid) == 0
 
 

@@ -110,7 +110,7 @@ class Controls:
 
     def seen(self) -> list[tuple[int, int]]:
         """Of each card what it has worked, and its time then, in ns."""
-        busy = (self._machine.admin.busy(card) for card in range(len(self._processes)))
+        busy = (self._machine.state.busy(card) for card in range(len(self._processes)))
         return [(work, now) for work, _, now in busy]
 
     def __exit__(self, *_: object) -> None:
@@ -206,7 +206,7 @@ class Containers:
         return [each.worked() for each in self.all]
 
     def _busy(self, card: int) -> tuple[int, int]:
-        work, _, now = self._machine.admin.busy(card)
+        work, _, now = self._machine.state.busy(card)
         return work, now
 
     def __enter__(self) -> Self:

@@ -54,9 +54,9 @@ def test_what_the_driver_cannot_give_in_one_piece_is_not_charged(container: Cont
     card = container.machine.cards[0]
     with Shell(container.env) as shell:
         assert _can_have(shell, LIMIT - CONTEXT)
-        container.machine.admin.set_number(card.index, "scattered_bytes", card.total)
+        container.machine.state.set_number(card.index, "scattered_bytes", card.total)
         assert not _can_have(shell, LIMIT // 2)
-        container.machine.admin.set_number(card.index, "scattered_bytes", 0)
+        container.machine.state.set_number(card.index, "scattered_bytes", 0)
         assert _can_have(shell, LIMIT - CONTEXT)
 
 

@@ -11,5 +11,5 @@ def test_driver(stepped: Bench, name: str) -> None:
 
 
 def test_a_driver_may_load_functions_as_late_as_they_are_used(bench: Bench) -> None:
-    bench.machine.admin.set_number(0, "handles_load", 0)
+    bench.machine.state.set_number(0, "handles_load", 0)
     bench.run("handles")

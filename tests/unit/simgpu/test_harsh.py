@@ -51,7 +51,7 @@ def test_a_profile_is_named_by_the_environment(
 ) -> None:
     monkeypatch.setenv("SIMGPU_PROFILE", "harsh")
     with simgpu.create(tmp_path / "harsh", cards=1, slice_ns=7) as machine:
-        found = {name: machine.admin.number(0, name) for name in HARSH}
+        found = {name: machine.state.number(0, name) for name in HARSH}
     assert found == HARSH | {"slice_ns": 7}
     monkeypatch.setenv("SIMGPU_PROFILE", "hash")
     with pytest.raises(KeyError, match="'hash'"):

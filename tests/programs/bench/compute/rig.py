@@ -161,9 +161,9 @@ def _machine(folder: Path, cases: Sequence[Case]) -> Iterator[simgpu.Machine]:
     made = simgpu.create(folder, cards=len(cases), context_bytes=CONTEXT, link_bytes_per_us=BUS)
     with made as machine:
         for card, case in enumerate(cases):
-            machine.admin.set_number(card, "sm_count", SM_COUNTS[card % len(SM_COUNTS)])
+            machine.state.set_number(card, "sm_count", SM_COUNTS[card % len(SM_COUNTS)])
             for name, value in HARSH.items() if case.harsh else ():
-                machine.admin.set_number(card, name, value)
+                machine.state.set_number(card, name, value)
         yield machine
 
 

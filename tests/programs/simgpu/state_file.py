@@ -34,7 +34,7 @@ def create_state(path: Path, cards: int) -> None:
         raise StateError(error, os.strerror(error), str(path))
 
 
-class Admin:
+class StateFile:
     """An open state file. Close it, or use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
