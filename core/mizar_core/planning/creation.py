@@ -1,5 +1,5 @@
 """Whether one more shadow pod may be created: which quota pays for it and what it must ask of its
-node, or why there can be none."""
+node, or why there can be none. How many are created is decided in demand.py."""
 
 from __future__ import annotations
 

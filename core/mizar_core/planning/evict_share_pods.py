@@ -1,4 +1,5 @@
-"""Eviction of share pods whose shadow pod has lost its cards."""
+"""Eviction of share pods whose shadow pod has lost its cards. Running share pods are evicted for no
+other reason: when a quota shrinks, those that are there stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The webhook's self-signed certificate: made, renewed, and trusted by the API servers."""
+"""The webhook's self-signed certificate: made, renewed, and trusted by the API servers. When it is
+renewed is decided in certificate_authority.py."""
 
 from __future__ import annotations
 
