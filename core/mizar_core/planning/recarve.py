@@ -8,6 +8,7 @@ from mizar_core.errors import CarveRefused
 from mizar_core.models import GPUPool, GPUQuota, isolation_of
 from mizar_core.planning.actions import Recarve
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import ShadowView
 from mizar_core.planning.surplus import surplus_in_use
 
@@ -55,12 +56,14 @@ class _Carves:
         """The carve that the shadow pod's annotation should have; None if it has it already.
 
         A shadow pod that is no longer wanted stays as it is for its users, but is closed to
-        others; unused, it is drained. One beyond its quota is closed, too.
+        others; unused, it is drained. One beyond its quota is closed, too, and stays so while it
+        is drained: opened, the kubelet would offer its devices once more, and pods that the
+        scheduler then gives them would be refused on the node.
         """
         if not self._draft.is_wanted(shadow):
             known = self._parsed(present) if shadow.held else None
             return known.changed(closed=True) if known and not known.closed else None
-        closed = shadow.key in self._surplus
+        closed = shadow.key in self._surplus or self._goes_closed(shadow)
         shape = shadow.pool, shadow.devices, shadow.cards, shadow.resource
         alike = present, closed, shadow.quota_key, *shape
         if alike not in self._others:
@@ -73,6 +76,10 @@ class _Carves:
         if closed:
             wanted = wanted.changed(closed=True)
         return None if wanted == self._parsed(present) else wanted
+
+    def _goes_closed(self, shadow: ShadowView) -> bool:
+        draining = self._draft.stages[shadow.key] is ShadowStage.DRAINING
+        return draining and self._is_closed(shadow)
 
     def _is_closed(self, shadow: ShadowView) -> bool:
         known = self._parsed((shadow.pod and shadow.pod.carve) or "")

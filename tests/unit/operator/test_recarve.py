@@ -169,6 +169,23 @@ def test_beyond_a_lowered_quota_the_least_used_takes_nobody_new(spec: dict[str, 
     assert _recarved(replace(after, quotas=(quota("team-a"),))) == [_carve()]
 
 
+def test_one_beyond_its_quota_stays_closed_while_it_is_drained() -> None:
+    """The node agent would give its devices back to the kubelet, only to take them once more."""
+    closed = _carved(_carve(closed=True), name="shadow-2-a", uid="uid-a", idle_since=NOW)
+    other = _carved(holders=HELD, name="shadow-2-b", uid="uid-b")
+    lowered = quota("team-a", profiles=[{"devices": 2, "max": 1}])
+    snapshot = _snapshot(closed, other, quotas=(lowered,))
+    first = plan(snapshot, NOW)
+    assert [one.shadow for one in first.actions if isinstance(one, Drain)] == [closed.key]
+    assert _recarved(snapshot) == []
+    after = apply_plan(snapshot, first)
+    assert _recarved(after) == []
+    # A pod needs it, and the quota is raised again: the drain is called off.
+    shares = replace(waiting("p"), node="n1"), waiting("q", 2)
+    raised = replace(after, quotas=(quota("team-a"),), shares=shares)
+    assert _recarved(raised) == [_carve()]
+
+
 def test_a_revoked_quota_closes_all_that_is_in_use() -> None:
     snapshot = _two_in_use(profiles=[{"devices": 2, "max": 0}])
     assert _recarved(snapshot) == [_carve(closed=True)] * 2
