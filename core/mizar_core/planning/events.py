@@ -30,6 +30,9 @@ DRAINED_FOR = {
     ReapReason.PREEMPTED: "its cards go to a pod that waits for them",
     ReapReason.REPLACED: "it makes room for one that a pod waits for",
     ReapReason.AGENT_SILENT: "its node's agent does not offer its devices",
+    ReapReason.IDLE: "nobody has used it for the idle timeout",
+    ReapReason.OVER_QUOTA: "its quota allows fewer now",
+    ReapReason.UNWANTED: "its quota or pool is gone or has another profile, or its cards failed",
 }
 
 Why = tuple[EventReason, str]

@@ -12,7 +12,7 @@ from mizar_core.condition import Condition, Status, set_condition
 from mizar_core.device_ids import DeviceID
 from mizar_core.models import CardStatus, DeviceStatus, Holder, ShadowPodStatus
 from mizar_core.names import ConditionType, EventReason
-from mizar_core.quantities import WHOLE_CARD
+from mizar_core.quantities import WHOLE_CARD, counted
 from mizar_nodeagent.planning.adopt_shadow_pod import Pending
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import UNCONFIRMED, Device, card_problem
@@ -173,7 +173,7 @@ def _ready(
         return "False", "NotAdvertised", "the kubelet does not have the devices yet"
     if snapshot.node.get(carving.resource) != wanted:
         return "False", "NotAdvertised", "the node's status does not show the devices yet"
-    return "True", "Serving", f"{len(own)} devices of {carving.resource} are offered"
+    return "True", "Serving", f"offers {counted(len(own), 'device')} of {carving.resource}"
 
 
 def _in_using(
@@ -206,6 +206,8 @@ def _draining(carving: Carving) -> _Condition:
             return "False", "InUse", "a container holds a device: the devices are offered again"
         case DrainStage.LOWERED | DrainStage.BLOCKED:
             return "Unknown", "InProgress", _STAGE_MESSAGES[carving.stage]
+    if carving.carve.closed:
+        return "False", "Closed", "it takes no new pods, and goes when its users have ended"
     return "False", "NotAsked", ""
 
 

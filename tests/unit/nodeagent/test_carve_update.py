@@ -17,7 +17,7 @@ from unit.nodeagent.makers import (
     share_claim,
     snapshot,
 )
-from unit.nodeagent.test_plan import BOTH, D0, D1, listed, served
+from unit.nodeagent.test_plan import BOTH, D0, D1, listed, said, served
 
 HELD = share_claim(D0)
 CLOSED = shadow(carve=carve(closed=True))
@@ -40,6 +40,15 @@ def test_the_scheduler_is_told_first_then_the_kubelet() -> None:
     second = step(first, 3.5)
     assert listed(second) == {D0: True, D1: False}
     assert not second.rewrite
+
+
+def test_its_status_says_so() -> None:
+    """Beside `Ready`, a waiting pod's owner would ask why the free device is not given out."""
+    assert said(served(), "Draining") == ("False", "NotAsked")
+    closed = step(step(served(), 2.0), 3.5)
+    assert said(closed, "Draining") == ("False", "Closed")
+    (report,) = closed.reports
+    assert "offers 1 device of" in {one.type: one.message for one in report.conditions}["Ready"]
 
 
 def test_a_scheduler_that_may_not_know_yet_is_waited_for() -> None:
