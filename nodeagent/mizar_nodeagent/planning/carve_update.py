@@ -35,12 +35,15 @@ def close(
     lowered_at: float,
     sure_at: float,
     snapshot: NodeSnapshot,
+    *,
+    waited_for: bool,
 ) -> Carving:
     """One step towards a closed carve: first the node's status stops offering its free devices,
     then, once no pod is on its way to them, they become unhealthy to the kubelet.
 
     `free`: indices of free devices. `lowered_at`: when the node's status was last confirmed.
-    `sure_at`: the time that claims are known for. Both in monotonic seconds.
+    `sure_at`: the time that claims are known for. Both in monotonic seconds. `waited_for`: the
+    count was up until now, for pods that wait; what is written from now on is low enough.
     """
     if not carving.carve.closed:
         return carving.changed(closing_since=None, withdrawn=frozenset())
@@ -48,9 +51,9 @@ def close(
     if free <= carving.withdrawn:
         return carving.changed(closing_since=None)
     since = carving.closing_since
-    if since is None:
+    if since is None or waited_for:
         return replace(carving, closing_since=snapshot.now)
     waiting = min(snapshot.now, sure_at) - since < snapshot.grace.lowered
-    if waiting or lowered_at <= since or snapshot.waiting_pods(carving.resource):
+    if waiting or lowered_at <= since:
         return carving
     return replace(carving, closing_since=None, withdrawn=free)

@@ -53,7 +53,8 @@ class Carving:
     no healthy device of it and none was held. `drain`: the value of the annotation that the stage
     answers to. `idle_since`: None while a device is held. For a closed carve, `withdrawn`: free
     devices (by index) that the kubelet does not allocate any more; `closing_since`: since when
-    there are other free ones. `taken_by`: the pod that the kubelet gave a card of it;
+    there are other free ones. `kept_up`: the node's count should be lowered, and is not, for pods
+    that are bound and wait. `taken_by`: the pod that the kubelet gave a card of it;
     `taken_since`: since when the kubelet says so. `gone`: a card of it that is not in the
     node any more. `confirmed`: the kubelet has said since the node
     was started that the shadow pod has the cards; until then no container is given a device.
@@ -72,6 +73,7 @@ class Carving:
     idle_since: datetime | None = None
     closing_since: float | None = None
     withdrawn: frozenset[int] = frozenset()
+    kept_up: bool = False
     taken_by: str = ""
     taken_since: float | None = None
     gone: str = ""

@@ -75,7 +75,9 @@ def refusal(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> str |
 
 
 def counts(lists: Lists, carvings: Iterable[Carving], snapshot: NodeSnapshot) -> dict[str, Counts]:
-    """The counts for the node's status: never more than the kubelet has of what it was sent.
+    """The counts for the node's status: never more than the kubelet has of what it was sent, nor
+    fewer than the pods bound to the node have and wait for. The kubelet goes by the node's status
+    as the scheduler does, and would refuse those that wait for good.
 
     Resources of which the kubelet has no device yet are left out. Resources without a list any
     more are zero.
@@ -92,22 +94,35 @@ def counts(lists: Lists, carvings: Iterable[Carving], snapshot: NodeSnapshot) ->
         if not carving.stage.offered or one not in taken
     }
     found = {
-        resource: _counts(devices, snapshot.kubelet.get(resource, frozenset()), lowered)
+        resource: _counts(
+            devices,
+            snapshot.kubelet.get(resource, frozenset()),
+            lowered,
+            spoken_for=_spoken_for(resource, snapshot),
+        )
         for resource, devices in lists.items()
     }
     return gone | {resource: one for resource, one in found.items() if one is not None}
 
 
+def _spoken_for(resource: str, snapshot: NodeSnapshot) -> int:
+    """How many devices bound pods have, or wait for."""
+    # An init container's devices are its pod's other containers' as well.
+    held = frozenset[str]().union(*(one.ids for one in snapshot.live_claims_on(resource)))
+    return len(held) + sum(pod.requested(resource) for pod in snapshot.waiting_pods(resource))
+
+
 def _counts(
-    devices: tuple[Device, ...], kubelet: frozenset[str], lowered: set[str]
+    devices: tuple[Device, ...], kubelet: frozenset[str], lowered: set[str], spoken_for: int
 ) -> Counts | None:
     healthy = [one.id for one in devices if one.healthy]
     ready = [one for one in healthy if one in kubelet]
     if healthy and not ready:
         return None
+    offered = sum(one not in lowered for one in ready)
     return Counts(
         capacity=len(devices) - len(healthy) + len(ready),
-        allocatable=sum(one not in lowered for one in ready),
+        allocatable=max(offered, min(len(ready), spoken_for)),
     )
 
 

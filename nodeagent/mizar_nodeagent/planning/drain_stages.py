@@ -22,8 +22,8 @@ class Facts:
 
     `held`: a device is held or being allocated. `free`: indices of the others. `in_kubelet`: the
     kubelet takes a device for healthy, or has not answered since the stage began. `waited_for`: a
-    bound pod requests the resource. `lowered`: the node's status offers none of the devices.
-    `sure_at`: the time that claims are known for (monotonic seconds).
+    bound pod waits for the resource, or did at the last step. `lowered`: the node's status offers
+    none of the devices. `sure_at`: the time that claims are known for (monotonic seconds).
     """
 
     pod: Pod | None
@@ -47,7 +47,7 @@ def facts_of(carving: Carving, snapshot: NodeSnapshot, holders: Mapping[DeviceID
             one.index for one, is_taken in zip(carving.ids, taken, strict=True) if not is_taken
         ),
         in_kubelet=not known or not healthy.isdisjoint(carving.names),
-        waited_for=bool(snapshot.waiting_pods(carving.resource)),
+        waited_for=carving.kept_up or bool(snapshot.waiting_pods(carving.resource)),
         lowered=snapshot.node_at.get(carving.resource, float("-inf")) > carving.since,
         sure_at=snapshot.claims.asked_at,
     )
@@ -66,8 +66,10 @@ def step(carving: Carving, facts: Facts, snapshot: NodeSnapshot) -> Carving | No
         return _leave(carving, facts, snapshot)
     carving = update_carve(carving, facts.pod)
     lowered_at = snapshot.node_at.get(carving.resource, float("-inf"))
-    carving = close(carving, facts.free, lowered_at, facts.sure_at, snapshot)
-    return _drain(carving, facts.pod.drain, facts, snapshot)
+    carving = close(
+        carving, facts.free, lowered_at, facts.sure_at, snapshot, waited_for=facts.waited_for
+    )
+    return _with_count(_drain(carving, facts.pod.drain, facts, snapshot), snapshot)
 
 
 def _own_pod(carving: Carving, snapshot: NodeSnapshot) -> Pod | None:
@@ -89,6 +91,11 @@ def _with_idle(carving: Carving, facts: Facts, snapshot: NodeSnapshot) -> Carvin
     if facts.held:
         return carving.changed(idle_since=None)
     return carving if carving.idle_since is not None else replace(carving, idle_since=snapshot.time)
+
+
+def _with_count(carving: Carving, snapshot: NodeSnapshot) -> Carving:
+    lowered = carving.stage is DrainStage.LOWERED or carving.closing_since is not None
+    return carving.changed(kept_up=lowered and bool(snapshot.waiting_pods(carving.resource)))
 
 
 def _quiet_for(carving: Carving, facts: Facts, seconds: float, now: float) -> bool:
@@ -116,6 +123,9 @@ def _drain(carving: Carving, asked: str, facts: Facts, snapshot: NodeSnapshot) -
             return _enter(carving, DrainStage.IN_USE if facts.held else DrainStage.LOWERED, now)
     if carving.drain and facts.held and carving.stage is not DrainStage.IN_USE:
         return _enter(carving, DrainStage.IN_USE, now)
+    if carving.stage is DrainStage.LOWERED and facts.waited_for:
+        # The count was up until now, for the pods that wait: it is to be lowered first.
+        return _enter(carving, DrainStage.LOWERED, now)
     if carving.stage is DrainStage.LOWERED and _may_block(carving, facts, snapshot):
         return _enter(carving, DrainStage.BLOCKED, now)
     if carving.stage is DrainStage.BLOCKED and _quiet_for(
@@ -127,7 +137,7 @@ def _drain(carving: Carving, asked: str, facts: Facts, snapshot: NodeSnapshot) -
 
 def _may_block(carving: Carving, facts: Facts, snapshot: NodeSnapshot) -> bool:
     settled = min(snapshot.now, facts.sure_at) - carving.since >= snapshot.grace.lowered
-    return settled and facts.lowered and not facts.waited_for
+    return settled and facts.lowered
 
 
 def _enter(carving: Carving, stage: DrainStage, now: float) -> Carving:

@@ -62,10 +62,22 @@ def test_a_pod_that_was_bound_before_still_gets_a_device() -> None:
     first = step(served(), 2.0)
     second = step(first, 4.0, WAITS)
     assert listed(second) == {D0: True, D1: True}
+    # The kubelet goes by the node's status, and would refuse it with OutOf... for good.
+    assert second.counts == {RESOURCE: Counts(2, 2)}
     late = step(second, 5.0, WAITS, claims=(HELD, share_claim(D1, pod="late")))
     assert listed(late) == {D0: True, D1: True}
     assert late.counts == {RESOURCE: Counts(2, 2)}
     assert not late.rewrite
+
+
+def test_a_pod_that_was_bound_before_and_goes_leaves_nothing_offered() -> None:
+    """What was written for its sake has to be lowered first, or another pod is bound."""
+    second = step(step(served(), 2.0), 4.0, WAITS)
+    third = step(second, 5.5)
+    assert third.counts == {RESOURCE: Counts(2, 1)} and third.rewrite == {RESOURCE}
+    assert listed(third) == {D0: True, D1: True}
+    assert listed(step(third, 6.0)) == {D0: True, D1: True}
+    assert listed(step(third, 7.0)) == {D0: True, D1: False}
 
 
 def test_what_is_left_free_is_closed_in_the_same_way() -> None:

@@ -357,7 +357,11 @@ class TestDrain:
         drain.at(1.0)
         assert drain.at(5.0, **waiting) is DrainStage.LOWERED
         assert drain.at(9.0, **waiting) is DrainStage.LOWERED
-        assert drain.at(9.5) is DrainStage.BLOCKED
+        # For them the node's status offers a device, until now.
+        assert drain.last.counts == {RESOURCE: Counts(2, 1)}
+        assert drain.at(9.5) is DrainStage.LOWERED
+        assert drain.last.counts == {RESOURCE: Counts(2, 0)}
+        assert drain.at(10.6) is DrainStage.BLOCKED
 
     def test_waits_for_the_api_server_to_show_the_lower_count(self) -> None:
         drain = Drain()
