@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mizar_core.models import GPUQuota
 from mizar_core.names import EventReason, parse_resource
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import HOSTNAME, Needs
@@ -59,11 +60,12 @@ def no_entitlement(draft: Draft, share: ShareView) -> Denial:
     """Why no quota of the share pod's namespace pays for a shadow pod of what it requests."""
     parsed = parse_resource(share.resource)
     profile = parsed.profile if parsed else 0
-    own = sorted(key[1] for key in draft.active_quotas if key[0] == share.namespace)
+    own = sorted(key for key in draft.active_quotas if key[0] == share.namespace)
     if own:
+        has = ", ".join(_profiles(draft.active_quotas[key]) for key in own)
         return Denial(
             EventReason.UNKNOWN_PROFILE,
-            f"no quota of namespace {share.namespace} ({', '.join(own)}) has profile {profile} "
+            f"no quota of namespace {share.namespace} ({has}) has profile {profile} "
             "of a pool that offers it: ask for a profile that it has, or an administrator to add "
             "this one to the quota",
         )
@@ -72,6 +74,12 @@ def no_entitlement(draft: Draft, share: ShareView) -> Denial:
         f"namespace {share.namespace} has no GPUQuota of a pool that offers {share.resource}: ask "
         f"an administrator for one with profile {profile}",
     )
+
+
+def _profiles(quota: GPUQuota) -> str:
+    """A quota's name with the profiles that it has."""
+    found = " and ".join(str(one.devices) for one in quota.spec.profiles)
+    return f"{quota.metadata.name} has {found or 'none'}"
 
 
 def refusal_message(message: str) -> str:
