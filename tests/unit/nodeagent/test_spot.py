@@ -21,7 +21,7 @@ from mizar_core.names import SPOT_RESOURCE, SpotEvictionReason, spot_device_id
 from mizar_core.spot_rules import SpotRule, SpotRules
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.config import Config
-from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.container.slots import Owner, Slots
 from mizar_nodeagent.container_processes import PodProcess, is_sandbox
 from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.planning.plan import Plan
@@ -250,6 +250,8 @@ async def test_a_sleeping_owners_card_is_lent(world: SpotWorld) -> None:
     assert (found.compute_mode, found.core_share, found.priority) == (COMPUTE_MODES["Soft"], 0, 0)
     await until(lambda: world.pod_condition(OWNER) == asleep("CardLent"))
     await until(lambda: world.notes("OwnerAsleep") and world.notes("SpotGranted"))
+    (asleep_event,) = (one for one in world.api.events if one["reason"] == "OwnerAsleep")
+    assert asleep_event["regarding"]["namespace"] == OWNER.namespace
     assert world.node(SPOT_RESOURCE) == ("1", "1")
 
 
@@ -298,6 +300,23 @@ async def test_a_card_is_taken_back_when_nvml_hangs(
     await gone(world)
     answers.set()
     await world.lendable()
+
+
+async def test_a_card_of_which_nvml_tells_stays_lent_long_after_the_agent_has_started(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(card_processes, "FIRST_S", 0.0)
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    await world.looked()
+    assert world.state() is CardState.LENT
+
+
+async def test_nobody_starts_on_a_card_that_the_agent_does_not_know(world: SpotWorld) -> None:
+    """As when a container starts again whose card NVML does not list any more."""
+    borrower = Owner(BORROWER.namespace, BORROWER.name, BORROWER.uid, "main")
+    assert world.lender.objection("GPU-unknown", borrower) == "it is withheld"
 
 
 async def test_an_agent_that_starts_while_nvml_hangs_pauses_borrowers_and_takes_cards_back(

@@ -99,6 +99,13 @@ class TestUsageFiles:
         found = self.look(detector, slot, 102.0)
         assert found.activity == "Idle" and 101 <= found.at <= 101.1
 
+    def test_who_wanted_time_just_before_an_agent_starts_works(self, slot: Slot) -> None:
+        """The first look has no earlier one to compare with."""
+        wanted = layout.UsageCard.compute.offset + layout.Compute.wanted_at.offset
+        self.put(slot, wanted, 100 * 10**9)
+        found = self.look(UsageDetector(), slot, 100.1)
+        assert (found.activity, found.at) == ("Busy", 100.0)
+
     @pytest.mark.parametrize(
         "offset",
         [
