@@ -114,13 +114,15 @@ class Leader:
         raise LeadershipLost(f"lease {self._ref.name} could not be renewed")
 
     async def release(self) -> None:
-        """Give the Lease up, so that another replica can lead at once."""
+        """Give the Lease up, so that another replica can lead at once. The process ends soon all
+        the same, where the API server does not answer."""
         try:
-            lease = await self._client.get(self._ref)
-            if lease["spec"].get("holderIdentity") == self._identity:
-                lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
-                await self._client.replace(lease)
-        except KubeError as error:
+            async with asyncio.timeout(self._pace.retry):
+                lease = await self._client.get(self._ref)
+                if lease["spec"].get("holderIdentity") == self._identity:
+                    lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}
+                    await self._client.replace(lease)
+        except (KubeError, TimeoutError) as error:
             log.info("the lease was not released", lease=self._ref.name, error=error)
 
     async def _try(self) -> _Held:

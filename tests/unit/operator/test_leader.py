@@ -237,3 +237,18 @@ async def test_a_short_absence_of_the_api_server_is_no_loss() -> None:
     with pytest.raises(NothingCame):
         await leader.keep()
     assert time.now > 300
+
+
+def test_a_lease_that_cannot_be_given_up_holds_nobody_up() -> None:
+    """A process that ends has 15 s until it is killed."""
+
+    async def seconds_to_release() -> float:
+        clock = asyncio.get_running_loop().time
+        client = cast(KubeClient, SlowApi([0.0, 60.0]))
+        leader = Leader(client, "mizar-system", "mizar-operator", "a", clock=clock)
+        await leader.acquire()
+        began = clock()
+        await leader.release()
+        return clock() - began
+
+    assert virtual_time.run(seconds_to_release()) <= 2.0

@@ -1,7 +1,7 @@
 """The process as its probes see it, and what it does while the API server is away."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
 import kopf
@@ -115,18 +115,24 @@ class Served(MemoryApi):
 class Running:
     """An operator's process in virtual time, with Kopf left out."""
 
-    def __init__(self, api: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, api: Served, monkeypatch: pytest.MonkeyPatch, kopf_ends_in: float = 0
+    ) -> None:
         self.kopf_runs = False
 
         async def kopf_operator(**_: Any) -> None:
             self.kopf_runs = True
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await asyncio.sleep(kopf_ends_in)
 
         monkeypatch.setattr(kopf, "operator", kopf_operator)
         clock = Clock(asyncio.get_running_loop().time)
         settings = Settings(identity="a", namespace="mizar-system")
         self.operator = Operator(cast(KubeClient, api), settings, clock)
-        self.task = asyncio.create_task(self.operator.run(asyncio.Event()))
+        self.stop = asyncio.Event()
+        self.task = asyncio.create_task(self.operator.run(self.stop))
 
     @property
     def leads(self) -> bool:
@@ -186,6 +192,68 @@ def test_an_absence_is_no_reason_to_start_again(monkeypatch: pytest.MonkeyPatch)
         assert not process.operator.unready()
 
     virtual_time.run(hours())
+
+
+class Hanging(Served):
+    """Answers no call once it `hangs`."""
+
+    hangs = False
+
+    async def get(self, ref: Ref, **more: Any) -> Object:
+        if self.hangs:
+            await asyncio.Event().wait()
+        return await super().get(ref, **more)
+
+
+def test_it_ends_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the API server answers no call, and Kopf does not end when it is asked to."""
+
+    async def seconds_to_end() -> float:
+        api, clock = Hanging(here=True), asyncio.get_running_loop().time
+        process = Running(api, monkeypatch, kopf_ends_in=60)
+        await process.lasts(60)
+        assert process.leads
+        api.hangs = True
+        await asyncio.sleep(3)  # The next renewal of the Lease has begun.
+        began = clock()
+        process.stop.set()
+        async with asyncio.timeout(10):
+            await process.task
+        return clock() - began
+
+    assert virtual_time.run(seconds_to_end()) <= 1.0
+
+
+PARTS: dict[str, Callable[[Operator], Any]] = {
+    "the leader": lambda operator: (operator.leader, "keep"),
+    "a worker": lambda operator: (operator.queue, "get"),
+    "the watch of pods": lambda operator: (operator.caches.shares, "run"),
+    "the lists of quotas": lambda operator: (operator.caches.quotas, "run"),
+    "the watch of budgets": lambda operator: (operator.budgets, "run"),
+    "the events": lambda operator: (operator.events, "run"),
+    "Kopf": lambda operator: (operator, "watch"),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """It ends with what the part raised: a process that goes on without it would serve nobody."""
+
+    class Bug(Exception):
+        """What the part raises."""
+
+    async def fail(*_: Any) -> None:
+        await asyncio.sleep(1)
+        raise Bug
+
+    async def end() -> None:
+        process = Running(Served(here=True), monkeypatch)
+        monkeypatch.setattr(*PARTS[part](process.operator), fail)
+        with pytest.raises(Bug):
+            async with asyncio.timeout(60):
+                await process.task
+
+    virtual_time.run(end())
 
 
 def lease(holder: str) -> Object:
