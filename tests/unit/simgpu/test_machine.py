@@ -11,7 +11,7 @@ import pytest
 
 import simgpu
 from simgpu.__main__ import main
-from unit.simgpu.harness import Bench
+from unit.simgpu.harness import FLAGS, HERE, Bench, cached_program
 
 MIB = 1 << 20
 CONTEXT = 300  # MiB
@@ -356,3 +356,17 @@ def test_a_card_comes_back_by_a_number_that_was_free(bench: Bench) -> None:
     assert sorted(json.loads(bench.python(look))) == sorted([first, second])
     (dev / "nvidia2").unlink()
     assert json.loads(bench.python(look)) == [second]
+
+
+def test_a_launch_to_an_idle_card_looks_at_it_once(snippets: Path, tmp_path: Path) -> None:
+    """A look waits for a lock of the machine's file, which takes about as long as the shortest
+    kernels: with two, a program could not fill a card that it has once let idle."""
+    launches, others = 2000, 100
+    source = HERE.parent / "locks.c"
+    counter = cached_program("locks.so", [source], [*FLAGS, "-shared", "-fPIC", str(source)])
+    bench = Bench(simgpu.create(tmp_path / "machine", cards=1, profile="ideal"), snippets)
+    try:
+        waits = int(bench.run("sparse", str(launches), LD_PRELOAD=str(counter)))
+    finally:
+        bench.end()
+    assert launches / 2 < waits <= launches + others

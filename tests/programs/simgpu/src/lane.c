@@ -168,8 +168,9 @@ uint64_t lane_place(struct lane *lane, uint64_t after, unsigned sms, uint64_t ns
     ns = harsh_duration(&driver.sim.state->cards[lane->card], sim_now(&driver.sim), ns);
     uint64_t start = lane->sm_free[sms - 1];
     if (start < after) start = after;
+    uint64_t looked = lane->wall;
     if (lane_reached(lane, start)) { /* the card is ahead of that: now is the earliest */
-        look(lane);
+        if (lane->wall == looked) look(lane);
         if (start < lane->work) start = lane->work;
     }
     occupy(lane, sms, start + ns);

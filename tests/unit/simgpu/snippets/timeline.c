@@ -213,6 +213,16 @@ SNIPPET(cooperative_kernels_must_fit_at_once) {
           cuLaunchKernel(work, 1, 1, 1, 1025, 1, 1, 0, NULL, NULL, NULL));
 }
 
+/* Launches `arguments[0]` kernels, each of which is done before the next one comes. */
+SNIPPET(sparse) {
+    start();
+    CUfunction spin = kernel("spin_ns");
+    uint64_t ns = 1;
+    void *parameters[] = {&ns};
+    for (int i = 0; i < atoi(arguments[0]); i++)
+        OK(cuLaunchKernel(spin, 1, 1, 1, 1024, 1, 1, 0, NULL, parameters, NULL));
+}
+
 /* Launches `arguments[0]` kernels of 1 ms, says so, and stays until it is killed. */
 SNIPPET(load) {
     start();
