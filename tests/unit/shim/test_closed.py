@@ -127,6 +127,25 @@ def test_who_loses_sight_of_proc_is_known_by_its_start_time(
         assert slot.said_of_itself(0, "pid_ns", 8) == Path(f"/proc/{pid}/ns/pid").stat().st_ino
 
 
+def test_who_hides_mizar_before_it_looks_for_cuda_is_limited(
+    env: dict[str, str], slot: Slot
+) -> None:
+    """Nothing of the shim was called then, but what runs when it is loaded."""
+    elsewhere = slot.path.with_name("elsewhere")
+    done = run("past/dynamic", str(slot.path), str(elsewhere), env=env)
+    assert done.stdout == f"{OUT_OF_MEMORY}\n"
+
+
+def test_who_may_not_look_at_mizar_has_no_cuda(env: dict[str, str], slot: Slot) -> None:
+    """Only where nothing is there are there no limits: a sandbox may forbid to look."""
+    slot.path.rename(slot.path.with_name("elsewhere"))
+    slot.path.symlink_to(slot.path)  # to open it fails, and not because it is not there
+    with Shell(env, start=False) as shell:
+        assert shell("init").code == SYSTEM_NOT_READY
+        shell.send("exit")
+        assert "CUDA is refused: " in shell.errors()
+
+
 def test_who_has_no_proc_has_no_cuda(env: dict[str, str]) -> None:
     hide_proc = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
     if subprocess.run([*hide_proc, "true"], capture_output=True).returncode:

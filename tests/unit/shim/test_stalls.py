@@ -10,7 +10,7 @@ from .slot import MIB, Card, Slot, card_uuid
 
 
 def test_every_case_is_run(env: dict[str, str]) -> None:
-    assert run("stalls", env=env).stdout.split() == ["all", "metered", "begun"]
+    assert run("stalls", env=env).stdout.split() == ["all", "metered", "begun", "thread"]
 
 
 @pytest.mark.parametrize("way", ["link", "dlsym", "proc", "proc_v1"])
@@ -31,3 +31,8 @@ def test_a_kernel_that_waits_for_the_next_launch_gets_it(env: dict[str, str], sl
     for mode, share in ((1, 10000), (1, 5000)):
         slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=mode, core_share=share))
         run("stalls", "begun", "dlsym", env=env)
+
+
+def test_what_was_granted_ends_with_its_thread(env: dict[str, str], slot: Slot) -> None:
+    slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=1, core_share=5000))
+    run("stalls", "thread", "dlsym", env=env)

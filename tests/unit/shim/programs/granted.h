@@ -21,17 +21,26 @@ static inline void launch(CUstream on) {
     }
 }
 
-/* Whether the call, after launches to a stream, lowers what the container has reserved. */
-static inline bool gives_back(CUresult (*call)(void), CUstream on) {
-    const uint64_t *paid_until = &api_usage()->cards[0].compute.paid_until;
+/* The moment up to which the container has reserved the card's time. */
+static inline uint64_t reserved_until(void) {
+    return __atomic_load_n(&api_usage()->cards[0].compute.paid_until, __ATOMIC_RELAXED);
+}
+
+/* Launches to a stream, until this thread has been granted more than it has used. */
+static inline void be_granted(CUstream on) {
     for (int i = 0; i < ROUNDS; i++) launch(on);
     CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS);
     CHECK_IS(api.cuStreamSynchronize(on), CUDA_SUCCESS);
     CHECK_IS(api.cuMemcpyHtoDAsync_v2(0x1000, "", 1 << 20, on), CUDA_SUCCESS); /* see copies.h */
     launch(on);
-    uint64_t before = __atomic_load_n(paid_until, __ATOMIC_RELAXED);
+}
+
+/* Whether the call, after launches to a stream, lowers what the container has reserved. */
+static inline bool gives_back(CUresult (*call)(void), CUstream on) {
+    be_granted(on);
+    uint64_t before = reserved_until();
     CHECK_IS(call(), CUDA_SUCCESS);
-    return __atomic_load_n(paid_until, __ATOMIC_RELAXED) + GRANTED < before;
+    return reserved_until() + GRANTED < before;
 }
 
 #endif

@@ -1,7 +1,9 @@
 /*
  * What may hold a stream up: `stalls all WAY` calls every such function, looked up that way;
- * `stalls metered WAY` looks at what becomes of what was granted for the launches before.
+ * `stalls metered WAY` looks at what becomes of what was granted for the launches before;
+ * `stalls thread WAY` at the same where a thread ends.
  */
+#include <pthread.h>
 #include <string.h>
 
 #include "api.h"
@@ -223,7 +225,28 @@ static void begun(void) {
     fake.launch_takes = fake.free_at = 0;
 }
 
-static const struct test_case cases[] = {{"all", all}, {"metered", metered}, {"begun", begun}};
+static void *be_granted_and_end(void *before) {
+    CHECK_IS(cuCtxSetCurrent(home), CUDA_SUCCESS);
+    be_granted(stream);
+    *(uint64_t *)before = reserved_until();
+    return NULL;
+}
+
+/* What a thread leaves of its grants when it ends goes back to the container. */
+static void thread(void) {
+    pthread_t one;
+    uint64_t before;
+    CHECK(!pthread_create(&one, NULL, be_granted_and_end, &before));
+    CHECK(!pthread_join(one, NULL));
+    CHECK(reserved_until() + GRANTED < before);
+}
+
+static const struct test_case cases[] = {
+    {"all", all},
+    {"metered", metered},
+    {"begun", begun},
+    {"thread", thread},
+};
 
 int main(int count, char **arguments) {
     if (count < 3) return cases_list(cases, COUNT(cases)), 0;
