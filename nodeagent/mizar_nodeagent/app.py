@@ -65,7 +65,7 @@ class App:
         if self.agent.idle_for > PLAN_STALE_S:
             yield f"nothing planned for {self.agent.idle_for:.0f} s"
         if self.time_slicer.idle_for > SLICING_STALE_S:
-            yield f"no GPU time dealt out for {self.time_slicer.idle_for:.0f} s"
+            yield f"no GPU time granted for {self.time_slicer.idle_for:.0f} s"
 
     def unready(self) -> Iterable[str]:
         """Why the agent cannot do its work now."""

@@ -203,7 +203,7 @@ class CardInventory:
         problems = self._health[uuid].problems if uuid in self._health else []
         reads, why = self._unread.get(uuid, (0, ""))
         if reads >= UNREAD_FOR and self.problem is None:
-            problems = [f"NVML tells nothing of it: {why}", *problems]
+            problems = [f"NVML reports nothing about it: {why}", *problems]
         if card.divided:
             problems = [DIVIDED, *problems]
         # A fault of a whole card is one of all its instances.

@@ -1,4 +1,4 @@
-"""Whether the API server's definitions of Mizar's kinds have all fields that this operator knows.
+"""Whether the API server's CRDs of Mizar have all fields that this operator knows.
 
 Neither `helm upgrade` nor Flux changes definitions unless told to. A field that an older definition
 lacks is dropped from every spec without a word, and a status that contains one is refused as a

@@ -33,7 +33,7 @@ POOL_WITHIN_S = 30.0
 may be a replica which ends only when this one is ready."""
 
 _OLDER = (
-    "the definitions of Mizar's kinds in the cluster are older than this operator, they lack {}: "
+    "the CRDs of Mizar in the cluster are older than this operator and lack {}: "
     "kubectl apply --server-side --force-conflicts --filename charts/mizar/crds"
 )
 

@@ -124,13 +124,13 @@ def refusal(held: Sequence[Held], settings: Settings, *, operator: bool) -> str:
     where = f"{settings.release} --namespace {settings.namespace}"
     return "\n".join(
         [
-            f"Mizar is not uninstalled, since {_who_holds(held)}. Everything goes on as before.",
+            f"Mizar is not uninstalled, since {_who_holds(held)}. Everything keeps running.",
             "To uninstall it:",
             *(f"  {line}" for line in _steps(held, settings, operator=operator)),
             f"  helm uninstall {where}",
             "To leave shadow pods, their cards and their users as they are, for a later install:",
             f"  helm uninstall {where} --no-hooks",
-            "To keep Mizar, tell helm, which else refuses upgrades:",
+            "To keep Mizar, roll the release back, or helm refuses upgrades:",
             f"  {_rollback(settings)}",
         ]
     )
@@ -158,7 +158,7 @@ def _steps(held: Sequence[Held], settings: Settings, *, operator: bool) -> list[
         steps.insert(0, "kubectl delete gpuquota --all --all-namespaces")
     if not operator:
         scale = f"kubectl scale deployment {settings.deployment} --namespace {settings.namespace}"
-        steps.insert(0, f"{scale} --replicas=1  # it does not run: without it none goes")
+        steps.insert(0, f"{scale} --replicas=1  # it is not running, and only it deletes them")
     return steps
 
 
@@ -180,10 +180,10 @@ def borrowed(pods: Sequence[str], settings: Settings) -> str:
     where = f"{settings.release} --namespace {settings.namespace}"
     return "\n".join(
         [
-            f"Mizar is not uninstalled, since {_some(pods)} borrow cards, which nobody would give"
-            " back to their owners. Everything goes on as before.",
+            f"Mizar is not uninstalled, since {_some(pods)} borrow cards, which would never go"
+            " back to their owners. Everything keeps running.",
             "To uninstall it:",
-            f"  {_rollback(settings)}  # else helm refuses to upgrade",
+            f"  {_rollback(settings)}  # otherwise helm refuses to upgrade",
             f"  helm upgrade {settings.release} CHART --namespace {settings.namespace}"
             " --reset-then-reuse-values --set spot.enabled=false  # takes them back",
             f"  kubectl get pods --all-namespaces --selector {LABEL_SPOT_POD}=true"

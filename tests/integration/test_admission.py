@@ -215,14 +215,14 @@ REFUSED = {
     "requests unlike limits": (
         {"mizar.share/gpu.2": 2},
         {"mizar.share/gpu.2": 1},
-        "requests 1 and limits 2 differ: give limits alone",
+        "requests 1 and limits 2 differ: give only limits",
     ),
     "more than 64 bits": (
         {"mizar.share/gpu.2": "1e30"},
         None,
         "mizar.share/gpu.2: 1e30 is more than any cluster has: ask for at most 1000000",
     ),
-    "requests alone": ({}, {"mizar.share/gpu.2": 1}, "it is in requests alone: put it into limits"),
+    "requests alone": ({}, {"mizar.share/gpu.2": 1}, "it is only in requests: put it into limits"),
     "two spellings": (
         {"mizar.share/gpu.2": 1, "mizar.share.gpu.2": 1},
         None,
@@ -263,12 +263,15 @@ def test_templates_are_refused_in_the_same_words(kube: Kube, key: str) -> None:
     ("spec", "sentence"),
     [
         ({"memoryScaling": 1.5}, 'spec.memoryScaling: write 1.5 in quotes, "1.5"'),
-        ({"coreScaling": True}, "spec.coreScaling: true is no number: write one in quotes"),
+        ({"coreScaling": True}, "spec.coreScaling: true is not a number: write one in quotes"),
         (
             {"profiles": [{"devices": 2, "cards": 1, "memory": 8.5}]},
             'spec.profiles[0].memory: write 8.5 in quotes, "8.5"',
         ),
-        ({"spot": {"reserve": True}}, "spec.spot.reserve: true is no number: write one in quotes"),
+        (
+            {"spot": {"reserve": True}},
+            "spec.spot.reserve: true is not a number: write one in quotes",
+        ),
     ],
 )
 def test_a_number_without_quotes_gets_a_sentence(kube: Kube, spec: Object, sentence: str) -> None:

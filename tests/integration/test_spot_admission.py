@@ -127,7 +127,7 @@ REFUSED: dict[str, tuple[Object, str]] = {
         objects.spot_pod(TENANT, "x", 3),
         "asks for 3 cards, and spot.max of the GPUQuotas",
     ),
-    "no quota": (objects.spot_pod(OTHER, "x"), "may not borrow cards: that takes spot.max above 0"),
+    "no quota": (objects.spot_pod(OTHER, "x"), "may not borrow cards: it needs spot.max above 0"),
 }
 
 
@@ -141,7 +141,7 @@ def test_refusals_say_what_to_do(kube: Kube, case: str) -> None:
 def test_a_name_that_means_a_spot_card_and_is_none(kube: Kube, name: str) -> None:
     pod = objects.spot_pod(TENANT, "x")
     pod["spec"]["containers"][0]["resources"] = {"limits": {name: 1}}
-    assert f"{name}: it is no resource: write mizar.spot/gpu" in refusal(kube, pod)
+    assert f"{name}: there is no such resource: write mizar.spot/gpu" in refusal(kube, pod)
 
 
 def test_a_template_may_come_before_its_quota(kube: Kube) -> None:

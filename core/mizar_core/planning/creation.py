@@ -135,8 +135,8 @@ def _no_node_can_fit(draft: Draft, entitlement: Entitlement, share: ShareView) -
     if _excludes_too_many(_shortened(draft, share.needs)):
         return _no_node(
             f"there are {len(share.needs.excluded_nodes)} nodes that it cannot go to: the "
-            "scheduler refuses them (the pod's condition PodScheduled says why), or a pod is there "
-            "that it must be apart from"
+            "scheduler refuses them (the pod's condition PodScheduled says why), or a pod there "
+            "excludes it by anti-affinity"
         )
     return None
 

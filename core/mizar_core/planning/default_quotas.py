@@ -46,7 +46,9 @@ def why_no_default(draft: Draft, share: ShareView) -> str:
         if message := draft.refused.get(((share.namespace, name), THE_QUOTA_ITSELF)):
             return f"; the API server refuses the default quota of pool {name}: {message}"
         if share.namespace in draft.namespaces and not _may(draft, share, default):
-            return f"; the default quota of pool {name} is not for it, by its namespaceSelector"
+            return (
+                f"; the default quota of pool {name} does not apply to it, by its namespaceSelector"
+            )
     return ""
 
 

@@ -39,7 +39,7 @@ Choice = Creation | Denial | None
 POSTPONED = Denial(
     EventReason.WAITING_FOR_SHADOW,
     f"its namespace has pods of more than {JUDGED_MAX} different constraints on their nodes that "
-    f"wait, and {JUDGED_MAX} of these are looked at at a time: it has its turn later",
+    f"wait, and {JUDGED_MAX} of these are considered at a time: it is considered later",
 )
 
 

@@ -168,7 +168,7 @@ def _event(
         case CreateShadow():
             return _created(action)
         case Drain():
-            why = DRAINED_FOR.get(action.reason, "its devices go out of use")
+            why = DRAINED_FOR.get(action.reason, "its devices are being withdrawn")
             return shadow_event(before[action.shadow], EventReason.SHADOW_DRAINING, why)
         case DeleteShadow():
             return _deleted(draft, before[action.shadow])
@@ -180,7 +180,9 @@ def _deleted(draft: Draft, shadow: ShadowView) -> EmitEvent | None:
     stage = stage_of(shadow, draft.nodes)
     if stage is ShadowStage.LOST:
         return lost_event(draft, shadow) if shadow.phase != "Lost" else None
-    return shadow_event(shadow, EventReason.SHADOW_REAPED, "nobody uses it; its cards go back")
+    return shadow_event(
+        shadow, EventReason.SHADOW_REAPED, "no pod uses it; its cards are free again"
+    )
 
 
 def _created(action: CreateShadow) -> EmitEvent:

@@ -172,7 +172,8 @@ def _quota_exceeded(waiting: list[WaitingPod]) -> ConditionState | None:
     return ConditionState(
         False,
         str(reason),
-        f"in want of quota: {counted(len(unserved), 'share pod')}, {counted(devices, 'device')}",
+        f"waiting for more quota: {counted(len(unserved), 'share pod')}, "
+        f"{counted(devices, 'device')}",
     )
 
 
@@ -208,7 +209,7 @@ def _blocked(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condit
     reason = EventReason.NO_CARD_FREE if cards else EventReason.NO_NODE_FITS
     lacking, count = "free cards" if cards else "a node", counted(len(blocked), "shadow pod")
     why = blocked[0].unschedulable if cards else finds_no_node(draft, blocked[0])
-    message = f"without {lacking}: {count}: {why}"
+    message = f"{count} waiting for {lacking}: {why}"
     return ConditionState(False, str(reason), message)
 
 
@@ -222,9 +223,7 @@ def _silent(draft: Draft, quota: GPUQuota) -> ConditionState | None:
 def _coming(waiting: list[WaitingPod]) -> ConditionState | None:
     if not any(one.assignment.availability is Availability.COMING for one in waiting):
         return None
-    return ConditionState(
-        False, "Creating", "devices for the share pods that wait are on their way"
-    )
+    return ConditionState(False, "Creating", "shadow pods for the waiting share pods are starting")
 
 
 def _unscheduled(waiting: list[WaitingPod]) -> ConditionState | None:
@@ -234,7 +233,7 @@ def _unscheduled(waiting: list[WaitingPod]) -> ConditionState | None:
     return ConditionState(
         False,
         "Scheduling",
-        f"devices are free; the scheduler is to place {counted(len(waiting), 'share pod')}",
+        f"devices are free; the scheduler has yet to place {counted(len(waiting), 'share pod')}",
     )
 
 
@@ -246,7 +245,7 @@ def _borrowers_wait(quota: GPUQuota) -> ConditionState | None:
         False,
         str(EventReason.SPOT_WAITING),
         f"spot pods wait to borrow {counted(quota.status.spot.waiting, 'card')}: their events say "
-        "for what",
+        "what for",
     )
 
 
@@ -263,9 +262,7 @@ def _below_minimum(draft: Draft, quota: GPUQuota) -> ConditionState | None:
             )
         ready = sum(draft.stages[s.key] is ShadowStage.READY for s in found)
         if ready < one.min:
-            return ConditionState(
-                False, "Creating", "the shadow pods to keep warm are on their way"
-            )
+            return ConditionState(False, "Creating", "the shadow pods to keep warm are starting")
     return None
 
 

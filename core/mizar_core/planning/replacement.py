@@ -98,7 +98,7 @@ def _replacement_denial(draft: Draft, quota: Key) -> Denial:
         return Denial(EventReason.QUOTA_EXCEEDED, _stays(draft, quota[1], going))
     return Denial(
         EventReason.WAITING_FOR_SHADOW,
-        f"a shadow pod of quota {quota[1]} that it cannot use makes room for another",
+        f"a shadow pod of quota {quota[1]} that it cannot use is being replaced",
     )
 
 

@@ -154,11 +154,11 @@ def agent_silence(shadow: ShadowView) -> str:
     """A sentence that says what to look at when the node agent does not answer."""
     if shadow.ready or shadow.draining:
         return (
-            f"shadow pod {shadow.name} on node {shadow.on_node} is to give back its cards, and the "
-            "node agent does not confirm that its devices are out of use: does mizar-nodeagent run "
-            "there?"
+            f"shadow pod {shadow.name} on node {shadow.on_node} is to give back its cards, but the "
+            "node agent does not confirm that its devices are out of use: check that "
+            "mizar-nodeagent runs there"
         )
     return (
         f"shadow pod {shadow.name} is on node {shadow.on_node} and its devices are not offered: "
-        "does mizar-nodeagent run there, and does the pod's container?"
+        "check that mizar-nodeagent and the pod's container run there"
     )

@@ -38,7 +38,7 @@ async def check_device_nodes(ask: Minors, given: Mapping[str, int]) -> None:
     for uuid, minor in sorted(given.items()):
         if now[uuid] != minor:
             raise StartRefused(
-                f"the driver has numbered its cards anew: /dev/nvidia{minor}, which this pod was "
+                f"the driver has renumbered its cards: /dev/nvidia{minor}, which this pod was "
                 f"given for card {uuid}, is another card's now (its own is /dev/nvidia{now[uuid]}):"
                 " delete the pod, and a new one gets the right one",
                 EventReason.CARD_RENUMBERED,

@@ -96,7 +96,7 @@ class Grants:
             raise ContainerRefused(f"nothing is known of {device} yet")
         if carving.stage is DrainStage.LEAVING:
             raise ContainerRefused(
-                f"the shadow pod of {device} is gone or going, and its card with it"
+                f"the shadow pod of {device} is gone or ending, and its card with it"
             )
         return carving
 

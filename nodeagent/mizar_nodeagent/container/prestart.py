@@ -187,7 +187,7 @@ class PreStart:
         if carving.stage is DrainStage.LEAVING:
             # Its card may be another pod's by now, or soon.
             raise StartRefused(
-                f"the shadow pod of {device} is gone or going, and its card with it",
+                f"the shadow pod of {device} is gone or ending, and its card with it",
                 EventReason.CARD_LOST,
             )
         if not carving.confirmed:

@@ -75,7 +75,7 @@ class Session:
         method = RUNTIME, "RegisterPlugin"
         await self._rpc.call(method, request, pb.Empty, REGISTERED_WITHIN_S)
         if not await wait_until_set(self._complete, REGISTERED_WITHIN_S):
-            raise RuntimeAway(f"it has not told of its containers within {REGISTERED_WITHIN_S:g} s")
+            raise RuntimeAway(f"it has not listed its containers within {REGISTERED_WITHIN_S:g} s")
 
     async def _configure(self, payload: bytes) -> bytes:
         request = parsed(pb.ConfigureRequest, payload)

@@ -56,7 +56,11 @@ class OverrideReporter:
     def _condition(self) -> dict[str, str]:
         source = self._source
         names = ", ".join(sorted(source.used))
-        now = f"this node has its own {names}" if names else "the node has everybody's settings"
+        now = (
+            f"this node has its own {names}"
+            if names
+            else "the node has the same settings as all others"
+        )
         if source.problem:
             return _body("False", "Refused", f"{source.problem}; meanwhile {now}")
         return _body("True", "Overridden" if names else "Default", now)

@@ -23,7 +23,7 @@ class Device:
 
 
 UNCONFIRMED = (
-    "the node was started anew, and the kubelet has not said yet which cards the shadow pod has"
+    "the node was restarted, and the kubelet has not reported yet which cards the shadow pod has"
 )
 
 Lists = dict[str, tuple[Device, ...]]
@@ -66,7 +66,7 @@ def refusal(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> str |
     shadow pod may be deleted at any moment.
     """
     if carving.stage in (DrainStage.DRAINED, DrainStage.LEAVING):
-        return "is being given back: its shadow pod goes"
+        return "is being given back: its shadow pod is ending"
     if not carving.confirmed:
         return f"cannot be used yet: {UNCONFIRMED}"
     if problem := card_problem(carving.card(device), snapshot):

@@ -216,7 +216,7 @@ def _served_version(limits: Limits, path: Path) -> int:
         raise RegionUnserved(
             f"{path} is of version {found}, as its container's shim is, and this node agent serves "
             f"version {serves}: the container keeps the limits and the share of time that it has "
-            "until its pod is deleted and made anew"
+            "until its pod is deleted and created again"
         )
     return found
 

@@ -44,12 +44,12 @@ WITH_NOTICE: Final = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.DRAIN)
 agree to a notice, has no owner, or cannot be used."""
 
 WHY: Final = {
-    SpotEvictionReason.OWNER_BACK: "its owner works again",
+    SpotEvictionReason.OWNER_BACK: "its owner is active again",
     SpotEvictionReason.OWNER_ALIVE: "a pod that did not agree to lend it holds it now",
-    SpotEvictionReason.OWNER_GONE: "no pod owns it any more, so the scheduler may assign it anew",
+    SpotEvictionReason.OWNER_GONE: "no pod owns it any more, so the scheduler may assign it again",
     SpotEvictionReason.DEVICE_LOST: "it cannot be used",
     SpotEvictionReason.QUOTA_RECLAIM: "the namespace has more than its quota permits",
-    SpotEvictionReason.DRAIN: "its pool lends no cards any more",
+    SpotEvictionReason.DRAIN: "its pool no longer lends cards",
 }
 """Why a card is taken back, as a clause about the card, for events and conditions."""
 

@@ -175,10 +175,10 @@ def overcommitted(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
     for (_, target), sections in amounts.items():
         limit, request = sections.get("limits"), sections.get("requests")
         if request and not limit:
-            yield request.sentence("it is in requests alone: put it into limits", target)
+            yield request.sentence("it is only in requests: put it into limits", target)
         elif request and limit and request.request.amount != limit.request.amount:
             both = f"requests {request.request.amount} and limits {limit.request.amount} differ"
-            yield limit.sentence(f"{both}: give limits alone", target)
+            yield limit.sentence(f"{both}: give only limits", target)
 
 
 def mixed_resources(requests: Iterable[TranslatedRequest], spec: Spec) -> Iterator[str]:

@@ -139,9 +139,9 @@ def unquoted_numbers(pool: dict[str, Any]) -> Iterator[str]:
 def _sentence(field: str, value: Any, example: str) -> Iterator[str]:
     if isinstance(value, bool):
         said = str(value).lower()
-        yield f'{field}: {said} is no number: write one in quotes, such as "{example}"'
+        yield f'{field}: {said} is not a number: write one in quotes, such as "{example}"'
     elif isinstance(value, float):
-        yield f'{field}: write {value} in quotes, "{value}": Kubernetes takes no such number here'
+        yield f'{field}: write {value} in quotes, "{value}": Kubernetes accepts no such number here'
 
 
 def _map(value: Any) -> dict[str, Any]:

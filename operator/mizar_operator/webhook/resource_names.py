@@ -160,7 +160,7 @@ def _without_pool(key: str, parsed: ParsedResource) -> Translation:
 def _refusal(parsed: ParsedResource, match: Match, namespace: str) -> str:
     plain = resource_name(match.pool.spec.resource_prefix, parsed.profile)
     if match.pool.spec.tenancy == "Shared":
-        shared = f"pool '{match.pool.metadata.name}' is the same for all namespaces"
+        shared = f"pool '{match.pool.metadata.name}' is shared by all namespaces"
         return f"{shared}: ask for {plain}" if match.tenant else ""
     if match.tenant not in (None, namespace):
         return (

@@ -84,7 +84,7 @@ def misspelt(pod: PodSpec) -> Iterator[str]:
     """A sentence for each name that is meant as a spot card but is not valid."""
     for one in _spot_entries(pod.spec):
         if one.key != SPOT_RESOURCE:
-            yield f"{_about(one)}: it is no resource: write {SPOT_RESOURCE}"
+            yield f"{_about(one)}: there is no such resource: write {SPOT_RESOURCE}"
 
 
 def uneven(pod: PodSpec) -> Iterator[str]:
@@ -96,10 +96,10 @@ def uneven(pod: PodSpec) -> Iterator[str]:
     for sections in amounts.values():
         limit, request = sections.get("limits"), sections.get("requests")
         if request and not limit:
-            yield f"{_about(request)}: it is in requests alone: put it into limits"
+            yield f"{_about(request)}: it is only in requests: put it into limits"
         elif request and limit and request.amount != limit.amount:
             both = f"requests {request.amount} and limits {limit.amount} differ"
-            yield f"{_about(limit)}: {both}: give limits alone"
+            yield f"{_about(limit)}: {both}: give only limits"
 
 
 def mixed(pod: PodSpec, whole_cards: Collection[str]) -> Iterator[str]:
@@ -116,8 +116,8 @@ def _lonely(pod: PodSpec) -> Iterator[str]:
     may_be_lost = (pod.annotations or {}).get(ANNOTATION_MAY_BE_LOST) == "true"
     if not (pod.template or pod.controlled or may_be_lost):
         yield (
-            "nothing would replace this pod when its card goes back to its owner: make it by a Job"
-            f' or Deployment, or set the annotation {ANNOTATION_MAY_BE_LOST}: "true"'
+            "nothing would replace this pod when its card goes back to its owner: create it by a"
+            f' Job or Deployment, or set the annotation {ANNOTATION_MAY_BE_LOST}: "true"'
         )
 
 
@@ -125,11 +125,14 @@ def _unlent(pod: PodSpec, borrower: Borrower, settings: SpotSettings) -> Iterato
     """Why no cards are lent to the pod, as installation and quotas are now."""
     asked = spot_cards_requested(pod.spec)
     if not settings.enabled:
-        yield f"{SPOT_RESOURCE}: this Mizar lends no cards: the chart's value spot.enabled is false"
+        yield (
+            f"{SPOT_RESOURCE}: this installation lends no cards: the chart's value spot.enabled is"
+            " false"
+        )
     elif borrower.most == 0:
         yield (
-            f"{SPOT_RESOURCE}: namespace '{borrower.namespace}' may not borrow cards: that takes"
-            " spot.max above 0 in a GPUQuota of it"
+            f"{SPOT_RESOURCE}: namespace '{borrower.namespace}' may not borrow cards: it needs"
+            " spot.max above 0 in one of its GPUQuotas"
         )
     elif asked > borrower.most:
         yield (

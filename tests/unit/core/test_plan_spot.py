@@ -391,7 +391,7 @@ class TestEviction:
         plan = planned(quota("a", 3), running("r"), spot("p"), enabled=False)
         assert evicted(plan) == [("a/r", "Drain")]
         assert said(plan)["a/r"].endswith(
-            "lends no cards any more: the chart's value spot.enabled is false"
+            "no longer lends cards: the chart's value spot.enabled is false"
         )
 
     def test_other_namespaces_lose_nothing(self) -> None:

@@ -576,7 +576,7 @@ async def test_device_nodes_follow_the_driver(world: World) -> None:
     second = await world.start_share(KubePod("team-a", "next", "uid-next"))
     nodes = {one.host_path for one in second.answer.devices}
     assert "/dev/nvidia1" in nodes and "/dev/nvidia0" not in nodes
-    with pytest.raises(grpc.aio.AioRpcError, match="numbered its cards anew"):
+    with pytest.raises(grpc.aio.AioRpcError, match="renumbered its cards"):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
     await until(lambda: "CardRenumbered" in world.event_reasons())
 

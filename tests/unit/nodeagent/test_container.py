@@ -377,7 +377,7 @@ class TestAllocate:
     async def test_device_nodes_beside_another_way_are_known_by_their_numbers(
         self, state: AgentState, tmp_path: Path
     ) -> None:
-        """Before each start they are compared: the driver may have numbered its cards anew."""
+        """Before each start they are compared: the driver may have renumbered its cards."""
         minors = AsyncMock(return_value={CARD: 3})
         access = {"pass_device_specs": True, "dev_root": tmp_path}
         allocator = allocator_of(state, tmp_path, "CDI", minors, **access)

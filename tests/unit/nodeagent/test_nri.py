@@ -251,7 +251,7 @@ async def test_a_runtime_that_says_nothing_is_left(
     monkeypatch.setattr(session, "REGISTERED_WITHIN_S", 0.01)
     first = await runtime.connections.get()
     await until(
-        lambda: "has not told of its containers" in plugin.problem or "no answer" in plugin.problem
+        lambda: "has not listed its containers" in plugin.problem or "no answer" in plugin.problem
     )
     assert plugin.problem
     second = await runtime.connections.get()

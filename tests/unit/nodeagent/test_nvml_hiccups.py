@@ -233,7 +233,7 @@ class TestInventory:
         for found in (self.silent, self.silent, card()):
             inventory.update({found.uuid: found})
             problems.append(inventory.cards()[found.uuid].problem)
-        assert problems == ["", "NVML tells nothing of it: Timeout", ""]
+        assert problems == ["", "NVML reports nothing about it: Timeout", ""]
 
     def test_it_was_not_reset(self) -> None:
         inventory = CardInventory()
@@ -256,7 +256,7 @@ class TestInventory:
         for _ in range(2):
             inventory.update({whole: self.silent})
         problem = inventory.cards()["MIG-1"].problem
-        assert "XID 48" in problem and "tells nothing" in problem and GONE not in problem
+        assert "XID 48" in problem and "reports nothing" in problem and GONE not in problem
         inventory.update({whole: card()})
         assert inventory.cards()["MIG-1"].problem == GONE
 

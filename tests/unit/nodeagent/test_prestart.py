@@ -171,7 +171,7 @@ async def test_who_has_files_of_an_unserved_version_does_not_start_again(
     await node.start(share_claim(D0))
     before = slot.limits.read_bytes()
     monkeypatch.setattr(layout, "SERVED", frozenset({layout.VERSION + 1}))
-    with pytest.raises(StartRefused, match="until its pod is deleted and made anew"):
+    with pytest.raises(StartRefused, match="until its pod is deleted and created again"):
         await node.start(share_claim(D0))
     assert slot.limits.read_bytes() == before
     assert node.warnings == ["IsolationNotEnforced"]

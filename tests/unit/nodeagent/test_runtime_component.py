@@ -253,7 +253,7 @@ async def test_nonsense_is_refused(node: Node, annotations: dict[str, str]) -> N
 async def test_a_shadow_pod_that_goes_gives_no_card(node: Node) -> None:
     carving = node.state.carvings[SHADOW]
     node.state.carvings[SHADOW] = replace(carving, stage=DrainStage.LEAVING)
-    with pytest.raises(ContainerRefused, match="gone or going"):
+    with pytest.raises(ContainerRefused, match="gone or ending"):
         await node.component().create(POD, node.container())
     del node.state.carvings[SHADOW]
     with pytest.raises(ContainerRefused, match="nothing is known of"):

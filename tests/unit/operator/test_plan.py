@@ -838,7 +838,10 @@ def test_what_keeps_a_shadow_pod_from_a_node_is_not_always_a_card() -> None:
     stuck = shadow(pod=PodView(unschedulable=full))
     snapshot = small(shadows=(stuck,), shares=(waiting("p"),))
     found = satisfied(snapshot)
-    assert (found.reason, found.message) == ("NoNodeFits", f"without a node: 1 shadow pod: {full}")
+    assert (found.reason, found.message) == (
+        "NoNodeFits",
+        f"1 shadow pod waiting for a node: {full}",
+    )
     events = {(str(one.reason), one.message) for one in actions(EmitEvent, snapshot)}
     assert ("NoNodeFits", f"shadow pod {stuck.name} finds no node: {full}") in events
 

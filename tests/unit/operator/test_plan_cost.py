@@ -124,7 +124,9 @@ def test_of_very_many_constraints_some_are_judged_in_each_plan() -> None:
     assert len(actions(CreateShadow, _distinct(JUDGED_MAX))) == JUDGED_MAX
     snapshot = _distinct(JUDGED_MAX + 10)
     assert len(actions(CreateShadow, snapshot)) == JUDGED_MAX
-    told = [one.message for one in actions(EmitEvent, snapshot) if "its turn" in one.message]
+    told = [
+        one.message for one in actions(EmitEvent, snapshot) if "considered later" in one.message
+    ]
     assert len(told) == 10
     due = plan(snapshot, NOW).due
     assert due is not None
@@ -161,7 +163,7 @@ def test_pods_without_constraints_wait_for_no_turn() -> None:
         Needs(anti_affinity=one.needs.anti_affinity) for one in actions(CreateShadow, mixed)
     }
     messages = [one for one in actions(EmitEvent, mixed) if one.about == plain.key]
-    assert "its turn" not in messages[0].message
+    assert "considered later" not in messages[0].message
 
 
 def test_the_shadow_pods_of_pods_that_are_not_judged_stay() -> None:

@@ -123,7 +123,7 @@ def test_who_is_not_selected_is_told_so() -> None:
     ((reason, message),) = told(snapshot)
     assert reason is EventReason.NO_QUOTA
     assert message.endswith(
-        "; the default quota of pool pool is not for it, by its namespaceSelector"
+        "; the default quota of pool pool does not apply to it, by its namespaceSelector"
     )
 
 

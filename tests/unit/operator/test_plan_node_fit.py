@@ -384,7 +384,7 @@ def test_whom_very_many_nodes_are_refused_is_told_where_to_read_why() -> None:
     (event,) = actions(EmitEvent, snapshot)
     assert (
         "there are 258 nodes that it cannot go to: the scheduler refuses them (the pod's condition "
-        "PodScheduled says why), or a pod is there that it must be apart from"
+        "PodScheduled says why), or a pod there excludes it by anti-affinity"
     ) in event.message
 
 

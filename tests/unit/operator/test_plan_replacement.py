@@ -62,7 +62,7 @@ def test_one_on_another_node_gives_way_and_its_user_is_told() -> None:
     assert "a pod waits for" in told["ShadowPod"].message
     assert told["Pod"].reason is EventReason.WAITING_FOR_SHADOW
     assert told["Pod"].type == "Normal"
-    assert "makes room" in told["Pod"].message
+    assert "is being replaced" in told["Pod"].message
     assert satisfied(snapshot).status == "False"
 
 
@@ -283,7 +283,7 @@ def test_one_that_no_node_fits_gives_way_to_who_would_get_a_card() -> None:
     (ended,) = actions(DeleteShadow, _typo())
     assert (ended.shadow[1], ended.reason) == ("shadow-2-typo", ReapReason.REPLACED)
     told = {one.about[1]: one for one in actions(EmitEvent, _typo())}
-    assert "makes room for another" in told["good"].message
+    assert "is being replaced" in told["good"].message
     assert told["typo"].reason is EventReason.QUOTA_EXCEEDED
     assert "no present node fits the pod either" in told["typo"].message
     gone = replace(_typo(), shadows=())

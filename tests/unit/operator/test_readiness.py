@@ -98,7 +98,7 @@ async def test_it_waits_until_definitions_have_the_fields_that_it_knows(pauses: 
     found = readiness(api, pauses)
     await found.wait()
     assert len(pauses.problems) == 2 and found.problems() == []
-    assert "older than this operator, they lack GPUPool.spec, GPUPool.status" in pauses.problems[0]
+    assert "older than this operator and lack GPUPool.spec, GPUPool.status" in pauses.problems[0]
     assert "kubectl apply --server-side --force-conflicts" in pauses.problems[0]
 
 

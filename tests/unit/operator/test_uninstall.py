@@ -168,7 +168,7 @@ def used(*users: str, going: bool = False) -> Held:
 )
 def test_it_is_told_who_holds_cards(held: list[Held], words: str) -> None:
     first = sentences(*held)[0]
-    assert first == f"Mizar is not uninstalled, since {words} Everything goes on as before."
+    assert first == f"Mizar is not uninstalled, since {words} Everything keeps running."
 
 
 def test_it_is_told_what_to_do() -> None:
@@ -180,7 +180,7 @@ def test_it_is_told_what_to_do() -> None:
         "  helm uninstall gpus --namespace infra",
         "To leave shadow pods, their cards and their users as they are, for a later install:",
         "  helm uninstall gpus --namespace infra --no-hooks",
-        "To keep Mizar, tell helm, which else refuses upgrades:",
+        "To keep Mizar, roll the release back, or helm refuses upgrades:",
         "  helm rollback gpus 3 --namespace infra",
     ]
 
@@ -240,7 +240,7 @@ def test_borrowed_cards_would_not_go_back_either(api: Api) -> None:
     first, *steps = str(said.value).splitlines()
     assert first == (
         "Mizar is not uninstalled, since team-a/a, team-a/b, team-a/c and 1 more borrow cards,"
-        " which nobody would give back to their owners. Everything goes on as before."
+        " which would never go back to their owners. Everything keeps running."
     )
     rollback, upgrade = (one.strip() for one in steps[1:3])
     assert rollback.startswith("helm rollback gpus 3 --namespace infra ")

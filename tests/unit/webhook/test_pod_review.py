@@ -115,11 +115,11 @@ def test_what_nobody_offers_may_be_a_pool_that_we_have_not_heard_of() -> None:
         ),
         (
             spec(container({"mizar.share/gpu.2": "2"}, {"mizar.share/gpu.2": "1"})),
-            f"container 'main', {MINE}: requests 1 and limits 2 differ: give limits alone",
+            f"container 'main', {MINE}: requests 1 and limits 2 differ: give only limits",
         ),
         (
             spec(container({}, {"mizar.share/gpu.2": "1"})),
-            f"container 'main', {MINE}: it is in requests alone: put it into limits",
+            f"container 'main', {MINE}: it is only in requests: put it into limits",
         ),
         (
             spec(container({"mizar.share/gpu.2": "1", "mizar.share.gpu.2": "1"})),
@@ -287,7 +287,7 @@ def test_what_a_container_requests_is_not_in_the_limits_of_another() -> None:
         container({}, {"mizar.share/gpu.2": "1"}, name="two"),
     )
     assert decide(apart).refusals == (
-        f"container 'two', {MINE}: it is in requests alone: put it into limits",
+        f"container 'two', {MINE}: it is only in requests: put it into limits",
     )
 
 
@@ -303,7 +303,7 @@ def test_a_template_with_a_foreign_resource_is_refused() -> None:
 
 def test_a_tenants_name_in_a_shared_pool() -> None:
     (sentence,) = decide(asking(MINE), SHARED).refusals
-    assert sentence.endswith("is the same for all namespaces: ask for mizar.share/gpu.2")
+    assert sentence.endswith("is shared by all namespaces: ask for mizar.share/gpu.2")
 
 
 def test_a_namespace_that_can_be_no_tenant() -> None:

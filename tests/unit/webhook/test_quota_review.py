@@ -107,29 +107,30 @@ def test_pools_that_could_be_mixed_up() -> None:
         (
             {"memoryScaling": 1.5},
             [
-                'spec.memoryScaling: write 1.5 in quotes, "1.5": Kubernetes takes no such number'
+                'spec.memoryScaling: write 1.5 in quotes, "1.5": Kubernetes accepts no such number'
                 " here",
             ],
         ),
         (
             {"memoryScaling": False, "coreScaling": True},
             [
-                'spec.memoryScaling: false is no number: write one in quotes, such as "1.5"',
-                'spec.coreScaling: true is no number: write one in quotes, such as "1.5"',
+                'spec.memoryScaling: false is not a number: write one in quotes, such as "1.5"',
+                'spec.coreScaling: true is not a number: write one in quotes, such as "1.5"',
             ],
         ),
         (
             {"profiles": [{"devices": 1}, {"memory": 1e9}, {"memory": False}]},
             [
                 'spec.profiles[1].memory: write 1000000000.0 in quotes, "1000000000.0": Kubernetes'
-                " takes no such number here",
-                'spec.profiles[2].memory: false is no number: write one in quotes, such as "8Gi"',
+                " accepts no such number here",
+                "spec.profiles[2].memory: false is not a number: write one in quotes, such as "
+                '"8Gi"',
             ],
         ),
         ({"memoryScaling": "1.5", "coreScaling": 2, "profiles": [{"memory": "8Gi"}]}, []),
         (
             {"spot": {"reserve": True}},
-            ['spec.spot.reserve: true is no number: write one in quotes, such as "1Gi"'],
+            ['spec.spot.reserve: true is not a number: write one in quotes, such as "1Gi"'],
         ),
         ({"memoryScaling": None, "profiles": None, "spot": None}, []),
         ({"spot": {"reserve": 2**30}}, []),

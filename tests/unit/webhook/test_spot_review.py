@@ -86,11 +86,11 @@ def test_the_priority_that_the_api_server_has_filled_in_goes() -> None:
         ),
         (
             spec(container({SPOT: "2"}, {SPOT: "1"})),
-            "container 'main', mizar.spot/gpu: requests 1 and limits 2 differ: give limits alone",
+            "container 'main', mizar.spot/gpu: requests 1 and limits 2 differ: give only limits",
         ),
         (
             spec(container({}, {SPOT: "1"})),
-            "container 'main', mizar.spot/gpu: it is in requests alone: put it into limits",
+            "container 'main', mizar.spot/gpu: it is only in requests: put it into limits",
         ),
         (
             asking(SPOT, "10e399"),
@@ -99,11 +99,11 @@ def test_the_priority_that_the_api_server_has_filled_in_goes() -> None:
         ),
         (
             asking("mizar.spot.gpu"),
-            "container 'main', mizar.spot.gpu: it is no resource: write mizar.spot/gpu",
+            "container 'main', mizar.spot.gpu: there is no such resource: write mizar.spot/gpu",
         ),
         (
             asking("mizar.spot/gpu.2"),
-            "container 'main', mizar.spot/gpu.2: it is no resource: write mizar.spot/gpu",
+            "container 'main', mizar.spot/gpu.2: there is no such resource: write mizar.spot/gpu",
         ),
     ],
 )
@@ -114,8 +114,12 @@ def test_what_can_never_be_is_refused(pod: Object, sentence: str, template: bool
 
 LEND = Borrower("team-a", 0)
 UNLENT: list[tuple[Borrower, SpotSettings, str]] = [
-    (THREE, SpotSettings(), "this Mizar lends no cards: the chart's value spot.enabled is false"),
-    (LEND, LENT, "namespace 'team-a' may not borrow cards: that takes spot.max above 0 in a"),
+    (
+        THREE,
+        SpotSettings(),
+        "this installation lends no cards: the chart's value spot.enabled is false",
+    ),
+    (LEND, LENT, "namespace 'team-a' may not borrow cards: it needs spot.max above 0 in one"),
     (
         THREE,
         LENT,

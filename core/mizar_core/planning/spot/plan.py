@@ -114,7 +114,7 @@ def _reclaimed(spot: SpotView, reason: SpotEvictionReason, accounts: Accounts) -
     allowed = counted(accounts.most(spot.namespace), "card")
     why = f"spot.max of the GPUQuotas of namespace {spot.namespace} now allows {allowed}"
     if reason == SpotEvictionReason.DRAIN:
-        why = "this Mizar lends no cards any more: the chart's value spot.enabled is false"
+        why = "this installation no longer lends cards: the chart's value spot.enabled is false"
     return EmitEvent(
         kind="Pod",
         about=spot.key,

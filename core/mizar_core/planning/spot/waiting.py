@@ -41,7 +41,7 @@ def waiting_events(
 def _not_installed(snapshot: SpotSnapshot) -> str:
     if snapshot.enabled:
         return ""
-    return "waits until this Mizar lends cards again: the chart's value spot.enabled is false"
+    return "waits until cards are lent again: the chart's value spot.enabled is false"
 
 
 def _over_quota(spot: SpotView, accounts: Accounts, in_use: Counter[str]) -> str:
