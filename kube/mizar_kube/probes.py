@@ -46,8 +46,8 @@ def registry(component: str) -> CollectorRegistry:
 
 class _Pages:
     """Pages of metrics, made one after the other in a thread: some read files. One is begun at most
-    every PAGE_EVERY_S seconds, for all who asked until then: whoever reaches the port may ask as
-    often as he likes, and would keep all the threads that the program works in."""
+    every PAGE_EVERY_S seconds, and serves all requests that came until then. Otherwise anyone who
+    can reach the port could occupy all threads of the program with requests."""
 
     def __init__(self, figures: CollectorRegistry) -> None:
         self._figures = figures

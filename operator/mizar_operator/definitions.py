@@ -1,8 +1,8 @@
 """Whether the API server's CRDs of Mizar have all fields that this operator knows.
 
-Neither `helm upgrade` nor Flux changes definitions unless told to. A field that an older definition
-lacks is dropped from every spec without a word, and a status that contains one is refused as a
-whole, so that nobody learns what became of a shadow pod.
+Neither `helm upgrade` nor Flux updates CRDs unless told to. The API server silently drops a field
+that an older CRD lacks from every spec, and refuses the whole of a status that contains one, so
+that the status of a shadow pod is never updated.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ REFERENCE = "#/$defs/"
 
 
 async def lacking_fields(client: KubeClient) -> list[str]:
-    """The fields that the API server's definitions lack, such as `GPUPool.spec.defaultQuota`. Empty
-    as well where the API server does not say what it has."""
+    """The fields that the API server's CRDs lack, such as `GPUPool.spec.defaultQuota`. Empty too if
+    the API server does not publish its schemas."""
     try:
         served = await client.request("GET", PATH)
     except KubeError as error:
-        log.info("the API server does not tell the fields of Mizar's kinds", error=error)
+        log.info("the API server does not publish the schemas of Mizar's kinds", error=error)
         return []
     schemas = (served.get("components") or {}).get("schemas") or {}
     by_kind = {kind: one for one in schemas.values() for kind in _kinds(one)}
@@ -46,7 +46,7 @@ async def lacking_fields(client: KubeClient) -> list[str]:
 
 
 def _kinds(schema: Schema) -> list[str]:
-    """The kinds of Mizar's own that the schema is of: one, or none for a part of a kind."""
+    """The kinds of Mizar that the schema describes: one, or none if it is of a part of a kind."""
     named = schema.get("x-kubernetes-group-version-kind") or ()
     return [str(one["kind"]) for one in named if (one["group"], one["version"]) == (GROUP, VERSION)]
 

@@ -1,5 +1,5 @@
-"""The nodes to which its volumes bind a pod: read live for share pods that wait, and cached. So the
-operator watches no claims and no volumes, of which there may be very many."""
+"""The nodes to which volumes restrict a pod: read from the API server for waiting share pods, and
+cached, so that the operator need not watch claims and volumes, of which there may be very many."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from mizar_operator.node_needs import CONSTRAINTS_MAX, selector_terms
 log = get_logger(__name__)
 
 BOUND_BELIEVED_S = 30.0
-"""A bound claim keeps its volume, and a volume its nodes; but both may be made anew under their
-names."""
+"""Seconds for which the volume of a bound claim is cached. A bound claim keeps its volume, and a
+volume its nodes, but either may be deleted and created again under the same name."""
 UNBOUND_BELIEVED_S = 5.0
+"""The same for a claim that is not bound yet."""
 UNREAD_BELIEVED_S = 60.0
-"""Where the API server does not tell, as an operator without the right finds out."""
+"""The same for a failed read, for example where the operator lacks the permission."""
 
 READS_AT_ONCE = 16
+"""Claims that are read at the same time."""
 READS_MAX = 64
-"""Claims that are read for one plan, so that it is not late for other pods. The others are read for
-later ones, and what was read of them before holds until then."""
+"""The most claims that are read for one plan, so that other pods do not wait for it too long. The
+rest are read for later plans; until then, what was read earlier is used."""
 
 Terms = tuple[Term, ...]
 
 
 class VolumeNodes:
-    """`clock` gives monotonic seconds."""
+    """A cache of the nodes of volumes, by claim. `clock` returns monotonic seconds."""
 
     def __init__(self, client: KubeClient, clock: Callable[[], float]) -> None:
         self._client = client
@@ -42,9 +44,9 @@ class VolumeNodes:
         self._limit = asyncio.Semaphore(READS_AT_ONCE)
 
     async def of(self, claims: Collection[Key]) -> dict[Key, Terms]:
-        """The node affinity of the volumes of these claims, (namespace, name) each: without those
-        that have none, are not bound, or cannot be read now, which is no reason to stop
-        planning."""
+        """The node affinity of the volumes of these claims, each given as (namespace, name). Claims
+        are left out that are not bound, whose volume has no affinity, or that cannot be read now,
+        since planning has to go on without them."""
         self._found = {key: one for key, one in self._found.items() if key in claims}
         due = [key for key in claims if self._until(key) <= self._clock()]
         first = sorted(due, key=lambda key: (self._until(key), key))[:READS_MAX]
@@ -78,8 +80,9 @@ def _terms(volume: Object | None) -> Terms:
 
 
 def together(claims: Collection[Key], known: Mapping[Key, Terms]) -> Terms:
-    """What the volumes of all these claims want of a node; nothing where that is too much to look
-    into, as each one's terms multiply those of the others: the scheduler's refusals tell then."""
+    """The node affinity of the volumes of all these claims together. The terms of each multiply
+    those of the others; if there are too many to evaluate, no constraint is returned, and the
+    planner learns from the scheduler which nodes it refuses."""
     found: Terms = ()
     for claim in claims:
         found = combined_terms(found, known.get(claim, ()))

@@ -13,7 +13,7 @@ G = TypeVar("G", bound=Hashable)
 
 class ShadowGroups(Generic[G]):
     """Each group's shadow pods by name. A plan asks for the same group very often, and most groups
-    never change in it, so that a group is sorted once for as long as it stays as it is."""
+    do not change during the plan, so a group is sorted only once until it changes."""
 
     def __init__(self) -> None:
         self._members: defaultdict[G, dict[Key, ShadowView]] = defaultdict(dict)

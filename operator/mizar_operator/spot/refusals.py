@@ -11,18 +11,19 @@ from mizar_core.planning.spot.snapshot import STUCK_AFTER
 
 
 class Refusals:
-    """When the operator first saw of each spot pod that it is stuck. No object says so: Kubernetes
-    keeps the time of the condition PodScheduled for as long as its status is False, as it is from
-    the pod's creation behind its gate.
+    """When the operator first found each spot pod stuck. No object records this: the condition
+    PodScheduled is False from the pod's creation, while the pod is gated, and Kubernetes does not
+    change the condition's time as long as it stays False.
 
-    A pod that is stuck when the operator starts counts as stuck for long. Otherwise promises that
-    had lapsed would count again, and a pod lose what it got meanwhile."""
+    A pod that is stuck when the operator starts counts as having been stuck for STUCK_AFTER.
+    Otherwise promises that had lapsed would count again, and pods that were promised these cards
+    meanwhile would lose them."""
 
     def __init__(self) -> None:
         self._since: dict[str, datetime] | None = None
 
     def dated(self, spots: Collection[SpotView], now: datetime) -> tuple[SpotView, ...]:
-        """The spot pods as they are at the time `now`, with the times for those that are stuck; all
+        """The spot pods, with the time since which each stuck one has been stuck. The times of all
         others are forgotten."""
         known, first = self._since, now
         if known is None:
