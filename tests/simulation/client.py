@@ -16,6 +16,7 @@ from simulation.network import Call, Network, Server
 from simulation.selectors import Selector, selector
 
 BOOKMARK_S = 20.0
+OVERTAKEN = "an event after a later one of another kind"
 T = TypeVar("T")
 
 
@@ -26,6 +27,8 @@ class SimulatedClient:
         self._api = server.api
         self._faults = faults
         self._network = Network(server, faults, sender)
+        self._server, self._sender = server, sender
+        self._newest, self._overtaken = 0, False
 
     def cut(self) -> None:
         """The process is dead: it sends nothing any more, and hears nothing."""
@@ -181,6 +184,7 @@ class SimulatedClient:
                 await self._until(change.at + self._faults.watch_lags(), breaks)
                 at = change.version
                 if event := _event(change, matches):
+                    self._note_order(kind, change)
                     yield event
             if pending or await self._news(kind, min(breaks, ends, loop.time() + BOOKMARK_S)):
                 continue
@@ -194,6 +198,13 @@ class SimulatedClient:
     ) -> Object:
         """Not needed by what is simulated."""
         raise NotImplementedError(f"{method} {path}")
+
+    def _note_order(self, kind: Kind, change: Change) -> None:
+        """Tell when an event comes after a later one of another kind, for the first time."""
+        if change.version < self._newest and not self._overtaken:
+            self._overtaken = True
+            self._server.told(self._sender, "watch", kind.plural, OVERTAKEN)
+        self._newest = max(self._newest, change.version)
 
     async def _write(
         self,

@@ -101,7 +101,7 @@ class Network:
         # One that was given up is nobody's any more, as one of a dead process.
         owned = not (self.dead or answer.done())
         outcome = self._outcome(call, fate, self._sender if owned else "")
-        said = type(outcome).__name__ if isinstance(outcome, KubeError) else "ok"
+        said = _named(outcome) if isinstance(outcome, KubeError) else "ok"
         lost = " lost" if fate.answer_lost else ""
         self._server.told(self._sender, call.verb, str(call.ref), said + lost)
         if fate.answer_lost:
@@ -118,6 +118,11 @@ class Network:
             return _at_once(call.do())
         except KubeError as error:
             return error
+
+
+def _named(error: KubeError) -> str:
+    """An error in the trace: with the status where the server gave one."""
+    return " ".join(map(str, filter(None, (type(error).__name__, error.status))))
 
 
 def _at_once(job: Awaitable[Any]) -> Any:

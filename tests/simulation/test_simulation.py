@@ -32,6 +32,7 @@ import sys
 
 import pytest
 
+from simulation.client import OVERTAKEN
 from simulation.schedule import play
 from support.effort import EFFORT
 
@@ -61,8 +62,10 @@ OFTEN = (
     ),
     r"r\d/\d+ apply .*: ok lost",
     r"r\d/\d+ apply .*: Unavailable",
-    r"r\d/\d+ (apply|patch) .*: Conflict",
-    r"r\d/\d+ watch .*: Gone",
+    *(rf"r\d/\d+ \w+ .*: Unavailable {status}" for status in (429, 500, 504)),
+    r"r\d/\d+ (apply|patch) .*: Conflict 409",
+    r"r\d/\d+ watch .*: Gone 410",
+    rf"r\d/\d+ watch .*: {OVERTAKEN}",
     r"kill r\d",
     r"terminate r\d",
     "the API server is away .*",
