@@ -28,7 +28,7 @@ from mizar_kube import credentials
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.http_session import session
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NAMESPACE, SHADOW_POD, Kind, Object, Ref
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NAMESPACE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import kopf_store
 from mizar_operator.main import Operator
 from mizar_operator.settings import Settings
@@ -40,6 +40,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 ROOT = Path(__file__).resolve().parents[2]
 NEVER_S = 3600.0
 PATIENCE_S = 120.0
+STILL_S = 2.0
 HEADERS = ("Content-Type", "Accept")
 
 
@@ -73,6 +74,21 @@ class Setup:
 
     async def shadows(self) -> list[Object]:
         return (await self.client.list(SHADOW_POD, self.tenant)).items
+
+    async def settled(self) -> None:
+        """Wait until the operator has nothing left to write: the answer to a write of its own tells
+        it of changes too."""
+        before: list[Object] = []
+
+        async def is_still() -> bool:
+            nonlocal before
+            await asyncio.sleep(STILL_S)
+            quota = await self.find(GPU_QUOTA, "gpus")
+            pods = (await self.client.list(POD, self.tenant)).items
+            before, now = [quota or {}, *pods, *await self.shadows()], before
+            return now == before and bool(pods) and "status" in before[-1]
+
+        await until("the operator to be done", is_still)
 
     async def find(self, kind: Kind, name: str) -> Object | None:
         namespace = self.tenant if kind.namespaced else None
@@ -184,6 +200,7 @@ async def test_a_deleted_shadow_pod_is_let_go_and_replaced(
     async with embedded() as setup:
         await setup.tenancy(least=1)
         await until("a shadow pod", setup.shadows)
+        await setup.settled()
         (shadow,) = await setup.shadows()
         name = shadow["metadata"]["name"]
         await setup.client.delete(Ref(SHADOW_POD, name, setup.tenant))
