@@ -23,6 +23,7 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.node_fit import Needs, Requirement, Term, fits
 from mizar_core.planning.snapshot import NodeView, PodView, Refused, ShadowView
+from mizar_operator.pod_views import SharePod, pod_view
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, satisfied, small, status
 
@@ -730,6 +731,27 @@ def test_no_shadow_pod_is_made_for_who_asks_for_more_than_one_has() -> None:
     (event,) = actions(EmitEvent, snapshot)
     assert event.reason is EventReason.TOO_MANY_DEVICES
     assert satisfied(snapshot).reason == "TooManyDevices"
+
+
+def test_three_containers_of_one_device_each_are_told_what_becomes_of_them() -> None:
+    """Of one shadow pod of two devices they cannot all have one: they wait and are told why. Where
+    two on a node have enough they run, and are told nothing to the contrary."""
+    container = {"resources": {"limits": {"team-a.mizar.share/gpu.2": "1"}}}
+    meta = {"name": "p", "namespace": "team-a", "uid": "u", "creationTimestamp": NOW.isoformat()}
+    spec = {"containers": [{"name": name, **container} for name in "abc"]}
+    pod = pod_view({"metadata": meta, "spec": spec, "status": {"phase": "Pending"}})
+    assert isinstance(pod, SharePod)
+    ((_, share),) = pod.demands
+
+    def told(*shadows: ShadowView) -> list[EventReason]:
+        snapshot = small(shadows=shadows, shares=(share,))
+        snapshot = replace(snapshot, nodes=(*snapshot.nodes, node("n2")))
+        return [one.reason for one in actions(EmitEvent, snapshot)]
+
+    first = ready("shadow-2-a")
+    assert told(first) == [EventReason.TOO_MANY_DEVICES]
+    assert told(first, ready("shadow-2-b", "n2")) == [EventReason.TOO_MANY_DEVICES]
+    assert not told(first, ready("shadow-2-b"))
 
 
 # What users are told.

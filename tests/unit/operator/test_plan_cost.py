@@ -83,6 +83,29 @@ def test_pods_that_name_their_nodes_cost_the_same_each(make: Callable[[int], Sna
     assert _calls(make(MANY)) <= 1.3 * (MANY / FEW) * _calls(make(FEW))
 
 
+def _served(tenants: int) -> Snapshot:
+    """Each tenant has a shadow pod in use, one that nobody uses, and a pod that waits."""
+    names = [f"team-{number}" for number in range(tenants)]
+    resources = {one: f"{one}.mizar.share/gpu.2" for one in names}
+    held = (ready("shadow-2-a", f"n{n}", namespace=one) for n, one in enumerate(names))
+    free = (ready("shadow-2-b", f"n{n}", namespace=one, sequence=1) for n, one in enumerate(names))
+    return Snapshot(
+        pools=(pool(),),
+        quotas=tuple(quota(one, profiles=[{"devices": 2, "max": 3}]) for one in names),
+        nodes=tuple(node(f"n{number}") for number in range(tenants)),
+        shadows=(*(replace(one, holders=((one.namespace, "p"),)) for one in held), *free),
+        shares=(
+            *(waiting("p", 1, resources[one], one, node=f"n{n}") for n, one in enumerate(names)),
+            *(waiting("q", 3, resources[one], one) for one in names),
+        ),
+    )
+
+
+def test_a_larger_cluster_costs_the_same_per_pod() -> None:
+    """Counted in calls: what the clock adds to that are the processor's caches."""
+    assert _calls(_served(MANY)) <= 1.05 * (MANY / FEW) * _calls(_served(FEW))
+
+
 def test_each_pod_that_names_its_node_gets_a_shadow_pod_there() -> None:
     by_label = tuple(
         waiting(f"q{n}", needs=Needs(selector=frozenset({(HOSTNAME, f"host-{n}")})))
