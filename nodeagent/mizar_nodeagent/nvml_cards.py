@@ -27,7 +27,7 @@ def all_cards() -> list[Card]:
     found: list[Card] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
-            found.extend(_card_and_instances(pynvml.nvmlDeviceGetHandleByIndex(index)))
+            found.extend(_read(pynvml.nvmlDeviceGetHandleByIndex(index), _card_and_instances))
         except pynvml.NVMLError as error:
             log.warning("a card does not answer", index=index, error=error)
     return found
@@ -35,17 +35,11 @@ def all_cards() -> list[Card]:
 
 def _card_and_instances(handle: Any) -> list[Card]:
     """The card alone, unread, where one of its instances is neither there nor known to be gone."""
-    card = _read(handle, _whole)
-    try:
-        return [card] if card.unread else [card, *_instances(handle, card)]
-    except pynvml.NVMLError_GpuIsLost:
-        raise
-    except pynvml.NVMLError as error:
-        log.warning("a card does not list its MIG devices", card=card.uuid, error=error)
-        return [Card(card.uuid, 0, "", unread=str(error))]
+    card = _whole(handle)
+    return [card, *_instances(handle, card)]
 
 
-def _read(handle: Any, read: Callable[[Any], Card]) -> Card:
+def _read(handle: Any, read: Callable[[Any], list[Card]]) -> list[Card]:
     """What `read` tells of a card or an instance. Raises NVMLError where it is lost, or does not
     even tell its UUID."""
     try:
@@ -55,7 +49,7 @@ def _read(handle: Any, read: Callable[[Any], Card]) -> Card:
     except pynvml.NVMLError as error:
         uuid = text(pynvml.nvmlDeviceGetUUID(handle))
         log.warning("a card does not answer", card=uuid, error=error)
-        return Card(uuid, 0, "", unread=str(error))
+        return [Card(uuid, 0, "", unread=str(error))]
 
 
 def _whole(handle: Any) -> Card:
@@ -71,8 +65,8 @@ def _instances(handle: Any, card: Card) -> Iterator[Card]:
     """A card's MIG devices, with its health, as they tell none. NVLinks and utilization are the
     card's alone."""
 
-    def instance(one: Any) -> Card:
-        return replace(
+    def instance(one: Any) -> list[Card]:
+        found = replace(
             _card(one),
             numa=card.numa,
             readings=replace(
@@ -80,9 +74,10 @@ def _instances(handle: Any, card: Card) -> Iterator[Card]:
             ),
             instance=mig.place_of(one, card.uuid),
         )
+        return [found]
 
     for one in mig.handles(handle):
-        yield _read(one, instance)
+        yield from _read(one, instance)
 
 
 def _card(handle: Any) -> Card:
