@@ -18,6 +18,9 @@ log = get_logger(__name__)
 NOTE_MAX = 1024
 ACTION_DEFAULT = "Reconcile"
 FLUSH_EVERY_S = 5.0
+TIDY_EVERY_S = 60.0
+"""Between two looks through all events that are kept: after each new one, a storm of pods would
+have the program look through those of all pods for each."""
 RETRY_AFTER_S = 2.0
 MOST_KEPT = 25_000
 """Events that wait to be written or are kept to count repeats: some 30 MB, for 10,000 pods that get
@@ -45,6 +48,7 @@ class EventRecorder:
         self._clock = clock
         self._now = now
         self._log = EventLog()
+        self._tidied_at = clock()
         self._wake = asyncio.Event()
 
     def emit(
@@ -94,7 +98,9 @@ class EventRecorder:
                     continue
                 log.info("event dropped", reason=series.occurrence.reason, error=error)
                 self._log.discard(series)
-        self._log.tidy(self._clock())
+        if (now := self._clock()) - self._tidied_at >= TIDY_EVERY_S:
+            self._log.tidy(now)
+            self._tidied_at = now
 
     def _may_be_permitted_later(self, series: Series, error: KubeError) -> bool:
         refused = isinstance(error, Forbidden | Unauthorized)

@@ -8,8 +8,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from mizar_kube.errors import Unavailable
-from mizar_kube.event_series import BURST, REFILL_S, EventLog, Occurrence, Regarding
-from mizar_kube.events import EventRecorder
+from mizar_kube.event_series import (
+    BURST,
+    REFILL_S,
+    SERIES_WINDOW_S,
+    EventLog,
+    Occurrence,
+    Regarding,
+)
+from mizar_kube.events import TIDY_EVERY_S, EventRecorder
 from mizar_kube.kinds import NODE, POD
 from support.waiting import until
 from unit.kube.fake_api import Answer, Asked, FakeApi, pod, serving, status
@@ -102,6 +109,18 @@ async def test_a_repeat_much_later_is_a_new_event() -> None:
         one.recorder.emit(ABOUT, "A", "b")
         await one.recorder.flush()
     assert [asked.method for asked in api.asked] == ["POST", "POST"]
+
+
+async def test_events_too_old_for_repeats_are_forgotten_now_and_then() -> None:
+    """Not after each new event: a storm has many, and all would be looked through each time."""
+    kept = []
+    async with recording(FakeApi()) as one:
+        for now in (0.0, SERIES_WINDOW_S - 1, SERIES_WINDOW_S + 1, SERIES_WINDOW_S + TIDY_EVERY_S):
+            one.now = now
+            one.recorder.emit(ABOUT, "A", f"at {now}")
+            await one.recorder.flush()
+            kept.append(len(one.recorder._log))
+    assert kept == [1, 2, 3, 3]
 
 
 async def test_an_event_that_somebody_deleted_is_written_again() -> None:
