@@ -8,8 +8,10 @@ it, a tenant can take what is free on the disk.
 from __future__ import annotations
 
 import asyncio
+import errno
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Final
 
 from mizar_core.names import EventReason
@@ -48,16 +50,16 @@ class UsageTrimmer:
         slots = self._slots.all()
         if not slots:
             return
-        for slot, excess in await asyncio.to_thread(lambda: list(self._trimmed(slots))):
-            self._tell(slot, excess)
+        for slot, found in await asyncio.to_thread(lambda: list(self._trimmed(slots))):
+            self._tell(slot, found)
         names = {slot.name for slot in slots}
         self._told = {name: at for name, at in self._told.items() if name in names}
 
-    def _trimmed(self, slots: Iterable[Slot]) -> Iterable[tuple[Slot, int]]:
+    def _trimmed(self, slots: Iterable[Slot]) -> Iterable[tuple[Slot, str]]:
         for slot in slots:
             try:
-                if excess := usage_file.truncate_excess(slot.usage):
-                    yield slot, excess
+                if found := _removed(slot.usage):
+                    yield slot, found
                 self._failing.discard(slot.name)
             except FileNotFoundError:  # the slot was removed meanwhile
                 continue
@@ -66,16 +68,40 @@ class UsageTrimmer:
                     log.warning("a slot's usage cannot be trimmed", error=error, **slot.names)
                 self._failing.add(slot.name)
 
-    def _tell(self, slot: Slot, excess: int) -> None:
+    def _tell(self, slot: Slot, found: str) -> None:
         now = self._clock()
         if now - self._told.get(slot.name, float("-inf")) < TELL_EVERY_S:
             return
         self._told[slot.name] = now
-        log.warning("cut off: the container wrote behind its usage", bytes=excess, **slot.names)
+        log.warning("the container fills the disk", message=found, **slot.names)
         if slot.owner is not None:
             self._warn(
                 slot.owner,
                 EventReason.ISOLATION_NOT_ENFORCED,
-                f"container {slot.owner.container} added {excess >> 10} KiB to /run/mizar/usage, "
-                "which would fill the node's disk: it is cut off",
+                f"container {slot.owner.container} {found}",
             )
+
+
+def _removed(usage: Path) -> str:
+    """What a tenant did to the file and is undone now, as the rest of a sentence about the
+    container; empty where it did nothing. Raises OSError."""
+    if excess := usage_file.truncate_excess(usage):
+        return (
+            f"added {excess >> 10} KiB to /run/mizar/usage, which would fill the node's disk: "
+            "it is cut off"
+        )
+    try:
+        count = usage_file.remove_attributes(usage)
+    except OSError as error:
+        if error.errno != errno.E2BIG:
+            raise
+        return (
+            "gave /run/mizar/usage more extended attributes than can be listed, which may fill the "
+            "node's disk, and stay until the pod is gone: delete it"
+        )
+    if not count:
+        return ""
+    return (
+        f"gave /run/mizar/usage {count} extended attributes, which would fill the node's disk: "
+        "they are removed"
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 from typing import Final
@@ -64,6 +66,22 @@ def truncate_excess(path: Path) -> int:
     finally:
         os.close(descriptor)
     return excess
+
+
+def remove_attributes(path: Path) -> int:
+    """Remove the extended attributes that a tenant gave the file, as whoever may write to a file
+    can: they take space of the disk, and nobody else makes any. Returns how many there were. Raises
+    OSError, with E2BIG where there are more than the kernel lists, so that none can be removed."""
+    try:
+        names = [one for one in os.listxattr(path) if one.startswith("user.")]
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:  # the file system has none
+            return 0
+        raise
+    for name in names:
+        with suppress(OSError):  # the tenant was first
+            os.removexattr(path, name)
+    return len(names)
 
 
 def header_is_good(raw: bytes, versions: Collection[int]) -> bool:

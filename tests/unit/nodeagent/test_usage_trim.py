@@ -1,6 +1,7 @@
 """What a tenant adds to its usage file is soon cut off, again and again."""
 
 import asyncio
+import errno
 import fcntl
 import os
 import subprocess
@@ -67,7 +68,7 @@ async def test_another_slot_that_cannot_be_looked_at_keeps_nobody_from_it(
     assert node.second.usage.stat().st_size == size
     assert [(line["event"], line["slot"]) for line in logged(caplog)] == [
         ("a slot's usage cannot be trimmed", node.first.name),
-        ("cut off: the container wrote behind its usage", node.second.name),
+        ("the container fills the disk", node.second.name),
     ]
 
 
@@ -82,6 +83,48 @@ async def test_its_pod_is_told_now_and_then(node: Node) -> None:
     fill(node.second)
     await node.trimmer.trim()
     assert len(node.told) == 2
+
+
+async def test_extended_attributes_are_removed_and_its_pod_is_told(node: Node) -> None:
+    """Where the file system sets them no bound, as XFS, they are a way around that of the size."""
+    for number in range(3):
+        os.setxattr(node.second.usage, f"user.{number}", b"x" * 1000)
+    await node.trimmer.trim()
+    assert os.listxattr(node.second.usage) == []
+    ((owner, reason, sentence),) = node.told
+    assert (owner, reason) == (OWNER, "IsolationNotEnforced")
+    assert "3 extended attributes" in sentence
+    node.now = TELL_EVERY_S
+    await node.trimmer.trim()
+    assert len(node.told) == 1
+
+
+async def test_of_more_than_the_kernel_lists_its_pod_is_told(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Played: the file system of the tests may not take as many."""
+
+    def listed(path: Path) -> list[str]:
+        raise OSError(errno.E2BIG, "Argument list too long")
+
+    monkeypatch.setattr(os, "listxattr", listed)
+    await node.trimmer.trim()
+    assert [sentence for _, _, sentence in node.told] == [
+        "container main gave /run/mizar/usage more extended attributes than can be listed, which "
+        "may fill the node's disk, and stay until the pod is gone: delete it"
+    ] * 2
+
+
+async def test_a_file_system_without_extended_attributes_is_well(
+    node: Node, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(path: Path) -> list[str]:
+        raise OSError(errno.ENOTSUP, "Operation not supported")
+
+    monkeypatch.setattr(os, "listxattr", refused)
+    await node.trimmer.trim()
+    assert not node.told
+    assert not logged(caplog)
 
 
 TAKES_IT_AGAIN = """
