@@ -23,6 +23,7 @@ from mizar_core.models import ComputeMode
 from mizar_core.time_slicing import PERIOD_FAR_US, Window
 from mizar_nodeagent.audit.unaccounted import Unaccounted
 from mizar_nodeagent.regions import layout, limits_file, usage_file
+from mizar_nodeagent.time_slicing import time_slicer
 from mizar_nodeagent.time_slicing.container_card import ContainerCard
 from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
 from support.waiting import PATIENCE_S, until, wait_for
@@ -635,11 +636,30 @@ def test_a_borrower_whose_owner_has_no_shim_is_looked_at_less_often(room: Room) 
 
 def test_it_runs_in_a_thread_until_it_is_stopped(tmp_path: Path) -> None:
     tenant = Tenant(tmp_path / "one", "Soft", 5000)
-    time_slicer = TimeSlicer(lambda: [tenant.container])
-    time_slicer.start()
+    slicer = TimeSlicer(lambda: [tenant.container])
+    slicer.start()
     wait_for("two rounds", lambda: tenant.live().beat >= 2, PATIENCE_S, interval=0.005)
-    time_slicer.stop()
+    slicer.stop()
     assert tenant.live().spare_share == 5000
+
+
+def test_in_its_thread_rounds_of_a_contended_card_follow_one_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of them fails, for which it would begin anew."""
+    monkeypatch.setattr(time_slicer, "RESTART_S", 3600.0)
+    tenants = [Tenant(tmp_path / name, "Hard", 3000) for name in ("one", "two")]
+    slicer = TimeSlicer(lambda: [one.container for one in tenants])
+
+    def has_gone_on() -> bool:
+        for one in tenants:
+            one.want(time.monotonic_ns())
+        return all(one.window and one.live().beat >= 5 for one in tenants)
+
+    has_gone_on()
+    slicer.start()
+    wait_for("five rounds", has_gone_on, PATIENCE_S, interval=0.005)
+    slicer.stop()
 
 
 def test_killed_at_any_moment_it_leaves_whole_words_and_the_next_one_goes_on(room: Room) -> None:

@@ -42,6 +42,13 @@ def test_a_container_that_uses_little_for_a_second_needs_twice_of_it_at_most() -
     assert eater.samples([0.11] * CALM_SAMPLES) == SHARE // 2
 
 
+def test_a_container_that_uses_nothing_for_a_moment_is_calm() -> None:
+    """It waits for a launch that has not begun, say."""
+    eater = Eater()
+    assert eater.samples([0.05, 0] * (CALM_SAMPLES // 2)) == 2 * SHARE // 8
+    assert eater.sample(0, 0) is not None
+
+
 def test_what_trembles_changes_nothing() -> None:
     eater = Eater()
     eater.samples([0.05] * CALM_SAMPLES)
