@@ -7,13 +7,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mizar_core.names import LABEL_IN_USE, SPOT_RESOURCE
+from mizar_core.planning.spot.snapshot import UNHEARD_AFTER
 from mizar_core.pod_requests import spot_cards_requested
 from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from mizar_kube.store import key_of
 from simulation.replica import OFTEN_S, Replica
 from simulation.rules import Broken, is_shadow
 from stateful.memory_api import has_ended
-from stateful.model import is_spot
+from stateful.model import is_served, is_spot
 
 if TYPE_CHECKING:
     from simulation.schedule import Schedule
@@ -41,6 +42,7 @@ async def settles(schedule: Schedule) -> None:
     await _quiet(schedule, LISTS_S)
     await _is_right(schedule)
     _nobody_waits_in_vain(schedule)
+    await _promises_lapse(schedule)
     _no_card_could_be_lent(schedule)
     schedule.users.leave()
     await _quiet(schedule, MINUTE_S)
@@ -58,6 +60,12 @@ async def _quiet(schedule: Schedule, seconds: float) -> None:
         quiet = quiet + STEP_S if schedule.writes == before else 0.0
         if spent > PATIENCE_S:
             raise Broken(f"the operator still writes after {spent:.0f} s")
+
+
+async def _promises_lapse(schedule: Schedule) -> None:
+    """Wait until cards that were promised to pods which no scheduler sees have gone to others."""
+    if not all(is_served(one) for one in schedule.api.all(POD)):
+        await schedule.sleep(UNHEARD_AFTER.total_seconds() + STARTED_S)
 
 
 async def _is_right(schedule: Schedule) -> None:
@@ -151,18 +159,21 @@ def _nobody_waits_in_vain(schedule: Schedule) -> None:
 
 
 def _no_card_could_be_lent(schedule: Schedule) -> None:
-    """Spot pods still wait only because of their quota, or because no node has as many cards."""
+    """Spot pods still wait only because of their quota, or because no node has as many cards. Those
+    that no scheduler sees, one has its turn at a time, keep none from others for long."""
     free: Counter[str] = Counter()
     used: Counter[str] = Counter()
     spots = [one for one in schedule.api.all(POD) if is_spot(one) and not has_ended(one)]
     for node in schedule.api.all(NODE):
         free[key_of(node)[1]] = int(node["status"]["allocatable"].get(SPOT_RESOURCE, 0))
+    given_up = [one for one in spots if not _gated(one) and schedule.rules.spot.is_given_up(one)]
+    spots = [one for one in spots if one not in given_up]
     for pod in spots:
         cards = spot_cards_requested(pod["spec"])
         free[pod["spec"].get("nodeName", "")] -= cards
         used[key_of(pod)[0]] += 0 if pod["spec"].get("schedulingGates") else cards
     promised = any(not one["spec"].get("nodeName") for one in spots if not _gated(one))
-    for pod in spots:
+    for pod in filter(is_served, spots):
         cards, namespace = spot_cards_requested(pod["spec"]), key_of(pod)[0]
         quota = schedule.api.find(GPU_QUOTA, "quota", namespace) or {"spec": {}}
         most = (quota["spec"].get("spot") or {"max": 0})["max"]

@@ -46,7 +46,7 @@ class Rules:
         self._api = cluster.api
         self._broken = broken
         self._created: dict[str, tuple[str, float]] = {}
-        self._spot = SpotRules(cluster, broken)
+        self.spot = SpotRules(cluster, broken)
         cluster.api.before_write = self.writing
 
     def issued(self, sender: str, verb: str, ref: Ref, body: Object) -> None:
@@ -72,7 +72,7 @@ class Rules:
         if ref.kind == CONFIG_MAP and (verb, ref.name) == ("patch", SPOT_RULES):
             return
         if ref.kind == POD and is_spot(obj):
-            self._spot.writing(verb, ref, obj, self.sender)
+            self.spot.writing(verb, ref, obj, self.sender)
         elif verb == "evict":
             self._has_lost_its_card(ref, obj)
         elif ref.kind == POD and not is_shadow(obj):

@@ -38,7 +38,7 @@ class Schedule:
         self.cluster = Cluster(self.random("cluster"), random.choice(PACES))
         self.api = self.cluster.api
         self.users = Users(self.cluster, self.random("people"), self.tell)
-        self.acts, self.every = random.randint(5, 25), random.choice((0.3, 1.0, 4.0))
+        self.acts, self.every = random.randint(5, 25), random.choice((0.3, 1.0, 4.0, 30.0))
         count = random.choice((1, 1, 2))
         self._alone = count == 1 and random.random() < 0.7
         self.rules = Rules(self.cluster, self.broken, leased=not self._alone)

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 from mizar_core.names import SPOT_RESOURCE
+from mizar_core.planning.spot.snapshot import UNHEARD_AFTER
 from mizar_core.pod_requests import spot_cards_requested
 from mizar_kube.kinds import GPU_QUOTA, NODE, POD, Object, Ref
 from mizar_kube.store import key_of
 from simulation.cluster import Cluster
 from stateful.memory_api import has_ended
-from stateful.model import is_spot
+from stateful.model import is_served, is_spot
 
 REMEMBERED_S = 90.0
 """Seconds: longer than a watch may be behind, a call under way, or a process without news."""
@@ -39,10 +40,12 @@ class SpotRules:
     def _opening(self, ref: Ref, pod: Object, sender: str) -> None:
         """The operator opened no more gates than there were lendable cards lately, nor than a quota
         allowed lately. Cards that were promised to a pod which by now is too large for any node, or
-        for what the other borrowers leave, may go to smaller pods."""
+        for what the other borrowers leave, may go to smaller pods; those of one that no scheduler
+        sees to others, after a while."""
         if not pod["spec"].get("schedulingGates"):
             return
         borrowers = [one for one in self._borrowers() if self._is_known(one, sender)]
+        borrowers = [one for one in borrowers if not self.is_given_up(one)]
         asked = spot_cards_requested(pod["spec"])
         all_cards = sum(spot_cards_requested(one["spec"]) for one in borrowers)
         promised = [one for one in borrowers if not self._is_too_large(one, all_cards)]
@@ -71,6 +74,12 @@ class SpotRules:
             gated = bool(pod["spec"].get("schedulingGates"))
             if is_spot(pod) and not gated and not has_ended(pod):
                 yield pod
+
+    def is_given_up(self, pod: Object) -> bool:
+        """Whether no scheduler has looked at the pod for so long that its promise is void."""
+        _, at = self._opened[pod["metadata"]["uid"]]
+        waited = asyncio.get_running_loop().time() - at
+        return not is_served(pod) and waited >= UNHEARD_AFTER.total_seconds()
 
     def _is_known(self, pod: Object, sender: str) -> bool:
         """Whether the sender must know that the gate is open: it opened it itself, or that was not

@@ -78,6 +78,7 @@ OFTEN = (
     "delete shadow .*",
     "delete the pool",
     "create spot pod .*",
+    "create spot pod .* that no scheduler sees",
 )
 """What must happen in the schedules of REACHING parts: the operator's writes, failures, deaths, and
 what users do."""

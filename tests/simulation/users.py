@@ -119,8 +119,9 @@ class Users:
     def _create_spot(self) -> str:
         self._spots += 1
         namespace, name = self._random.choice(NAMESPACES), f"b{self._spots}"
-        self._cluster.add_spot(namespace, name, self._random.choice((1, 1, 1, 2)))
-        return f"create spot pod {namespace}/{name}"
+        nobody = {"schedulerName": "nobody"} if self._random.random() < 0.3 else {}
+        self._cluster.add_spot(namespace, name, self._random.choice((1, 1, 1, 2)), **nobody)
+        return f"create spot pod {namespace}/{name}" + " that no scheduler sees" * bool(nobody)
 
     def _end_spot(self) -> str:
         pod = self._one_of([one for one in self._api.all(POD) if is_spot(one)])

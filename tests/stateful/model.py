@@ -129,10 +129,10 @@ class Model:
         labels = {"labels": {LABEL_SHARE_POD: "true"}}
         self._add_pod(namespace, name, resource, count, labels, **spec)
 
-    def add_spot(self, namespace: str, name: str, cards: int = 1) -> None:
+    def add_spot(self, namespace: str, name: str, cards: int = 1, **spec: Any) -> None:
         """A spot pod as it is after admission."""
         labels, gate = {"labels": {LABEL_SPOT_POD: "true"}}, {"name": SPOT_GATE}
-        self._add_pod(namespace, name, SPOT_RESOURCE, cards, labels, schedulingGates=[gate])
+        self._add_pod(namespace, name, SPOT_RESOURCE, cards, labels, schedulingGates=[gate], **spec)
 
     def lend(self, node: str, cards: int) -> None:
         """The node agent finds that so many cards can be lent. It ends the newest borrowers of any
@@ -189,7 +189,7 @@ class Model:
         for pod in list(self.api.all(POD)):
             if pod["spec"].get("nodeName") or "deletionTimestamp" in pod["metadata"]:
                 continue
-            if pod["spec"].get("schedulingGates"):
+            if pod["spec"].get("schedulingGates") or not is_served(pod):
                 continue
             asked, needs = _asked(pod), needs_of(pod)
             for name in sorted(self.nodes):
@@ -441,6 +441,11 @@ def _asked(pod: Object) -> dict[str, int]:
             if cards is not None:
                 asked[resource] = int(cards)
     return asked
+
+
+def is_served(pod: Object) -> bool:
+    """Whether there is a scheduler of the name that the pod asks for."""
+    return "schedulerName" not in pod["spec"]
 
 
 def is_spot(pod: Object) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from mizar_core.names import SpotEvictionReason
 from mizar_core.planning.spot import SpotView
 from mizar_core.planning.spot.snapshot import GRACE_S
@@ -31,6 +33,7 @@ def spot_view(obj: Object) -> SpotView | None:
         node=spec.get("nodeName") or None,
         gates=tuple(one["name"] for one in spec.get("schedulingGates") or ()),
         needs=needs_of(obj),
+        scheduler=sys.intern(spec.get("schedulerName") or "default-scheduler"),
         unschedulable=unschedulable_message(condition_of(status, "PodScheduled")),
         lost=_lost(status),
         deleting="deletionTimestamp" in meta,

@@ -18,7 +18,7 @@ from mizar_operator.caches import SPOT, Caches
 from mizar_operator.reconcile import DUE_SLACK_S
 from mizar_operator.spot.apply import SpotApplier
 from mizar_operator.spot.metrics import SpotMetrics
-from mizar_operator.spot.refusals import Refusals
+from mizar_operator.spot.promises import Promises
 from mizar_operator.spot.rules_writer import RulesWriter
 
 
@@ -46,12 +46,13 @@ class SpotReconciler:
         self._now = now
         self._enabled = enabled
         self._announcements = Announcements(clock)
-        self._refusals = Refusals()
+        self._promises = Promises()
 
     async def reconcile(self) -> None:
         """One round. Raises the first KubeError that it met, when all else is done."""
         snapshot = self.gather()
         plan = plan_spot(snapshot, self._now())
+        self._promises.note(plan.kept)
         self._metrics.planned(plan)
         errors = await self._applier.apply(plan.actions)
         self._announcements.note(one for one in plan.actions if isinstance(one, EmitEvent))
@@ -65,7 +66,7 @@ class SpotReconciler:
 
     def gather(self) -> SpotSnapshot:
         """The snapshot that the plan is made from, by the caches."""
-        spots = self._refusals.dated(self._caches.spots.values(), self._now())
+        spots = self._promises.dated(self._caches.spots.values(), self._now())
         uids = {one.uid for one in spots}
         self._applier.forget(uids)
         return SpotSnapshot(
@@ -76,6 +77,7 @@ class SpotReconciler:
             nodes=tuple(one for one in self._caches.nodes.values() if lends(one)),
             announced=self._announcements.known(uids),
             unreadable=frozenset(namespace for namespace, _ in self._caches.quotas.unreadable),
+            heard=self._promises.heard,
         )
 
     def _requeue(self, plan: SpotPlan) -> None:

@@ -19,12 +19,15 @@ from mizar_core.planning.node_fit import NO_NEEDS, Needs, fits
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
 from mizar_core.planning.spot.actions import EvictSpot, OpenGate, WriteLent, WriteSpotStatus
-from mizar_core.planning.spot.snapshot import STUCK_AFTER
+from mizar_core.planning.spot.snapshot import STUCK_AFTER, UNHEARD_AFTER
 from mizar_core.planning.spot.turns import PATIENCE
+from mizar_operator.spot.promises import Promises
 
 NOW = parse_time("2026-03-01T12:00:00Z")
 NAMESPACES = ("a", "b", "c")
 ZONES = ("x", "y")
+SCHEDULERS = ("default-scheduler", "nobody")
+REFUSALS = ("1 Insufficient cpu.", f"1 Insufficient {SPOT_RESOURCE}.")
 SECONDS = st.integers(0, 5).map(lambda seconds: timedelta(seconds=seconds))
 
 
@@ -54,6 +57,7 @@ def in_zone(zone: str) -> Needs:
 def spots(draw: st.DrawFn, at: int) -> SpotView:
     gates = draw(st.sampled_from(((SPOT_GATE,), (SPOT_GATE,), (), ("other", SPOT_GATE))))
     refused = draw(st.booleans()) if not gates else False
+    ago = (timedelta(0), STUCK_AFTER, UNHEARD_AFTER)
     return SpotView(
         namespace=draw(st.sampled_from(NAMESPACES)),
         name=f"p{at}",
@@ -66,8 +70,12 @@ def spots(draw: st.DrawFn, at: int) -> SpotView:
         lost=draw(st.sampled_from((None, None, SpotEvictionReason.OWNER_BACK))),
         deleting=draw(st.sampled_from((False, False, True))),
         gone_by=NOW + draw(st.sampled_from((timedelta(seconds=30), timedelta(days=1)))),
-        unschedulable="1 Insufficient cpu." if refused else None,
-        stuck_since=NOW - draw(st.sampled_from((timedelta(0), STUCK_AFTER))) if refused else None,
+        scheduler=draw(st.sampled_from(SCHEDULERS)),
+        unschedulable=draw(st.sampled_from(REFUSALS)) if refused else None,
+        stuck_since=NOW - draw(st.sampled_from(ago)) if refused else None,
+        unheard_since=NOW - draw(st.sampled_from(ago)) if not gates else None,
+        lapsed=draw(st.sampled_from((False, False, True))) if not gates else False,
+        late=draw(st.sampled_from((None, None, NOW - timedelta(seconds=1)))),
     )
 
 
@@ -84,7 +92,8 @@ def snapshots(draw: st.DrawFn) -> SpotSnapshot:
     )
     found = tuple(draw(spots(at)) for at in range(draw(st.integers(0, 8))))
     pools = (GPUPool.from_dict({"metadata": {"name": "p"}, "spec": {"spot": {"enabled": True}}}),)
-    return SpotSnapshot(pools=pools, quotas=draw(quotas()), spots=found, nodes=nodes)
+    heard = draw(st.dictionaries(st.sampled_from(SCHEDULERS), st.just(NOW - UNHEARD_AFTER)))
+    return SpotSnapshot(pools=pools, quotas=draw(quotas()), spots=found, nodes=nodes, heard=heard)
 
 
 def opened(plan: SpotPlan) -> set[str]:
@@ -195,6 +204,7 @@ def test_the_order_of_its_input_does_not_count(
         quotas=shuffled(snapshot.quotas),  # type: ignore[arg-type]
         spots=shuffled(snapshot.spots),  # type: ignore[arg-type]
         nodes=shuffled(snapshot.nodes),  # type: ignore[arg-type]
+        heard=snapshot.heard,
     )
     assert plan_spot(snapshot, NOW) == plan_spot(other, NOW)
 
@@ -279,6 +289,58 @@ def test_who_wants_several_cards_is_not_passed_for_ever(
         placed = [replace(one, node="n") for one in snapshot.spots if one.node or one.promised]
         snapshot = replace(snapshot, spots=tuple(placed))
     raise AssertionError(f"it has waited for {bound} s")
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    cards=st.integers(1, 4),
+    unserved=st.integers(1, 6),
+    longest=st.integers(30, 900),
+)
+def test_pods_that_no_scheduler_sees_keep_no_card_from_others_for_long(
+    seed: int, cards: int, unserved: int, longest: int
+) -> None:
+    """Of one namespace or another, each keeps one once and for five minutes at most, and after the
+    first ones have lapsed, one at a time."""
+    chance, promises = random.Random(seed), Promises()
+    ends: dict[str, int] = {}
+    kept: Counter[str] = Counter()
+    most_at_once = 0
+    created = NOW - timedelta(hours=1)
+    snapshot = SpotSnapshot(
+        quotas=tuple(quota(name, 10) for name in NAMESPACES),
+        nodes=(NodeView("n", cards={SPOT_RESOURCE: CardsOnNode(cards, cards)}),),
+        spots=tuple(
+            SpotView("a", f"u{at}", f"u{at}", 1, created, gates=(SPOT_GATE,), scheduler="nobody")
+            for at in range(unserved)
+        ),
+    )
+    for second in range(0, 3600, 10):
+        now = NOW + timedelta(seconds=second)
+        left = [one for one in snapshot.spots if one.scheduler == "nobody"]
+        running = [one for one in snapshot.spots if one.node and ends[one.uid] > second]
+        waiting = [waits(name, second, at, now) for name in NAMESPACES for at in range(cards)]
+        spots = promises.dated((*left, *running, *waiting), now)
+        snapshot = replace(snapshot, spots=spots, heard=promises.heard)
+        plan = plan_spot(snapshot, now)
+        promises.note(plan.kept)
+        assert not any(isinstance(one, EvictSpot) for one in plan.actions)
+        snapshot = applied(snapshot, plan, now)
+        holds = [one.uid for one in snapshot.spots if one.promised and one.scheduler == "nobody"]
+        holds = [uid for uid in holds if uid in plan.kept or uid in opened(plan)]
+        kept.update(holds)
+        most_at_once = max(most_at_once, len(holds)) if second > 600 else 0
+        ends |= {uid: second + chance.randrange(10, longest + 1) for uid in opened(plan)}
+        snapshot = replace(
+            snapshot,
+            spots=tuple(
+                replace(one, node="n") if one.promised and one.scheduler != "nobody" else one
+                for one in snapshot.spots
+            ),
+        )
+    # Their gate is opened in one round and seen to be open in the next.
+    assert all(10 * rounds <= UNHEARD_AFTER.total_seconds() + 10 for rounds in kept.values())
+    assert most_at_once <= 1
 
 
 def waits(namespace: str, second: int, at: int, now: datetime) -> SpotView:

@@ -162,6 +162,63 @@ class TestTurns:
             "it borrows 1 of the 1 card that spot.max of its GPUQuotas allows"
         )
 
+    def test_a_promise_of_which_the_scheduler_says_nothing_lapses(self) -> None:
+        there = quota(), node(lendable=1), spot("p")
+        now = planned(*there, _unheard("x", 300))
+        assert (opened(now), now.due) == (["a/p"], None)
+        assert (now.borrowing["a"].in_use, now.borrowing["a"].waiting) == (1, 1)
+        assert said(now)["a/x"] == (
+            "its turn has come, and for 5 minutes the scheduler nobody has found no node for it and"
+            " said nothing new: its card may go to others"
+        )
+        soon = planned(*there, _unheard("x", 299))
+        assert (opened(soon), soon.due) == ([], NOW + timedelta(seconds=1))
+        assert "a/x" not in said(soon)
+
+    @pytest.mark.parametrize("message", [None, "1 Insufficient mizar.spot/gpu."])
+    def test_what_lapsed_counts_no_more_whatever_the_scheduler_says(
+        self, message: str | None
+    ) -> None:
+        lapsed = spot("x", gates=(), lapsed=True, unheard_since=NOW, unschedulable=message)
+        plan = planned(quota("a", 1), node(lendable=1), lapsed, spot("p"))
+        assert (opened(plan), evicted(plan), plan.due) == (["a/p"], [], None)
+        beside = planned(quota("a", 1), node(lendable=1), lapsed, running("p"))
+        assert evicted(beside) == []
+
+    def test_for_whom_there_is_a_card(self) -> None:
+        first, second = (spot(name, gates=(), age=age) for name, age in (("x", 9), ("y", 5)))
+        assert planned(quota(), node(lendable=1), first, second).kept == {"a/x"}
+        assert planned(quota(), node(lendable=1), second, _unheard("x", 300)).kept == {"a/y"}
+
+    def test_a_scheduler_that_says_nothing_gets_its_pods_one_at_a_time(self) -> None:
+        """Others' pods need not wait for it."""
+        there = quota(), node(lendable=3), _unheard("x", 300)
+        own = [spot(name, scheduler="nobody", age=age) for name, age in (("p", 50), ("q", 40))]
+        plan = planned(*there, *own, spot("r", age=30))
+        assert opened(plan) == ["a/p", "a/r"]
+        assert said(plan)["a/q"] == (
+            "waits for the scheduler nobody, of which nothing has been heard since the turn of"
+            " another spot pod came 5 minutes ago"
+        )
+        asked = replace(own[0], gates=(), unheard_since=NOW)
+        assert opened(planned(*there, asked, own[1])) == []
+
+    def test_a_scheduler_that_was_heard_since_gets_them_all(self) -> None:
+        own = [spot(name, scheduler="nobody") for name in "pq"]
+        there = quota(), node(lendable=3), _unheard("x", 300), *own
+        since = NOW - timedelta(seconds=300)
+        assert opened(planned(*there, heard={"nobody": since})) == ["a/p"]
+        later = {"nobody": since + timedelta(seconds=1)}
+        assert opened(planned(*there, heard=later)) == ["a/p", "a/q"]
+        assert opened(planned(*there, heard={"other": NOW})) == ["a/p"]
+
+    def test_no_cards_are_kept_for_a_scheduler_that_says_nothing(self) -> None:
+        asked = spot("y", gates=(), cards=9, scheduler="nobody", unheard_since=NOW)
+        large = spot("p", cards=2, age=3600, scheduler="nobody")
+        there = node(lendable=2), running("r"), asked, large, spot("q")
+        assert opened(planned(quota("a", 99), *there)) == []
+        assert opened(planned(quota("a", 99), *there, _unheard("x", 300))) == ["a/q"]
+
     def test_the_namespace_that_had_the_least_of_late_is_next(self) -> None:
         quotas = had("a", 500), had("b", 100), had("c", 300)
         pods = [spot("p", name) for name in "abc"]
@@ -312,6 +369,12 @@ def _stuck(name: str, seconds: int, **more: Any) -> SpotView:
     return spot(name, gates=(), **refused, **more)
 
 
+def _unheard(name: str, seconds: int) -> SpotView:
+    """A pod of which its scheduler has said nothing for so long since its turn came."""
+    since = NOW - timedelta(seconds=seconds)
+    return spot(name, gates=(), scheduler="nobody", unheard_since=since)
+
+
 def graces(plan: SpotPlan) -> list[int]:
     return [one.grace_s for one in plan.actions if isinstance(one, EvictSpot)]
 
@@ -355,6 +418,14 @@ class TestEviction:
         promised = replace(other, node=None)
         plan = planned(quota("a", 1), node(lendable=4), replace(bound, created=NOW), promised)
         assert evicted(plan) == [("a/p", "QuotaReclaim")]
+
+    def test_who_comes_late_takes_no_card_from_who_has_worked_meanwhile(self) -> None:
+        late = running("x", age=900, late=NOW - timedelta(seconds=1))
+        pods = late, running("p", age=60), node(lendable=4)
+        assert evicted(planned(quota("a", 2), *pods)) == []
+        assert evicted(planned(quota("a", 1), *pods)) == [("a/x", "QuotaReclaim")]
+        newer = running("q", age=0)
+        assert evicted(planned(quota("a", 2), *pods, newer)) == [("a/q", "QuotaReclaim")]
 
     def test_a_promise_that_lapsed_goes_where_it_never_may_be_kept(self) -> None:
         lapsed, other = _stuck("x", 30, cards=2), running("p")

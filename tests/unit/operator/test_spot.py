@@ -176,6 +176,10 @@ class Cluster:
         pods = (one for one in self.api.all(POD) if one["spec"].get("schedulingGates"))
         return sorted(one["metadata"]["name"] for one in pods)
 
+    def there(self) -> list[str]:
+        pods = (one["metadata"] for one in self.api.all(POD))
+        return sorted(one["name"] for one in pods if "deletionTimestamp" not in one)
+
     def figure(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)
 
@@ -372,6 +376,22 @@ class TestPromise:
         cluster.round()
         assert cluster.gated() == ["next"]
 
+    def test_what_lapsed_stays_so_when_the_scheduler_says_that_cards_lack(self) -> None:
+        """As it does once another pod has the card: otherwise one of the two would be evicted, and
+        its controller's next pod go the same way."""
+        cluster = self.cluster()
+        cluster.now += timedelta(seconds=30)
+        cluster.round()
+        assert cluster.gated() == []
+        bind(cluster, "next")
+        refuse(cluster, "stuck", f"1 Insufficient {CARDS}.")
+        cluster.round()
+        assert cluster.there() == ["next", "stuck"]
+        cluster.now += timedelta(seconds=1)
+        bind(cluster, "stuck")
+        cluster.round()
+        assert cluster.there() == ["next"], "it was there first"
+
     def test_what_lapsed_stays_so_in_a_new_process(self) -> None:
         """Otherwise the quota would seem exceeded, and a pod be evicted for it."""
         cluster = self.cluster()
@@ -381,6 +401,112 @@ class TestPromise:
         cluster.restart()
         cluster.round()
         assert len(list(cluster.api.all(POD))) == 2
+
+
+def bind(cluster: Cluster, name: str) -> None:
+    """The scheduler finds a node for a pod."""
+    made = cluster.get(POD, name, "a")
+    made["spec"]["nodeName"] = "n1"
+    made["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+    cluster.api.touch(made)
+
+
+def lends(cluster: Cluster, cards: int) -> None:
+    """The node has so many cards to lend."""
+    cluster.get(NODE, "n1")["status"]["allocatable"][CARDS] = str(cards)
+    cluster.api.touch(cluster.get(NODE, "n1"))
+
+
+class TestSilentScheduler:
+    """A card is kept for a pod of which its scheduler says nothing."""
+
+    def cluster(self) -> Cluster:
+        first = pod("first", age=3600, schedulerName="nobody")
+        cluster = Cluster(quota("a", 1), node(1), first, pod("next"))
+        cluster.round()
+        assert cluster.gated() == ["next"]
+        cluster.round()
+        return cluster
+
+    def later(self, cluster: Cluster, seconds: int) -> None:
+        cluster.now += timedelta(seconds=seconds)
+        cluster.sync()
+        cluster.work()
+
+    def test_it_is_kept_for_five_minutes(self) -> None:
+        cluster = self.cluster()
+        self.later(cluster, 299)
+        assert cluster.gated() == ["next"]
+        self.later(cluster, 2)
+        assert cluster.gated() == []
+        assert cluster.events.told[-1] == (
+            "Pod/first",
+            "SpotWaiting",
+            "its turn has come, and for 5 minutes the scheduler nobody has found no node for it and"
+            " said nothing new: its card may go to others",
+        )
+
+    def test_a_scheduler_that_dies_while_a_pod_waits_for_a_card(self) -> None:
+        """Nothing is lost while there is no card for it; the time counts from when there is."""
+        cluster = self.cluster()
+        refuse(cluster, "first", f"1 Insufficient {CARDS}.")
+        lends(cluster, 0)
+        cluster.round()
+        self.later(cluster, 3600)
+        lends(cluster, 1)
+        cluster.round()
+        assert cluster.gated() == ["next"]
+        self.later(cluster, 299)
+        assert cluster.gated() == ["next"]
+        self.later(cluster, 2)
+        assert cluster.gated() == []
+
+    def test_news_of_the_pod_begins_the_time_anew(self) -> None:
+        cluster = self.cluster()
+        self.later(cluster, 299)
+        refuse(cluster, "first", f"1 Insufficient {CARDS}.")
+        cluster.round()
+        self.later(cluster, 299)
+        assert cluster.gated() == ["next"]
+
+    def test_a_new_process_begins_the_time_anew(self) -> None:
+        """It may have opened the gate a moment before it ended."""
+        cluster = self.cluster()
+        self.later(cluster, 299)
+        cluster.restart()
+        cluster.round()
+        self.later(cluster, 299)
+        assert cluster.gated() == ["next"]
+        self.later(cluster, 2)
+        assert cluster.gated() == []
+
+    def test_while_the_only_scheduler_is_away_the_others_stay_behind_their_gates(self) -> None:
+        """Or else it would bind them all when it is back, out of turn and beyond their quotas."""
+        cluster = Cluster(quota("a", 9), node(2), *(pod(f"p{i}", age=9 - i) for i in range(7)))
+        cluster.round()
+        assert cluster.gated() == ["p2", "p3", "p4", "p5", "p6"]
+        cluster.round()
+        self.later(cluster, 301)
+        assert cluster.gated() == ["p3", "p4", "p5", "p6"], "one finds out whether it is back"
+        cluster.round()
+        assert cluster.gated() == ["p3", "p4", "p5", "p6"]
+        self.later(cluster, 301)
+        assert cluster.gated() == ["p4", "p5", "p6"]
+        lends(cluster, 6)
+        for name in ("p0", "p1", "p2", "p3"):
+            bind(cluster, name)
+        cluster.round()
+        assert cluster.gated() == ["p6"], "it is back"
+
+    def test_a_scheduler_that_refuses_pods_is_there(self) -> None:
+        cluster = Cluster(quota("a", 9), node(2), *(pod(f"p{i}", age=9 - i) for i in range(6)))
+        cluster.round()
+        cluster.round()
+        self.later(cluster, 60)
+        refuse(cluster, "p1")
+        cluster.round()
+        self.later(cluster, 241)
+        assert cluster.gated() == ["p4", "p5"], "both promises have lapsed"
 
 
 def test_turns_outlive_the_process() -> None:
@@ -594,6 +720,7 @@ def test_what_the_plan_sees_of_a_pod() -> None:
     assert view is not None
     assert (view.cards, view.gates, view.node) == (1, (SPOT_GATE,), None)
     assert view.needs.selector == {("a", "b")}
+    assert view.scheduler == "default-scheduler"
     assert view.unschedulable == "0/1 nodes"
     assert (view.lost, view.deleting) == (None, False)
     assert (view.grace_s, view.gone_by) == (30, None)

@@ -70,7 +70,8 @@ class SpotPlan:
     """The actions in order. `due`: when to plan again even if nothing changes. `rules`: the text of
     the rules for the node agents. `borrowing`: by namespace. `lendable`: how many cards of each
     node are neither lent nor promised. `held_back`: the subjects of new messages that wait because
-    an earlier one was posted recently."""
+    an earlier one was posted recently. `kept`: UIDs of the pods whose turn had come and for which
+    there are cards."""
 
     actions: tuple[SpotAction, ...] = ()
     due: datetime | None = None
@@ -78,3 +79,4 @@ class SpotPlan:
     borrowing: Mapping[str, Borrowing] = field(default_factory=dict)
     lendable: Mapping[str, int] = field(default_factory=dict)
     held_back: frozenset[Subject] = frozenset()
+    kept: frozenset[str] = frozenset()

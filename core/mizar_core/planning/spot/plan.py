@@ -21,10 +21,11 @@ from mizar_core.planning.spot.actions import (
     SpotAction,
     SpotPlan,
 )
+from mizar_core.planning.spot.schedulers import Schedulers
 from mizar_core.planning.spot.snapshot import GRACE_S, SpotSnapshot, SpotView
 from mizar_core.planning.spot.statuses import write_lent, write_quotas
 from mizar_core.planning.spot.turns import Room, is_impatient, take_turns
-from mizar_core.planning.spot.waiting import waiting_events
+from mizar_core.planning.spot.waiting import unheard_events, waiting_events
 from mizar_core.quantities import bounded, counted
 from mizar_core.spot_rules import spot_rules
 
@@ -40,14 +41,18 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
         *(_evict(one, reason, at_once=False) for one in surplus),
     ]
     in_use = _cards_of(one for one in snapshot.spots if one.counts(now))
-    room = _room(snapshot, now)
+    room, kept = _room(snapshot, now)
     waiting = [one for one in snapshot.spots if one.waits]
-    granted = take_turns(waiting, room, accounts, in_use, now) if snapshot.enabled else []
+    schedulers = Schedulers(snapshot, now)
+    granted = []
+    if snapshot.enabled:
+        granted = take_turns(waiting, room, accounts, in_use, schedulers, now)
     left = [one for one in waiting if one not in granted]
     lapsed = [one for one in snapshot.spots if one.has_lapsed(now)]
     borrowing = _borrowing(snapshot, accounts, in_use, [*left, *lapsed])
     events = [_reclaimed(one, reason, accounts) for one in surplus]
-    events += waiting_events(snapshot, left, room, accounts, in_use)
+    events += waiting_events(snapshot, left, room, accounts, in_use, schedulers)
+    events += unheard_events(snapshot, now)
     actions: list[SpotAction] = [*evictions]
     actions += [OpenGate(one.key, one.uid) for one in granted]
     actions += [one for one in events if not one.is_announced(snapshot.announced)]
@@ -60,6 +65,7 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
         borrowing,
         room.free,
         frozenset(one.subject for one in events if one.is_held_back(snapshot.announced)),
+        kept,
     )
 
 
@@ -88,7 +94,7 @@ def _surplus(snapshot: SpotSnapshot, accounts: Accounts, now: datetime) -> Itera
     """The newest pods of namespaces that have more cards than their quotas allow now, or all where
     none are lent; first those that have only a promise. Pods that are already ending count as given
     back first; of these, only the slow ones have to be evicted. One whose promise has lapsed goes
-    only if it alone wants more than is allowed."""
+    only if it alone wants more than is allowed, or, as the newest, once it has a node."""
 
     def allowed(spot: SpotView) -> int:
         return accounts.most(spot.namespace) if snapshot.enabled else 0
@@ -102,12 +108,16 @@ def _surplus(snapshot: SpotSnapshot, accounts: Accounts, now: datetime) -> Itera
     yield from sorted(lapsed, key=lambda one: (one.order, one.namespace))
     having = [one for one in judged if one.counts(now)]
     have = _cards_of(having)
-    oldest = sorted(having, key=lambda one: (one.goes, one.node is None, one.order, one.namespace))
+    oldest = sorted(having, key=_last_to_go)
     for spot in reversed(oldest):
         if have[spot.namespace] > allowed(spot):
             have[spot.namespace] -= spot.cards
             if not spot.goes or spot.lingers(now):
                 yield spot
+
+
+def _last_to_go(spot: SpotView) -> tuple[object, ...]:
+    return spot.goes, spot.node is None, spot.seniority, spot.namespace
 
 
 def _reclaimed(spot: SpotView, reason: SpotEvictionReason, accounts: Accounts) -> EmitEvent:
@@ -125,14 +135,18 @@ def _reclaimed(spot: SpotView, reason: SpotEvictionReason, accounts: Accounts) -
     )
 
 
-def _room(snapshot: SpotSnapshot, now: datetime) -> Room:
-    """What is left for those that wait: pods whose turn has come already are served first."""
-    room = Room(snapshot.nodes, snapshot.spots)
+def _room(snapshot: SpotSnapshot, now: datetime) -> tuple[Room, frozenset[str]]:
+    """What is left for those that wait: pods whose turn has come already are served first. And for
+    which of these pods there are cards, by UID."""
+    room, kept = Room(snapshot.nodes, snapshot.spots), set[str]()
     for spot in sorted(snapshot.spots, key=lambda one: (one.order, one.namespace)):
-        promised = spot.promised and not spot.has_lapsed(now)
-        if promised and not room.place(spot) and is_impatient(spot, now):
+        if not spot.promised or spot.has_lapsed(now):
+            continue
+        if room.place(spot):
+            kept.add(spot.uid)
+        elif is_impatient(spot, now):
             room.keep(spot)
-    return room
+    return room, frozenset(kept)
 
 
 def _borrowing(

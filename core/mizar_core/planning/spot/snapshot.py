@@ -7,7 +7,8 @@ the order of its parts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from mizar_core.models import GPUPool, GPUQuota
@@ -26,16 +27,23 @@ clocks that differ."""
 STUCK_AFTER = timedelta(seconds=30)
 """How long a card is kept for a pod that the scheduler refuses for another reason, such as CPU."""
 
+UNHEARD_AFTER = timedelta(minutes=5)
+"""How long a card is kept for a pod of which its scheduler says nothing. Kubernetes' own looks
+within seconds at a pod whose gate was opened, and again after five minutes at one that waits."""
+
 
 @dataclass(frozen=True, slots=True)
 class SpotView:
     """A spot pod that has not ended.
 
-    `cards`: how many it asks for. `gates`: its scheduling gates. `unschedulable`: the scheduler's
-    message, if it found no node. `stuck_since`: since when it has been stuck, as far as the
-    operator saw it. `lost`: why it lost its cards, by the node agent's condition; None while it has
-    not. `grace_s`: its own, in seconds. `gone_by`: until when it may go on once it is being
-    deleted.
+    `cards`: how many it asks for. `gates`: its scheduling gates. `scheduler`: the name of its
+    scheduler. `unschedulable`: that one's message, if it found no node. `lost`: why it lost its
+    cards, by the node agent's condition; None while it has not. `grace_s`: its own, in seconds.
+    `gone_by`: until when it may go on once it is being deleted.
+
+    What the operator saw of its promise: `stuck_since`: since when it has been stuck.
+    `unheard_since`: since when its scheduler has said nothing new of it, though a card is kept for
+    it. `lapsed`: whether its promise has. `late`: when it got a node all the same.
     """
 
     namespace: str
@@ -46,8 +54,12 @@ class SpotView:
     node: str | None = None
     gates: tuple[str, ...] = ()
     needs: Needs = NO_NEEDS
+    scheduler: str = "default-scheduler"
     unschedulable: str | None = None
     stuck_since: datetime | None = None
+    unheard_since: datetime | None = None
+    lapsed: bool = False
+    late: datetime | None = None
     lost: SpotEvictionReason | None = None
     deleting: bool = False
     grace_s: int = GRACE_S
@@ -88,22 +100,45 @@ class SpotView:
         return self.deleting and self.gone_by is not None and self.gone_by - now > LINGERS_AFTER
 
     @property
+    def seniority(self) -> tuple[datetime, str]:
+        """The order in which the pods of a namespace keep their cards. One that got a node after
+        its promise had lapsed is as new there as its node: others have worked meanwhile."""
+        return self.late or self.created, self.name
+
+    @property
+    def lacks_cards(self) -> bool:
+        """Whether the scheduler finds no node for it that has its cards."""
+        return self.promised and lacks_cards(self.unschedulable, SPOT_RESOURCE)
+
+    @property
     def is_stuck(self) -> bool:
         """Whether the scheduler finds no node for it for another reason than its cards."""
-        refused = self.promised and self.unschedulable is not None
-        return refused and not lacks_cards(self.unschedulable, SPOT_RESOURCE)
+        return self.promised and self.unschedulable is not None and not self.lacks_cards
 
     def lapses_at(self) -> datetime | None:
-        """When its promise stops counting if it is still stuck then; None if it is not stuck."""
-        if not self.is_stuck or self.stuck_since is None:
+        """When its promise stops counting if nothing changes; None if it has no promise, or that
+        lapsed before."""
+        if not self.promised or self.lapsed:
             return None
-        return self.stuck_since + STUCK_AFTER
+        return self._given_up_at()
+
+    def _given_up_at(self) -> datetime | None:
+        since, patience = self.unheard_since, UNHEARD_AFTER
+        if self.is_stuck:
+            since, patience = self.stuck_since, STUCK_AFTER
+        return since + patience if since is not None else None
 
     def has_lapsed(self, now: datetime) -> bool:
-        """Whether the scheduler has refused it for another reason for so long that its promise does
-        not count any more. If it gets a node after all, what it has counts again."""
+        """Whether its scheduler has refused it for another reason, or said nothing of it, for so
+        long that its promise does not count any more, whatever the scheduler says later. If it gets
+        a node after all, what it has counts again."""
         lapses_at = self.lapses_at()
-        return lapses_at is not None and lapses_at <= now
+        return self.promised and (self.lapsed or (lapses_at is not None and lapses_at <= now))
+
+    def is_unheard(self, now: datetime) -> bool:
+        """Whether its scheduler has said nothing of it for so long that its promise has lapsed."""
+        given_up_at = None if self.is_stuck or not self.promised else self._given_up_at()
+        return given_up_at is not None and given_up_at <= now
 
     def counts(self, now: datetime) -> bool:
         """Whether its cards count against its quota."""
@@ -116,7 +151,8 @@ class SpotSnapshot:
 
     `enabled`: whether Mizar was installed to lend cards. `announced`: the events that are not to be
     posted again yet. `unreadable`: namespaces with a quota that cannot be read: no pod there loses
-    a card because of its quota.
+    a card because of its quota. `heard`: when the operator last saw each scheduler bind or refuse a
+    spot pod.
     """
 
     enabled: bool = True
@@ -126,3 +162,4 @@ class SpotSnapshot:
     nodes: tuple[NodeView, ...] = ()
     announced: frozenset[Announcement] = frozenset()
     unreadable: frozenset[str] = frozenset()
+    heard: Mapping[str, datetime] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from mizar_core.names import SPOT_RESOURCE
 from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.planning.snapshot import NodeView
 from mizar_core.planning.spot.accounts import Accounts
+from mizar_core.planning.spot.schedulers import Schedulers
 from mizar_core.planning.spot.snapshot import SpotView
 
 PATIENCE = timedelta(minutes=10)
@@ -98,7 +99,12 @@ def queues(spots: Iterable[SpotView]) -> dict[str, list[SpotView]]:
 
 
 def take_turns(
-    waiting: Iterable[SpotView], room: Room, accounts: Accounts, in_use: Counter[str], now: datetime
+    waiting: Iterable[SpotView],
+    room: Room,
+    accounts: Accounts,
+    in_use: Counter[str],
+    schedulers: Schedulers,
+    now: datetime,
 ) -> list[SpotView]:
     """The pods whose turn it is, in order. `in_use`: cards of each namespace, to which theirs are
     added; `room` shrinks by them.
@@ -107,17 +113,18 @@ def take_turns(
     """
 
     def keeps(spot: SpotView) -> bool:
-        allowed = spot.cards <= accounts.most(spot.namespace)
+        allowed = spot.cards <= accounts.most(spot.namespace) and schedulers.takes(spot)
         return allowed and is_impatient(spot, now) and room.will_have(spot)
 
     queue, granted, kept = queues(waiting), list[SpotView](), Counter[str]()
     while queue:
         name = min(queue, key=lambda one: (accounts.figure(one, in_use[one]), one))
         allowed = accounts.most(name) - in_use[name] - kept[name]
-        spot, more = _next(queue, name, room, allowed, keeps)
+        spot, more = _next(queue, name, room, allowed, schedulers, keeps)
         kept[name] += more
         if spot is not None:
             in_use[name] += spot.cards
+            schedulers.ask(spot)
             granted.append(spot)
     return granted
 
@@ -127,6 +134,7 @@ def _next(
     name: str,
     room: Room,
     allowed: int,
+    schedulers: Schedulers,
     keeps: Callable[[SpotView], bool],
 ) -> tuple[SpotView | None, int]:
     """The namespace's next pod that finds room and is allowed; it, and those before it, leave the
@@ -134,11 +142,12 @@ def _next(
     it, as the cards of a node are."""
     left, kept = queue[name], 0
     for at, spot in enumerate(left):
-        if spot.cards <= allowed - kept and room.place(spot):
+        fits_quota = spot.cards <= allowed - kept
+        if fits_quota and schedulers.takes(spot) and room.place(spot):
             queue[name] = left[at + 1 :]
             return spot, kept
         if keeps(spot):
-            if spot.cards <= allowed - kept:
+            if fits_quota:
                 room.keep(spot)
             kept += spot.cards
     del queue[name]

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 
 from mizar_core.names import EventReason
 from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.spot.accounts import Accounts
-from mizar_core.planning.spot.snapshot import SpotSnapshot, SpotView
+from mizar_core.planning.spot.schedulers import Schedulers
+from mizar_core.planning.spot.snapshot import UNHEARD_AFTER, SpotSnapshot, SpotView
 from mizar_core.planning.spot.turns import Room, queues
 from mizar_core.quantities import counted
+
+_MINUTES = f"{UNHEARD_AFTER.seconds // 60} minutes"
 
 
 def waiting_events(
@@ -19,23 +23,50 @@ def waiting_events(
     room: Room,
     accounts: Accounts,
     in_use: Counter[str],
+    schedulers: Schedulers,
 ) -> Iterator[EmitEvent]:
     """An event for each pod whose turn it is not yet."""
     queue = queues(left)
     for name, pods in queue.items():
         for place, spot in enumerate(pods):
-            yield EmitEvent(
-                kind="Pod",
-                about=spot.key,
-                uid=spot.uid,
-                type="Normal",
-                reason=EventReason.SPOT_WAITING,
-                message=(
-                    _not_installed(snapshot)
-                    or _over_quota(spot, accounts, in_use)
-                    or _no_card(room, _before(queue, name, place, accounts, in_use))
-                ),
+            why = (
+                _not_installed(snapshot)
+                or _over_quota(spot, accounts, in_use)
+                or _unheard(spot, schedulers)
+                or _no_card(room, _before(queue, name, place, accounts, in_use))
             )
+            yield _event(spot, why)
+
+
+def unheard_events(snapshot: SpotSnapshot, now: datetime) -> Iterator[EmitEvent]:
+    """An event for each pod whose turn has come and of which its scheduler says nothing."""
+    for spot in sorted(snapshot.spots, key=lambda one: one.key):
+        if spot.is_unheard(now):
+            yield _event(
+                spot,
+                f"its turn has come, and for {_MINUTES} the scheduler {spot.scheduler} has found no"
+                " node for it and said nothing new: its card may go to others",
+            )
+
+
+def _event(spot: SpotView, message: str) -> EmitEvent:
+    return EmitEvent(
+        kind="Pod",
+        about=spot.key,
+        uid=spot.uid,
+        type="Normal",
+        reason=EventReason.SPOT_WAITING,
+        message=message,
+    )
+
+
+def _unheard(spot: SpotView, schedulers: Schedulers) -> str:
+    if schedulers.takes(spot):
+        return ""
+    return (
+        f"waits for the scheduler {spot.scheduler}, of which nothing has been heard since the turn"
+        f" of another spot pod came {_MINUTES} ago"
+    )
 
 
 def _not_installed(snapshot: SpotSnapshot) -> str:
