@@ -224,7 +224,7 @@ def test_it_ends_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     assert virtual_time.run(seconds_to_end()) <= 1.0
 
 
-PARTS: dict[str, Callable[[Operator], Any]] = {
+PARTS: dict[str, Callable[[Operator], tuple[object, str]]] = {
     "the leader": lambda operator: (operator.leader, "keep"),
     "a worker": lambda operator: (operator.queue, "get"),
     "the watch of pods": lambda operator: (operator.caches.shares, "run"),
@@ -248,7 +248,8 @@ def test_a_part_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch, part: str) -
 
     async def end() -> None:
         process = Running(Served(here=True), monkeypatch)
-        monkeypatch.setattr(*PARTS[part](process.operator), fail)
+        whose, what = PARTS[part](process.operator)
+        monkeypatch.setattr(whose, what, fail)
         with pytest.raises(Bug):
             async with asyncio.timeout(60):
                 await process.task
