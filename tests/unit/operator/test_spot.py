@@ -543,6 +543,16 @@ def test_statuses_say_what_is_lent() -> None:
     assert cluster.figure("mizar_spot_recent_card_seconds", namespace="a") is not None
 
 
+def test_each_namespace_has_figures_of_its_own() -> None:
+    borrows = (pod(f"{name}-r", name, nodeName="n1") for name in "ab")
+    cluster = Cluster(pool(), quota("a", 4), quota("b", 4), node(2), *borrows)
+    cluster.round()
+    figures = [
+        cluster.figure("mizar_spot_borrowed_cards", namespace=name, state="in_use") for name in "ab"
+    ]
+    assert figures == [1, 1]
+
+
 def test_a_quota_that_allows_no_spot_pods_any_more_says_nothing_of_them() -> None:
     cluster = Cluster(quota("a", 4), node(2), pod("r", nodeName="n1"))
     cluster.round()
