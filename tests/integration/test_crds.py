@@ -294,7 +294,6 @@ ONLY_THE_SERVER_KNOWS = {
     "a backend that enforces nothing",
     "a backend that is not built",
     "a quota's backend that is not built",
-    "low power",
     "more memory than there is",
     "more memory than there is, without quotes",
     "compute too small to count",
