@@ -1,6 +1,8 @@
 # Mizar's commands. Each target does all of its own set-up; `make` alone lists them.
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
+# The shim was built before.
+PYTEST := MIZAR_SHIM_IS_BUILT=1 .venv/bin/pytest -q
 # A shell of `su` lacks the folders of ip, nft and modprobe.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 # Tests are compiled when they have changed, not each time.
@@ -8,10 +10,11 @@ unexport PYTHONDONTWRITEBYTECODE
 AREA ?= all
 NODES ?= 1
 NAME ?= mizar
-# Parts of the fast tests, run side by side.
-FAST := fast-waiting fast-agent fast-bench fast-programs fast-sanitizers fast-shim fast-others fast-properties fast-simulation
+# Parts of the fast tests, run side by side: those of `make check`, the longest first, and those of `make check-more`.
+FAST := fast-agent fast-spot fast-nodeagent fast-waiting fast-shim fast-operator fast-chart fast-others fast-properties fast-simulation
+MORE := more-shim more-sanitizers more-programs
 
-.PHONY: help demo test beside-e2e check lint types fast $(FAST) harsh integration e2e e2e-others e2e-long chaos gen bench soak mutants mutants-shim up down programs images shim shim-tests clean setup root-setup
+.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
 
 help: ## list the targets, then the folders and what may be touched there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,15 +44,18 @@ test: programs ## every test, none skipped, trying three times as hard as `make 
 
 # A cluster waits more than it works, so these run beside one, and in the end a part of e2e in
 # another.
-beside-e2e:
-	@$(MAKE) --no-print-directory check
+beside-e2e: setup shim-tests
+	@$(MAKE) --no-print-directory --jobs --output-sync=target $(FAST) $(MORE) lint types
 	@$(MAKE) --no-print-directory harsh
 	@$(MAKE) --no-print-directory integration
 	@$(MAKE) --no-print-directory e2e-long
 	@$(MAKE) --no-print-directory chaos
 
-check: setup shim-tests ## lint, types and fast tests; about a minute, no root
+check: setup shim-plain ## lint, types and fast tests of Mizar itself, before each commit; under a minute, no root
 	@$(MAKE) --no-print-directory --jobs --output-sync=target $(FAST) lint types
+
+check-more: setup shim-tests ## the other fast tests: of the programs beside Mizar, and the shim's long ones; no root
+	@$(MAKE) --no-print-directory --jobs --output-sync=target $(MORE)
 
 lint: setup
 	@.venv/bin/ruff check --no-cache .
@@ -61,42 +67,58 @@ lint: setup
 types: setup
 	@.venv/bin/mypy
 
-fast: $(FAST)
+fast: $(FAST) $(MORE)
 
+# Each file of tests is in one part alone (tests/unit/support/test_make.py); a new folder of tests/unit is in fast-others.
+SHIM := tests/unit/shim
 # These wait for time to pass more than they work.
-WAITING := $(patsubst %,tests/unit/shim/test_%.py,contexts lazy_code nvml scribbled_time shares simulated_card)
-# So do these, which are whole agents.
-AGENT := $(patsubst %,tests/unit/nodeagent/test_%.py,spot spot_shim plugin card_loss)
-BENCH := tests/unit/bench tests/unit/mutants
-PROGRAMS := tests/unit/nodeagent tests/unit/operator
-SANITIZED := tests/unit/shim/test_sanitizers.py
+WAITING := $(patsubst %,$(SHIM)/test_%.py,contexts nvml scribbled_time shares simulated_card borrowed grants mig)
+# Of the shim, what tries long at random or under load, and what needs a build of its own.
+LONG_SHIM := $(patsubst %,$(SHIM)/test_%.py,soak lazy_code deployed handles coverage)
+SANITIZED := $(SHIM)/test_sanitizers.py
+# These are whole agents, which wait as well.
+SPOT := tests/unit/nodeagent/test_spot.py
+AGENT := $(patsubst %,tests/unit/nodeagent/test_%.py,spot_shim plugin card_loss)
+PROGRAMS := $(patsubst %,tests/unit/%,bench cluster cluster_binaries demo mutants simgpu support)
 
-fast-waiting: setup shim-tests
-	@.venv/bin/pytest -q $(WAITING)
+fast-waiting: setup shim-plain
+	@$(PYTEST) $(WAITING)
 
-fast-agent: setup shim-tests
-	@.venv/bin/pytest -q $(AGENT)
+fast-agent: setup shim-plain
+	@$(PYTEST) $(AGENT)
 
-fast-bench: setup shim-tests
-	@.venv/bin/pytest -q $(BENCH)
+fast-spot: setup shim-plain
+	@$(PYTEST) $(SPOT)
 
-fast-sanitizers: setup shim-tests
-	@.venv/bin/pytest -q $(SANITIZED)
+fast-nodeagent: setup shim-plain
+	@$(PYTEST) tests/unit/nodeagent $(addprefix --ignore=,$(AGENT) $(SPOT))
 
-fast-shim: setup shim-tests
-	@.venv/bin/pytest -q tests/unit/shim $(addprefix --ignore=,$(WAITING) $(SANITIZED))
+fast-operator: setup
+	@$(PYTEST) tests/unit/operator
+
+fast-shim: setup shim-plain
+	@$(PYTEST) $(SHIM) $(addprefix --ignore=,$(WAITING) $(LONG_SHIM) $(SANITIZED))
+
+fast-chart: setup
+	@$(PYTEST) tests/unit/chart tests/unit/metrics
+
+fast-others: setup shim-plain
+	@$(PYTEST) tests/unit $(addprefix --ignore=,$(SHIM) $(PROGRAMS) $(addprefix tests/unit/,nodeagent operator chart metrics))
 
 fast-properties: setup
-	@.venv/bin/pytest -q tests/property tests/stateful
+	@$(PYTEST) tests/property tests/stateful
 
 fast-simulation: setup
-	@.venv/bin/pytest -q tests/simulation
+	@$(PYTEST) tests/simulation
 
-fast-programs: setup shim-tests
-	@.venv/bin/pytest -q $(PROGRAMS) $(addprefix --ignore=,$(AGENT))
+more-shim: setup shim-tests
+	@$(PYTEST) $(LONG_SHIM)
 
-fast-others: setup shim-tests
-	@.venv/bin/pytest -q tests/unit $(addprefix --ignore=,tests/unit/shim $(PROGRAMS) $(BENCH))
+more-sanitizers: setup shim-tests
+	@$(PYTEST) $(SANITIZED)
+
+more-programs: setup shim-tests
+	@$(PYTEST) $(PROGRAMS)
 
 # What holds for limits and shares on any card.
 HARSH := $(patsubst %,tests/unit/shim/test_%.py,harsh contexts lazy_code scribbled_time shares soak deployed cudart)
@@ -153,6 +175,9 @@ images: root-setup ## build the container images as archives and print where the
 
 shim: setup
 	@$(MAKE) --no-print-directory --silent -C shim
+
+shim-plain: setup
+	@$(MAKE) --no-print-directory --silent --jobs=2 -C shim plain bench
 
 shim-tests: setup
 	@$(MAKE) --no-print-directory --silent --jobs=2 -C shim tests bench

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the Debian packages that Mizar's commands need, and only those that are missing.
-#   setup.sh tools   what `make check` needs: Python with venv, a C compiler
+#   setup.sh tools   what `make check` and `make check-more` need: Python with venv, a C compiler
 #   setup.sh root    also what a local Kubernetes needs; must be run by root
 set -eu
 # As root by `su`, or as a user, the system's own programs are not on the path.

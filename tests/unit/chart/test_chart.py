@@ -22,7 +22,7 @@ from mizar_operator.settings import Settings as OperatorSettings
 from mizar_operator.uninstall import Settings as UninstallSettings
 from mizar_operator.webhook.pod_specs import POD_SPECS
 from mizar_operator.webhook.settings import Settings as WebhookSettings
-from support.chart import CHART, Chart, Object, pick
+from support.chart import CHART, Chart, Object, parsed, pick
 
 LOCAL = CHART / "values-local.yaml"
 PROGRAMS = (
@@ -184,7 +184,7 @@ def test_a_chart_may_depend_on_it(chart: Chart, tmp_path: Path) -> None:
         where = ("template", "gpus", "--namespace=infra", "--kube-version=1.36.0")
         status, output = chart.run(*where, values=values, folder=tmp_path)
         assert status == 0, output
-        found = [one["kind"] for one in yaml.safe_load_all(output) if one]
+        found = [one["kind"] for one in parsed(output)]
         assert ("DaemonSet" in found) is enabled
 
 
@@ -900,7 +900,7 @@ def test_another_release_in_another_namespace(chart: Chart) -> None:
         "template", "gpus", "--namespace=infra", "--kube-version=1.36.0", "--skip-crds"
     )
     assert status == 0
-    objects = [one for one in yaml.safe_load_all(output) if one]
+    objects = parsed(output)
     found = {one["metadata"]["name"] for one in objects} - {CONFIG_MAP}
     assert all(name.startswith("gpus-") for name in found)
     policy = pick(objects, "ValidatingAdmissionPolicy", "gpus-nodeagent")

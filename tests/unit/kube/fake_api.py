@@ -11,11 +11,11 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from kubernetes_asyncio.client import Configuration
 from yarl import URL
 
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import Object
+from support.api_configuration import plain
 from support.waiting import PATIENCE_S
 
 
@@ -120,10 +120,8 @@ async def listening(
 @asynccontextmanager
 async def serving(api: FakeApi) -> AsyncIterator[KubeClient]:
     """A client that talks to the fake."""
-    async with listening(api) as url:
-        configuration = Configuration(str(url).rstrip("/"), {"BearerToken": "Bearer t"})
-        async with KubeClient(configuration, timeout=PATIENCE_S) as client:
-            yield client
+    async with listening(api) as url, KubeClient(plain(url, "t"), timeout=PATIENCE_S) as client:
+        yield client
 
 
 def pod(name: str, version: int, uid: str = "", **labels: str) -> Object:

@@ -9,9 +9,9 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from kubernetes_asyncio.client import Configuration
 
 from mizar_kube.client import KubeClient
+from support.api_configuration import plain
 
 Object = dict[str, Any]
 
@@ -226,6 +226,6 @@ async def serving(api: FakeApi) -> AsyncIterator[KubeClient]:
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", api.handle)
     async with TestServer(app) as server:
-        async with KubeClient(Configuration(str(server.make_url("")).rstrip("/"))) as client:
+        async with KubeClient(plain(server.make_url(""))) as client:
             yield client
         api.end_watches()
