@@ -89,8 +89,12 @@ class PodConditionWriter:
         """Read the pod if that is due, and forget the last write if the pod lacks its condition."""
         if pod not in self._outdated:
             return
-        found = await self._client.get(Ref(POD, pod.name, pod.namespace), cached=True)
-        self._outdated.discard(pod)
+        self._outdated.discard(pod)  # It may be due again while it is read.
+        try:
+            found = await self._client.get(Ref(POD, pod.name, pod.namespace), cached=True)
+        except BaseException:
+            self._outdated.add(pod)
+            raise
         written = self._written.get(pod)
         if written is not None and not _has(found, written):
             del self._written[pod]

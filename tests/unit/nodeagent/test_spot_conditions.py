@@ -103,6 +103,35 @@ async def test_a_pod_is_read_now_and_then_and_not_written_while_it_is_right() ->
     await world.run(act)
 
 
+async def test_a_pod_that_is_due_while_it_is_read_is_read_once_more() -> None:
+    world = Written()
+    world.api.asked = Interrupted(lambda: act())
+
+    def act() -> None:
+        """During the first read, the next one is due."""
+        if len(world.api.asked) == 2:
+            world.now = 2 * READ_AGAIN_S
+            world.writer.set_desired({WHO: ACTIVE})
+
+    async def read_twice() -> None:
+        await world.read_at(READ_AGAIN_S)
+        await until(lambda: len(world.api.asked) == 3)
+
+    await world.run(read_twice)
+
+
+class Interrupted(list[str]):
+    """A list that calls `after` whenever something was appended."""
+
+    def __init__(self, after: Callable[[], None]) -> None:
+        super().__init__()
+        self._after = after
+
+    def append(self, one: str) -> None:
+        super().append(one)
+        self._after()
+
+
 async def test_a_pod_that_is_restored_from_a_backup_gets_its_condition_again() -> None:
     world = Written()
 
