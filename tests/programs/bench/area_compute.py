@@ -231,6 +231,7 @@ def _settled_steps(work: Work, control: Work, longest: float) -> list[float | No
 def _pairs() -> tuple[list[Figure], Details]:
     found, rows = _Found(), []
     cases = _pair_cases()
+    alone = _throughputs_alone()
     results = _runner.run(case for _, case in cases)
     for (kind, _), one in zip(cases, results, strict=True):
         (first, second), asked = one.works, one.case.tenants[0].share
@@ -244,7 +245,9 @@ def _pairs() -> tuple[list[Figure], Details]:
             found.add(kind, "pair_tenant_error", each)
         busy = percent(first) + percent(second)
         found.add(kind, "pair_busy", busy)
-        figures = (100 * percent(first) / (busy or 1), busy, error, *apart, one.lost)
+        throughput = one.throughput_percent / alone[kind]
+        found.add(kind, "pair_total_throughput", throughput)
+        figures = (100 * percent(first) / (busy or 1), busy, throughput, error, *apart, one.lost)
         ratio = f"{asked:.0f}:{100 - asked:.0f}"
         rows.append((one.case.name, ratio, *(_told(each) for each in figures)))
     columns = (
@@ -252,6 +255,7 @@ def _pairs() -> tuple[list[Figure], Details]:
         "asked",
         "first %",
         "card busy %",
+        "of one alone",
         "ratio, worst 1 s",
         "first, worst 1 s",
         "second, worst 1 s",
@@ -260,8 +264,17 @@ def _pairs() -> tuple[list[Figure], Details]:
     errors = ["pair_30_70_error", "pair_50_50_error"]
     worst = [found.figure(name, "points", "<= 1 points") for name in (*errors, "pair_tenant_error")]
     worst.append(found.figure("pair_busy", "percent", ">= 97 %", min))
+    worst.append(found.figure("pair_total_throughput", "ratio", "", min))
     worst.append(found.erratic("pair", [*errors, "pair_tenant_error"]))
     return worst, Details("Two containers on a card", columns, rows)
+
+
+def _throughputs_alone() -> dict[str, float]:
+    """For each kind of work, the percent of the time that the card ran kernels and copies for one
+    container without the shim. What a pair lacks of it is what changes of context cost, and what
+    the card waited."""
+    results = _runner.run(Case(kind, (Tenant(_busy(1, kind), mode=None),)) for kind in KINDS)
+    return {one.case.name: one.throughput_percent for one in results}
 
 
 def _pair_cases() -> list[tuple[str, Case]]:

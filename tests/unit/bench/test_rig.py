@@ -14,8 +14,9 @@ from contextlib import suppress
 
 import pytest
 
-from bench.compute.rig import Case, Tenant, Work, run
+from bench.compute.rig import Case, Tenant, Work, run, throughput
 from bench.figures import ROOT
+from simgpu.machine import Busy
 from support.waiting import PATIENCE_S
 
 MS = 1_000_000
@@ -40,12 +41,18 @@ def test_the_work_of_each_tenant_is_recorded_and_nobody_has_more_than_the_share(
     late = Tenant((LOAD,), mode=None, wakes=WAKES / 1000)
     bare = Case("bare", (Tenant((LOAD,), mode=None), late))
     limited = [Case(load, (Tenant((load,), SHARE),)) for load in LIMITED]
-    (first, second), *alone = run([bare, *limited], 1.8)
-    assert len({len(work) for work in (first, second, *(work for (work,) in alone))}) == 1
-    assert any(sum(work) for work in (first, second, *(work for (work,) in alone)))
+    together, *limited_runs = run([bare, *limited], 1.8)
+    (first, second), alone = together.works, [one.works[0] for one in limited_runs]
+    assert len({len(work) for work in (first, second, *alone)}) == 1
+    assert any(sum(work) for work in (first, second, *alone))
     assert all(a + b <= MS for a, b in zip(first, second, strict=True))
     assert not any(second[:WAKES])
-    assert all(_percent(work[SETTLING:]) < SHARE + 10 for (work,) in alone)
+    assert all(_percent(work[SETTLING:]) < SHARE + 10 for work in alone)
+    assert all(0 < one.throughput_percent < SHARE + 20 for one in limited_runs)
+
+
+def test_changes_of_context_are_no_throughput() -> None:
+    assert throughput(Busy(100, 0, 1000), Busy(1000, 2, 2000)) == 90
 
 
 BENCH = """

@@ -24,7 +24,7 @@ from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode
 from mizar_nodeagent.regions import limits_file, usage_file
 from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
-from simgpu.machine import HARSH
+from simgpu.machine import HARSH, Busy
 
 BUILD = ROOT / "build" / "shim"
 MIB = 1 << 20
@@ -65,6 +65,16 @@ class Case:
 
 Work = list[int]
 """ns of the card's time in each millisecond since the tenants were told to begin."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a case's card did: its work for each tenant, all of one length, and in what part of the
+    time it ran kernels and copies. A change of context is work of the tenant that follows, but no
+    kernel."""
+
+    works: list[Work]
+    throughput_percent: float
 
 
 class _Room:
@@ -139,9 +149,8 @@ class _Room:
                 process.kill()
 
 
-def run(cases: Sequence[Case], seconds: float) -> list[list[Work]]:
-    """All cases at the same time, each on a card of its own: for each the work of its tenants, all
-    of one length."""
+def run(cases: Sequence[Case], seconds: float) -> list[Recorded]:
+    """All cases at the same time, each on a card of its own."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         machine = stack.enter_context(_machine(folder / "machine", cases))
@@ -200,9 +209,10 @@ def _run_time_slicer(containers: list[Container], parent: int) -> None:
     TimeSlicer(lambda: containers).run()
 
 
-def _record(machine: simgpu.Machine, rooms: list[list[_Room]], seconds: float) -> list[list[Work]]:
+def _record(machine: simgpu.Machine, rooms: list[list[_Room]], seconds: float) -> list[Recorded]:
     everybody = [room for tenants in rooms for room in tenants]
     recordings = [machine.record(card, seconds + 1) for card in range(len(rooms))]
+    before = [machine.busy(card.uuid) for card in machine.cards]
     began = time.monotonic()
     while (now := time.monotonic() - began) < seconds:
         due = min(room.act(now) for room in everybody)
@@ -211,10 +221,17 @@ def _record(machine: simgpu.Machine, rooms: list[list[_Room]], seconds: float) -
         time.sleep(max(0, min(due, now + LOOK_S, seconds) + began - time.monotonic()))
     for room in everybody:
         room.check()
+    after = [machine.busy(card.uuid) for card in machine.cards]
     works = [recording.close() for recording in recordings]
-    return as_long_as_all(
+    together = as_long_as_all(
         [[_work_of(room, works[card]) for room in tenants] for card, tenants in enumerate(rooms)]
     )
+    return [Recorded(*each) for each in zip(together, map(throughput, before, after), strict=True)]
+
+
+def throughput(before: Busy, after: Busy) -> float:
+    """Percent of the time between that the card ran kernels and copies."""
+    return 100 * (after.work_ns - before.work_ns) / (after.now_ns - before.now_ns)
 
 
 def _work_of(room: _Room, works: dict[int, Work]) -> Work:

@@ -30,11 +30,13 @@ BEGUN_MS = 20  # by then the load has begun
 
 @dataclass(frozen=True)
 class Result:
-    """What a case's tenants got, and the loads beside them: the least of these in each moment."""
+    """What a case's tenants got, and the loads beside them: the least of these in each moment.
+    `throughput_percent`: see `Recorded`."""
 
     case: Case
     works: list[Work]
     control: Work
+    throughput_percent: float
 
     @property
     def lost(self) -> float:
@@ -91,10 +93,12 @@ class Runner:
 
 def _attempt(cases: list[Case], seconds: float) -> list[Result]:
     found = run([*CONTROLS, *cases], seconds)
-    control = windows.least([one for (one,) in found[: len(CONTROLS)]])
+    control = windows.least([one.works[0] for one in found[: len(CONTROLS)]])
     control[:BEGUN_MS] = [windows.MS_NS] * BEGUN_MS
-    works = found[len(CONTROLS) :]
-    return [Result(case, each, control) for case, each in zip(cases, works, strict=True)]
+    return [
+        Result(case, one.works, control, one.throughput_percent)
+        for case, one in zip(cases, found[len(CONTROLS) :], strict=True)
+    ]
 
 
 def percent(work: Work, start: int = SETTLING_MS) -> float:
