@@ -193,9 +193,9 @@ class Applier:
             case Recarve():
                 await self._recarve(index.shadows[action.shadow], action.carve.to_json())
             case DeleteShadow():
-                await self._deleter.delete(index.shadows[action.shadow])
+                await self._deleter.delete(self._made(index, action.shadow))
             case RemoveFinalizer():
-                await self._deleter.remove_finalizer(index.shadows[action.shadow])
+                await self._deleter.remove_finalizer(self._made(index, action.shadow))
             case WriteShadowStatus():
                 await self._statuses.write_shadow(action, index.shadows[action.shadow].uid)
             case WriteQuotaStatus():
@@ -210,6 +210,12 @@ class Applier:
                 self._post_event(index, action)
             case EvictShare():
                 await self._evictor.evict(action.share, action.uid)
+
+    def _made(self, index: SnapshotIndex, key: Key) -> ShadowView:
+        """The shadow pod. Raises StillInUse while another plan creates it."""
+        if self._creator.is_under_way(key):
+            raise StillInUse(index.shadows[key], "its pod is being created")
+        return index.shadows[key]
 
     async def _annotate(self, index: SnapshotIndex, key: Key, asked: str | None) -> None:
         await self._patch_pod(index, key, {"annotations": {ANNOTATION_DRAIN: asked}})

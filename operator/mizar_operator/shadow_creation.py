@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from mizar_core.names import FIELD_MANAGER_OPERATOR, LABEL_SHADOW_POD
 from mizar_core.planning.actions import CreateShadow
 from mizar_core.planning.node_fit import Needs
-from mizar_core.planning.snapshot import ShadowView
+from mizar_core.planning.snapshot import Key, ShadowView
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Conflict
 from mizar_kube.kinds import POD, SHADOW_POD, Kind, Object, Ref
@@ -28,16 +31,39 @@ class ShadowCreator:
         self._client = client
         self._caches = caches
         self._pod_settings = pod_settings
+        self._under_way: set[Key] = set()
+
+    def is_under_way(self, shadow: Key) -> bool:
+        """Whether the shadow pod is being created now: a pod that no read shows may be there in a
+        moment. Plans for two pools may run at the same time, and a ShadowPod whose pool is deleted
+        passes from one to the other."""
+        return shadow in self._under_way
 
     async def create(self, index: SnapshotIndex, action: CreateShadow) -> None:
         """Create the ShadowPod, then its pod."""
-        made = await self._create_or_get(manifests.shadow_pod(action), SHADOW_POD)
-        self._caches.shadows.observe(made)
-        shadow = index.add_created(object_views.shadow_view(made), action.resource)
-        await self.create_pod(index, shadow, action.needs)
+        with self._noted(action.shadow):
+            made = await self._create_or_get(manifests.shadow_pod(action), SHADOW_POD)
+            self._caches.shadows.observe(made)
+            shadow = index.add_created(object_views.shadow_view(made), action.resource)
+            await self._create_pod(index, shadow, action.needs)
 
     async def create_pod(self, index: SnapshotIndex, shadow: ShadowView, needs: Needs) -> None:
-        """Create the pod of a ShadowPod."""
+        """Create the pod of a ShadowPod, unless that is being deleted by now."""
+        now = self._caches.shadows.get(shadow.name, shadow.namespace)
+        if now is None or now.uid != shadow.uid or now.deleting:
+            return
+        with self._noted((shadow.namespace, shadow.name)):
+            await self._create_pod(index, shadow, needs)
+
+    @contextmanager
+    def _noted(self, shadow: Key) -> Iterator[None]:
+        self._under_way.add(shadow)
+        try:
+            yield
+        finally:
+            self._under_way.discard(shadow)
+
+    async def _create_pod(self, index: SnapshotIndex, shadow: ShadowView, needs: Needs) -> None:
         pool, quota = index.pools[shadow.pool], index.quotas[shadow.quota_key]
         wanted = manifests.pod(shadow, pool, quota, self._pod_settings, needs)
         self._caches.note_created(await self._create_or_get(wanted, POD), wanted)

@@ -695,7 +695,7 @@ async def test_after_a_reboot_the_kubelet_confirms_before_anybody_gets_a_device(
     await until(lambda: world.ready() == ("False", "Unconfirmed"))
     await until(lambda: world.app.plugins.connected().get(RESOURCE))
     assert world.kubelet.devices[RESOURCE] == {device(0): False, device(1): False}
-    with pytest.raises(grpc.aio.AioRpcError, match="the node was started anew"):
+    with pytest.raises(grpc.aio.AioRpcError, match="the node was restarted"):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
     world.kubelet.add_pod(SHADOW_POD, pause=[CARD])
     await until(lambda: world.ready() == ("True", "Serving"))
