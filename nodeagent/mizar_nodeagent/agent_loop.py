@@ -101,6 +101,11 @@ class Agent:
         poller.api_heard_at = lambda: self._clock() - pods.age()
         pods.on_change(self._pod_changed)
 
+    def pods(self) -> Mapping[Key, Pod]:
+        """The node's pods as the API server has told of them, also since the last plan; none before
+        it has told of all."""
+        return dict(self._pods.items()) if self._pods.synced.is_set() else {}
+
     def wake(self) -> None:
         """Plan soon: something has changed."""
         self._wake.set()
@@ -186,7 +191,7 @@ class Agent:
         return NodeSnapshot(
             now=self._clock(),
             time=self._now(),
-            pods=dict(self._pods.items()) if self._pods.synced.is_set() else None,
+            pods=self.pods() if self._pods.synced.is_set() else None,
             seen_at=dict(self._seen_at),
             gone_at=dict(self._gone_at),
             claims=poller.claims,

@@ -73,6 +73,7 @@ async def assemble_container(base: AgentBase) -> ContainerParts:
         contexts,
         base.cards.minors,
         access.check,
+        pods=agent.pods,
     )
     return ContainerParts(
         access=access,

@@ -39,7 +39,7 @@ from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.kubelet.device_checkpoint import Entry
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import UNCONFIRMED
-from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.regions import limits_file, usage_file
 from mizar_nodeagent.turns import Turns
 
@@ -60,7 +60,7 @@ class PreStart:
     own record, which has the init containers that `poll` leaves out. `notify` and `warn`: emit
     events on the pod. `contexts`: what CUDA contexts cost on each card. `minors`: asks for numbers
     of device nodes. `check_access`: raises NotYet or StartRefused where the slots' container would
-    not get its card."""
+    not get its card. `pods`: those of the node now; without it, those of the last plan."""
 
     state: AgentState
     slots: Slots
@@ -72,6 +72,7 @@ class PreStart:
     minors: Minors
     check_access: Callable[[Sequence[Slot], Collection[str]], Awaitable[None]] = _no_check
     turns: Turns = field(default_factory=Turns)
+    pods: Callable[[], Mapping[Key, Pod]] | None = None
 
     async def prepare(self, resource: str, ids: Sequence[str]) -> None:
         """Write the limits of the container that holds the devices. Raises NotYet, StartRefused."""
@@ -154,7 +155,11 @@ class PreStart:
         return pod is not None and pod.ended
 
     def pod(self, namespace: str, name: str) -> Pod | None:
-        return (self.state.snapshot.pods or {}).get((namespace, name))
+        return self._pods().get((namespace, name))
+
+    def _pods(self) -> Mapping[Key, Pod]:
+        """The pods that the API server has told of, also since the last plan."""
+        return (self.state.snapshot.pods or {}) if self.pods is None else self.pods()
 
     def _recorded_owners(self, resource: str, ids: Sequence[str]) -> Iterable[Owner]:
         pods = {uid: pod for pod in self._running() for uid in pod.uids}
@@ -170,7 +175,7 @@ class PreStart:
             raise NotYet(str(error)) from error
 
     def _running(self) -> Iterable[Pod]:
-        return (pod for pod in (self.state.snapshot.pods or {}).values() if not pod.ended)
+        return (pod for pod in self._pods().values() if not pod.ended)
 
     def _groups(
         self, owner: Owner, resource: str, ids: Sequence[str], claims: Claims

@@ -288,6 +288,23 @@ async def test_a_share_pod_gets_card_slot_and_limits(world: World) -> None:
     assert "idleSince" not in world.api.status(*SHADOW)
 
 
+async def test_a_pod_that_starts_before_the_next_plan_is_known(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its UID its processes are found, whatever becomes of the API server."""
+    await world.serve_shadow()
+    monkeypatch.setattr(agent_loop, "rest_after", lambda *_: FOR_EVER_S)
+    assert world.app is not None
+    late, planned = KubePod("team-a", "late", "uid-late"), world.app.agent.state.last
+    world.app.agent.wake()
+    await until(lambda: world.app is not None and world.app.agent.state.last is not planned)
+    world.api.put_pod(share_object(late.name))
+    pods = world.app.pods
+    await until(lambda: (late.namespace, late.name) in pods)
+    held = await world.start_share(late)
+    assert limits_file.read(limits_of(held)).pod_uid == b"uid-late"
+
+
 async def test_a_container_restart_keeps_its_slot(world: World) -> None:
     await world.serve_shadow()
     held = await world.start_share()
