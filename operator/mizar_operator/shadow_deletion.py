@@ -85,6 +85,11 @@ class ShadowDeleter:
         return not any(
             one.namespace == going.namespace
             and one.uid != going.uid
-            and not (one.deleting and self._caches.holders.get(one.name, one.namespace) is None)
+            and not (one.deleting and self._is_unprotected(one))
             for one in self._caches.shadows.values()
         )
+
+    def _is_unprotected(self, shadow: ShadowView) -> bool:
+        """Whether its pod is gone, or is on its way, so that no budget can protect it."""
+        holder = self._caches.holders.get(shadow.name, shadow.namespace)
+        return holder is None or holder.view.deleting

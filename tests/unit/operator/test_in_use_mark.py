@@ -1,5 +1,6 @@
 """Shadow pods in use are marked, and a budget prevents the eviction of those that are."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -21,7 +22,7 @@ from mizar_kube.errors import (
     NotFound,
     Unavailable,
 )
-from mizar_kube.kinds import BUDGET, Object, Ref, ref_of
+from mizar_kube.kinds import BUDGET, POD, SHADOW_POD, Object, Ref, ref_of
 from mizar_operator import manifests
 from mizar_operator.disruption_budgets import (
     LOOKED_AT_EVERY_S,
@@ -29,7 +30,9 @@ from mizar_operator.disruption_budgets import (
     follow,
     watch,
 )
+from mizar_operator.shadow_deletion import ShadowDeleter
 from property.plan.snapshots import NOW, at, node, pool, quota, ready
+from unit.operator.drained import Cluster
 
 USED = {"holders": (("team-a", "a"),), "in_use": True, "idle_since": None}
 
@@ -270,3 +273,21 @@ async def test_a_budget_that_took_the_name_meanwhile_is_not_dropped() -> None:
     with pytest.raises(Conflict):
         await Budgets(api).drop("team-a")
     assert api.budget == made(OURS, uid="another")
+
+
+def test_a_budget_goes_with_the_last_of_several_shadow_pods_that_go_at_once() -> None:
+    """The pod of the other one is still ending, so that the budget could not protect it."""
+    cluster = Cluster()
+    api, operator = cluster.model.api, cluster.operator
+    api.remove(cluster.pod)
+    api.start_delete(cluster.beside)
+    ending = cluster.find_pod(cluster.beside["metadata"]["name"])
+    api.put(
+        ending | {"metadata": ending["metadata"] | {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    )
+    operator.sync([SHADOW_POD, POD])
+    assert list(api.all(BUDGET))
+    client = cast(KubeClient, api)
+    deleter = ShadowDeleter(client, operator.caches, DisruptionBudgets(client))
+    asyncio.run(deleter.remove_finalizer(cluster.known))
+    assert not list(api.all(BUDGET))
