@@ -172,12 +172,12 @@ def test_it_says_so_when_no_operator_is_there_to_let_shadow_pods_go(
     )
     status, said = uninstall(installed)
     assert status != 0
-    scale = re.search(r"^ *kubectl (scale deployment .*?) +# it does not run", said, re.MULTILINE)
+    scale = re.search(r"^ *kubectl (scale deployment .*?) +# it is not running", said, re.MULTILINE)
     assert scale is not None, said
     installed.kubectl(*scale[1].split())
     kube.run("rollout", "status", OPERATOR, HERE, "--timeout=240s")
     status, said = uninstall(installed)
-    assert status != 0 and "it does not run" not in said
+    assert status != 0 and "it is not running" not in said
     rollback = re.search(r"^ *helm (rollback .*)$", said, re.MULTILINE)
     assert rollback is not None
     installed.helm(*rollback[1].split())

@@ -18,8 +18,6 @@ from .slot import MIB, Card, Slot, card_uuid
 HARD = 1
 LOADS = {
     # the share of a container, what it wants of the card, and what it does
-    "kernels of 2 us": (25, 100, ("bench/load", "us_2")),
-    "kernels of 2 us, two streams": (10, 100, ("bench/load", "us_2", "2", "2", "in_turns")),
     "two streams of one thread, 5 %": (5, 100, ("bench/load", "us_20", "2", "2", "in_turns")),
     "two streams of one thread, 10 %": (10, 100, ("bench/load", "us_20", "2", "2", "in_turns")),
     "four streams of one thread": (10, 100, ("bench/load", "us_20", "4", "1", "in_turns")),
