@@ -157,6 +157,30 @@ def test_nothing_is_lent_of_who_did_not_agree(kube: Kube, stage: "Stage") -> Non
     kube.wait_running(tenant, "awake")
 
 
+def test_a_card_is_lent_while_all_its_owners_sleep(kube: Kube, stage: "Stage") -> None:
+    """Two owners of a card agreed. While one of them works it is not lent, whatever the other does;
+    and it is back when either wakes."""
+    tenant, other = lender(kube, stage, "asleep"), borrowing(kube, stage)
+    kube.apply(annotated(share_pod(tenant, "awake"), low_power="true"))
+    kube.wait_running(tenant, "awake")
+    kube.wait_holding(tenant, "awake")
+    works = f"{' '.join(BUSY)} >/dev/null 2>&1 </dev/null & echo $!"
+    status, process = kube.exec(tenant, "awake", "sh", "-c", works)
+    assert status == 0, process
+    wait_for("no card to be lendable", lambda: not _lendable(kube))
+    kube.apply(borrower(other, "train"))
+    assert wait_event(kube, other, "train", "SpotWaiting")
+    assert not _lendable(kube)
+
+    status, answer = kube.exec(tenant, "awake", "sh", "-c", f"kill {process}")
+    assert status == 0, answer
+    kube.wait_running(other, "train")
+    assert cards_seen_inside(kube, other, "train") == card_of(kube, tenant, "asleep")
+    status, answer = kube.exec(tenant, "asleep", *WORK)
+    assert status == 0, answer
+    assert "asleep" in reason_of_eviction(kube, other, "train")
+
+
 def test_an_owner_that_goes_takes_its_card_along(kube: Kube, stage: "Stage") -> None:
     """No pod holds the card any more: the scheduler may give it to any pod."""
     owner, other = lender(kube, stage), borrowing(kube, stage)
