@@ -36,6 +36,8 @@ from simulation.client import OVERTAKEN
 from simulation.schedule import play
 from support.effort import EFFORT
 
+pytestmark = pytest.mark.timeout(600)  # some 5 s, but of a machine that does much beside
+
 SEED = os.environ.get("MIZAR_SIMULATION_SEED")
 FIRST = int(SEED or 0)
 AT_ONCE = 20
