@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
@@ -155,7 +156,8 @@ class Agent:
             log.info("a card was marked as repaired", card=uuid)
             self.inventory.repaired(uuid)
         try:
-            self.inventory.update(await reading.answer(self._cards.read, CARDS_WITHIN_S))
+            read = partial(self._cards.read, self._expected_cards())
+            self.inventory.update(await reading.answer(read, CARDS_WITHIN_S))
         except (CardsUnknown, TimeoutError) as error:
             problem = str(error) or f"NVML has not answered for {CARDS_WITHIN_S:g} s"
             if self.inventory.problem != problem:
@@ -163,6 +165,11 @@ class Agent:
             self.inventory.problem = problem
         if (self.inventory.problem, self.inventory.cards()) != before:
             self.wake()
+
+    def _expected_cards(self) -> set[str]:
+        """UUIDs of the cards that NVML should list: those known, and those that the kubelet has
+        assigned to containers. A card may have been missing when this agent started."""
+        return self.inventory.expected | self._poller.claims.cards()
 
     async def follow_faults(self) -> None:
         """Record the faults that cards report, for ever."""

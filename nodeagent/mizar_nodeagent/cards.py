@@ -66,8 +66,9 @@ class Card(carve.Card):
 class CardSource(Protocol):
     """Where cards are read: NVML, or what a test puts in its place."""
 
-    async def read(self) -> Mapping[str, Card]:
-        """The cards that answer now, by UUID. Raises CardsUnknown."""
+    async def read(self, expected: Collection[str] = ()) -> Mapping[str, Card]:
+        """The cards that answer now, by UUID. `expected`: UUIDs that are known to exist; while one
+        of them does not answer, it is searched for anew now and then. Raises CardsUnknown."""
         ...
 
     async def minors(self, uuids: Collection[str]) -> Mapping[str, int]:
@@ -171,6 +172,13 @@ class CardInventory:
         for uuid, xid in faults.items():
             self.fault(uuid, xid)
         self._cards.update({card.uuid: card for card in cards})
+
+    @property
+    def expected(self) -> set[str]:
+        """UUIDs of the cards that should be there. MIG devices come and go with their card's
+        configuration, so those that were read are left out; an earlier agent's may still have to
+        be found with their card."""
+        return {uuid for uuid, card in self._cards.items() if card.instance is None}
 
     @property
     def faults(self) -> dict[str, int]:

@@ -19,6 +19,8 @@ from mizar_nodeagent.errors import CardsUnknown
 
 PREFIX: Final = "MIG-"
 """Of an instance's UUID."""
+UUIDS: Final = ("GPU-", PREFIX)
+"""How the UUIDs of cards and of instances begin."""
 NOBODYS: Final = 0xFFFFFFFF
 """The instance ID of an event that concerns a whole card."""
 

@@ -48,7 +48,6 @@ class Nvml:
         self._root = root
         self._nodes_root = nodes_root
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
-        self._ever: set[str] = set()
         self._sampled: dict[str, int] = {}
         self._restart = _RestartTimes()
         self._events: Any = None
@@ -58,11 +57,11 @@ class Nvml:
         self._starts = 0
         self._started = asyncio.Event()
 
-    async def read(self) -> Mapping[str, Card]:
+    async def read(self, expected: Collection[str] = ()) -> Mapping[str, Card]:
         """The cards that answer now, by UUID. Raises CardsUnknown; the next call starts NVML
         again."""
         try:
-            cards = await self._run(self._read)
+            cards = await self._run(lambda: self._read(expected))
         except pynvml.NVMLError as error:
             self._ready = False
             raise CardsUnknown(f"NVML: {error}; is the driver installed on this node?") from error
@@ -135,19 +134,17 @@ class Nvml:
     async def _run(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
-    def _read(self) -> dict[str, Card]:
+    def _read(self, expected: Collection[str]) -> dict[str, Card]:
         """NVML keeps the list of cards that it made at its start, so while a card is missing it is
         restarted now and then."""
         if not self._ready:
             self._start()
         cards = {card.uuid: card for card in all_cards()}
-        if self._restart.is_due(bool(self._ever - cards.keys())):
+        if self._restart.is_due(not cards.keys() >= set(expected)):
             self._keep_untold()
             pynvml.nvmlShutdown()
             self._start()
             cards = {card.uuid: card for card in all_cards()}
-        # MIG devices come and go without a restart of NVML.
-        self._ever.update(uuid for uuid in cards if not uuid.startswith(mig.PREFIX))
         return cards
 
     def _workers(self, uuid: str) -> dict[int, int] | None:

@@ -48,8 +48,8 @@ class Residents:
     containers: dict[str, str] = field(default_factory=dict)
     """By a slot's folder: the content of `cgroup` in its container."""
 
-    async def read(self) -> Mapping[str, Card]:
-        return await self.nvml.read()
+    async def read(self, expected: Collection[str] = ()) -> Mapping[str, Card]:
+        return await self.nvml.read(expected)
 
     async def faults(self, tell: Any) -> None:
         await self.nvml.faults(tell)

@@ -20,8 +20,6 @@ from mizar_nodeagent.errors import NotYet
 
 log = get_logger(__name__)
 
-UUIDS: Final = ("GPU-", mig.PREFIX)
-"""How the names of cards and of MIG devices begin, where files name them by UUID."""
 VENDOR: Final = "nvidia.com"
 MADE_BY_RUNTIME: Final = f"runtime.{VENDOR}/"
 """Kinds for which NVIDIA's runtime makes the specification itself: no file has them."""
@@ -41,14 +39,14 @@ def kind_in_use(access: CardAccess) -> str:
 
 def kinds_of_cards(access: CardAccess) -> frozenset[str]:
     """Under which files of `cdi_dirs` name cards or MIG devices by UUID."""
-    return frozenset(kind for kind, name in _names(access) if name.startswith(UUIDS))
+    return frozenset(kind for kind, name in _names(access) if name.startswith(mig.UUIDS))
 
 
 def named_cards(access: CardAccess) -> frozenset[str]:
     """The UUIDs of cards and MIG devices that files of `cdi_dirs` name, of the kind in use."""
     wanted = kind_in_use(access)
     return frozenset(
-        name for kind, name in _names(access) if kind == wanted and name.startswith(UUIDS)
+        name for kind, name in _names(access) if kind == wanted and name.startswith(mig.UUIDS)
     )
 
 

@@ -10,6 +10,7 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from mizar_core.models import Holder
 from mizar_core.names import parse_resource
+from mizar_nodeagent import mig
 from mizar_nodeagent.proto import podresources_pb2 as pb
 
 Numa = tuple[int, ...]
@@ -76,6 +77,16 @@ class Claims:
                         yield DeviceID.parse(text), claim
                     except DeviceIDRefused:
                         continue
+
+    def cards(self) -> set[str]:
+        """UUIDs of the held cards and MIG devices; IDs of other kinds are skipped."""
+        uuids = {card_uuid(one) for claim in self.all for one in claim.ids}
+        return {one for one in uuids if one.startswith(mig.UUIDS)}
+
+
+def card_uuid(device: str) -> str:
+    """The card's UUID of a device ID of NVIDIA's plugin, which appends `::{n}` to replicas."""
+    return device.partition("::")[0]
 
 
 def from_list(answer: pb.ListPodResourcesResponse, asked_at: float) -> Claims:

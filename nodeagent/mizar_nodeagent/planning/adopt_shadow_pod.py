@@ -9,7 +9,7 @@ from typing import Final
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import CarveRefused
 from mizar_nodeagent.cards import Card
-from mizar_nodeagent.kubelet.claims import Claim
+from mizar_nodeagent.kubelet.claims import Claim, card_uuid
 from mizar_nodeagent.mig import PREFIX
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
@@ -134,8 +134,3 @@ def _held(uuid: str, snapshot: NodeSnapshot, claims: tuple[Claim, ...]) -> Card:
     card = snapshot.cards[uuid].lasting()
     told = (claim.numa[one] for claim in claims for one in claim.numa if card_uuid(one) == uuid)
     return replace(card, numa=next(filter(None, told), card.numa))
-
-
-def card_uuid(device: str) -> str:
-    """The card's UUID of a device ID of NVIDIA's plugin, which appends `::{n}` to replicas."""
-    return device.partition("::")[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mizar_nodeagent.planning.adopt_shadow_pod import card_uuid
+from mizar_nodeagent.kubelet.claims import card_uuid
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 

@@ -11,8 +11,7 @@ from mizar_core.names import SPOT_RESOURCE
 from mizar_core.planning.pool_nodes import matches
 from mizar_core.spot_rules import SpotRule, SpotRules
 from mizar_nodeagent.cards import Card
-from mizar_nodeagent.kubelet.claims import Claim, Claims
-from mizar_nodeagent.planning.adopt_shadow_pod import card_uuid
+from mizar_nodeagent.kubelet.claims import Claim, Claims, card_uuid
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key

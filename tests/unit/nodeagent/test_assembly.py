@@ -58,17 +58,20 @@ CONTEXT_BYTES = 310 << 20
 
 
 class Cards:
-    """Four cards; `tell` reports a fault."""
+    """Four cards; `tell` reports a fault. `overlooked`: those that NVML missed at its start, and
+    lists only to those who expect them."""
 
     def __init__(self) -> None:
         self.present = cards()
+        self.overlooked: set[str] = set()
         self.working: dict[str, dict[int, int]] = {}
         self.asked = 0  # how often what processes do
         self.numbers = {uuid: number for number, uuid in enumerate(self.present)}
         self.tell: Callable[[str, int], None] = lambda uuid, xid: None
 
-    async def read(self) -> dict[str, Card]:
-        return dict(self.present)
+    async def read(self, expected: Collection[str] = ()) -> dict[str, Card]:
+        self.overlooked -= set(expected)
+        return {uuid: card for uuid, card in self.present.items() if uuid not in self.overlooked}
 
     async def minors(self, uuids: Collection[str]) -> dict[str, int]:
         return {uuid: self.numbers[uuid] for uuid in uuids if uuid in self.present}
@@ -464,9 +467,9 @@ async def test_nvml_that_hangs_is_told_until_it_answers(
     answers = asyncio.Event()
     read = world.cards.read
 
-    async def late() -> dict[str, Card]:
+    async def late(expected: Collection[str]) -> dict[str, Card]:
         await answers.wait()
-        return await read()
+        return await read(expected)
 
     monkeypatch.setattr(agent_loop, "CARDS_WITHIN_S", 0.05)
     monkeypatch.setattr(agent_loop, "READ_CARDS_S", 0.05)
@@ -563,6 +566,20 @@ async def test_an_agent_that_has_lost_its_state_finds_it_again(world: World) -> 
     await world.kubelet.start_container(SHARE, "main", RESOURCE)
     region = limits_file.read(limits_of(held))
     assert (region.state, region.pod_name) == (STATE_READY, b"share")
+
+
+@pytest.mark.parametrize("checkpoint", ["kept", "lost"])
+async def test_a_card_that_was_missing_at_the_agents_start_is_served_once_it_is_back(
+    world: World, checkpoint: str
+) -> None:
+    """Which card to expect is known by the checkpoint, or by the kubelet."""
+    await world.serve_shadow()
+    await world.stop_agent()
+    if checkpoint == "lost":
+        (world.folder / "state" / "checkpoint.json").unlink()
+    world.cards.overlooked = {CARD}
+    await world.start_agent()
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
 
 
 async def test_an_agent_serves_from_its_checkpoint_while_the_api_server_is_away(

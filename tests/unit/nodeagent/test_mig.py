@@ -13,6 +13,7 @@ from mizar_nodeagent.cards import DIVIDED, CardInventory
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.errors import CardsUnknown
+from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.mig import Instance
 from mizar_nodeagent.planning.adopt_shadow_pod import Pending, adopt
 from mizar_nodeagent.planning.carving import Carving
@@ -148,3 +149,18 @@ class TestAccess:
     def test_a_capability_that_the_driver_does_not_list(self, tmp_path: Path) -> None:
         with pytest.raises(CardsUnknown, match=r"gpu0/gi1/ci0 cannot be told from .*migMinors"):
             self.answer(tmp_path, "Mounts", minor=0)
+
+
+def test_instances_come_and_go_and_cards_are_expected_back() -> None:
+    """Which of an earlier agent's carvings are of instances is not known before they are read."""
+    inventory = CardInventory()
+    inventory.restore({}, [card(), INSTANCE.lasting()])
+    assert inventory.expected == {CARD, MIG}
+    inventory.update({MIG: INSTANCE})
+    assert inventory.expected == {CARD}
+
+
+def test_the_cards_that_containers_hold() -> None:
+    held = frozenset({"GPU-a::3", MIG, "rdma0"})
+    claims = Claims((Claim("team-a", "pod", "main", "nvidia.com/gpu", held),))
+    assert claims.cards() == {"GPU-a", MIG}
