@@ -30,6 +30,7 @@ from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_events import shadow_events
 from mizar_nodeagent.shadow_status import ShadowStatusWriter
 from mizar_nodeagent.slow_call import SlowCall
+from mizar_nodeagent.turns import let_calls_in
 
 log = get_logger(__name__)
 
@@ -44,19 +45,25 @@ REST_MOST_S = 0.02
 """A plan is followed by a rest of so many times the CPU time that it took, but no longer than this.
 In a storm of pods each of them is news several times over: without it, the agent would plan all the
 time, and the kubelet's calls would wait behind one plan after the other."""
+REST_ALLOCATING = 20.0
+REST_ALLOCATING_MOST_S = 0.1
+"""The same while containers are being given devices: the kubelet admits one pod after the other,
+and each waits for those before it. What waits for the plan then, such as a step of a drain, waits
+that much longer."""
 DEFAULT_GRACE = GracePeriods()
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a plan is applied through. `planned`: called after each plan, before it is applied.
+    """What a plan is applied through. `planned`: called after each plan, before it is applied, with
+    pauses in which calls of the kubelet are answered.
     `planning_failed`: counts a shadow pod that is excluded from the plan."""
 
     plugins: PluginManager
     node: NodeStatusWriter
     statuses: ShadowStatusWriter
     events: EventRecorder
-    planned: Callable[[], None]
+    planned: tuple[Callable[[], None], ...]
     planning_failed: Callable[[], None]
 
 
@@ -126,14 +133,16 @@ class Agent:
             began = time.thread_time()
             before = self.state.last
             plan = self.state.replan(self._snapshot())
-            await asyncio.sleep(0)  # answers calls that came in meanwhile, between the steps
-            self._outputs.planned()
-            await asyncio.sleep(0)
+            for planned in self._outputs.planned:
+                await let_calls_in()
+                planned()
+            await let_calls_in()
             await self._checkpoint.keep(self._known(plan))
+            await let_calls_in()
             self._log_excluded(before, plan)
             self._apply(before, plan)
             self._planned_at = self._clock()
-            await asyncio.sleep(min(REST_MOST_S, REST * (time.thread_time() - began)))
+            await asyncio.sleep(rest_after(time.thread_time() - began, bool(self.state.allocating)))
 
     def _known(self, plan: Plan) -> Checkpoint:
         """What the next agent has to know."""
@@ -239,6 +248,13 @@ class Agent:
         self._gone_at = {key: at for key, at in self._gone_at.items() if now - at < 60}
         self._poller.poll_soon()
         self.wake()
+
+
+def rest_after(cpu_s: float, allocating: bool) -> float:
+    """Seconds until the next plan may begin, after one that took so much CPU time."""
+    if allocating:
+        return min(REST_ALLOCATING_MOST_S, REST_ALLOCATING * cpu_s)
+    return min(REST_MOST_S, REST * cpu_s)
 
 
 def _pod(owner: Owner) -> Regarding:

@@ -100,16 +100,12 @@ def _outputs(base: AgentBase, container: ContainerParts, spot: SpotParts) -> Out
             base.latencies,
         )
 
-    def planned() -> None:
-        container.limits.update()
-        spot.lender.planned()
-
     return Outputs(
         plugins=PluginManager(make_plugin),
         node=NodeStatusWriter(client, config.node_name, base.agent.wake),
         statuses=ShadowStatusWriter(client, config.node_name),
         events=EventRecorder(client, FIELD_MANAGER_NODEAGENT, config.identity),
-        planned=planned,
+        planned=(container.limits.update, spot.lender.planned),
         planning_failed=planning_errors(base.registry).inc,
     )
 

@@ -8,7 +8,7 @@ an error the kubelet calls again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mizar_core.device_ids import DeviceID
@@ -41,6 +41,7 @@ from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import UNCONFIRMED
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.regions import limits_file, usage_file
+from mizar_nodeagent.turns import Turns
 
 log = get_logger(__name__)
 
@@ -70,6 +71,7 @@ class PreStart:
     contexts: ContextCosts
     minors: Minors
     check_access: Callable[[Sequence[Slot], Collection[str]], Awaitable[None]] = _no_check
+    turns: Turns = field(default_factory=Turns)
     pods: Callable[[], Mapping[Key, Pod]] | None = None
 
     async def prepare(self, resource: str, ids: Sequence[str]) -> None:
@@ -78,6 +80,8 @@ class PreStart:
             claims = await self.poll()
         except KubeletAway as error:
             raise NotYet(str(error)) from error
+        # Of many that start at once, all have been waiting for this answer.
+        await self.turns.wait()
         owner = self.owner(resource, ids, claims)
         bind(**owner.names)
         try:

@@ -132,7 +132,7 @@ class Slots:
         thread."""
         changed, found = self._changed, self._by_age
         if found[0] != changed:
-            slots = sorted(self._slots.values(), key=lambda slot: (slot.created, slot.name))
+            slots = sorted(self._slots.values(), key=_age)
             # Outdated at once if something has changed meanwhile: the next call sees that.
             self._by_age = found = changed, tuple(slots)
         return found[1]
@@ -140,7 +140,8 @@ class Slots:
     def of(self, resource: str, ids: Iterable[str]) -> list[Slot]:
         """The slots of exactly these devices, oldest first."""
         wanted = frozenset(ids)
-        return [one for one in self.all() if one.resource == resource and one.ids == wanted]
+        found = [one for one in self._slots.values() if one.ids == wanted]
+        return sorted((one for one in found if one.resource == resource), key=_age)
 
     def create(
         self,
@@ -254,6 +255,10 @@ class Slots:
     def _put(self, slot: Slot) -> None:
         self._slots[slot.name] = slot
         self._changed = next(self._changes)
+
+
+def _age(slot: Slot) -> tuple[float, str]:
+    return slot.created, slot.name
 
 
 def _preload(opted_out: bool) -> bytes:

@@ -296,8 +296,7 @@ async def test_a_pod_that_starts_before_the_next_plan_is_known(
 ) -> None:
     """By its UID its processes are found, whatever becomes of the API server."""
     await world.serve_shadow()
-    monkeypatch.setattr(agent_loop, "REST", 1e9)
-    monkeypatch.setattr(agent_loop, "REST_MOST_S", FOR_EVER_S)
+    monkeypatch.setattr(agent_loop, "rest_after", lambda *_: FOR_EVER_S)
     assert world.app is not None
     late, planned = KubePod("team-a", "late", "uid-late"), world.app.agent.state.last
     world.app.agent.wake()
