@@ -164,7 +164,11 @@ def test_a_card_is_lent_while_all_its_owners_sleep(kube: Kube, stage: "Stage") -
     kube.apply(annotated(share_pod(tenant, "awake"), low_power="true"))
     kube.wait_running(tenant, "awake")
     kube.wait_holding(tenant, "awake")
-    works = f"{' '.join(BUSY)} >/dev/null 2>&1 </dev/null & echo $!"
+    # Before it works, the card is lendable once it has rested for long enough.
+    works = (
+        f"{' '.join(BUSY)} >/tmp/work 2>&1 </dev/null & echo $!; "
+        "until grep -q busy /tmp/work; do sleep 0.1; done"
+    )
     status, process = kube.exec(tenant, "awake", "sh", "-c", works)
     assert status == 0, process
     wait_for("no card to be lendable", lambda: not _lendable(kube))

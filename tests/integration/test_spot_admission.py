@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster import Cluster
+from mizar_core.model_base import format_time
 from support import escapes, objects
 from support.admission import OTHER, RELEASE, SYSTEM, TENANT, Agent, dry_run, refusal, released
 from support.kube import Kube, Object
@@ -381,8 +383,10 @@ class TestTurns:
         assert self.borrowed(kube)["inUse"] == 1
         wait_for("the pool's figure", lambda: self.lent(kube) == 1)
 
-        # The node agent has ended the pod, and says so.
+        # The node agent has ended the pod, and says so. Without a time the disruption controller
+        # would take the condition for an old one, and withdraw it.
         condition = {"type": "DisruptionTarget", "status": "True", "reason": "OwnerBack"}
+        condition["lastTransitionTime"] = format_time(datetime.now(UTC))
         patch = json.dumps({"status": {"conditions": [condition]}})
         here = (f"--namespace={TENANT}", "--subresource=status", "--type=strategic")
         kube.run("patch", "pod", "first", *here, f"--patch={patch}")
