@@ -2,7 +2,10 @@
 
 From what the containers of one card are entitled to, and which of them want it, to a grant for
 each, which the node agent writes into the container's limits (`live` in
-shim/include/mizar_regions.h, whose layout the windows have)."""
+shim/include/mizar_regions.h, whose layout the windows have).
+
+What a container used is not known here: the shim charges it, and makes a container that used too
+much wait (shim/src/time/token_bucket.h)."""
 
 from __future__ import annotations
 

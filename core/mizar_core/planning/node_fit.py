@@ -1,5 +1,6 @@
 """Whether a pod fits a node, as the scheduler decides it by node selector, required node affinity
 and taints. What takes more than the pod and the node to decide is left to the scheduler.
+Nodes that are cordoned or not ready: see `NodeView.available` in snapshot.py.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
 """

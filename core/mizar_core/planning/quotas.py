@@ -1,4 +1,9 @@
-"""Quotas: the shadow pods that each quota entitles to, and how much of each quota is used."""
+"""Quotas: the shadow pods that each quota entitles to, and how much of each quota is used.
+
+A quota is compared neither with other quotas nor with the cards that are free. Shadow pods of
+several quotas may wait for the last card, and the scheduler decides which of them gets it. What
+makes room for them: see preemption.py.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,10 @@
 """Changed limits: the carve of each shadow pod follows its pool and quota, also while it is in
-use."""
+use.
+
+The number of its devices never changes. To divide a card into another number, an idle shadow pod
+is drained, and a new one gets the card: see preemption.py, and replacement.py where the quota has
+no room for both.
+"""
 
 from __future__ import annotations
 
