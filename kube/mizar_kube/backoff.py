@@ -1,4 +1,7 @@
-"""Back-off: delays that grow with each failure, up to a bound, with jitter."""
+"""Back-off: delays that grow with each failure, up to a bound, with jitter.
+
+For the delay that an API server asks for (Retry-After), see `KubeError.retry_after`.
+"""
 
 import random
 from collections.abc import Callable

@@ -1,5 +1,6 @@
 """Eviction of pods that have lost their card, as their PodDisruptionBudgets and the chart's
-policies allow."""
+policies allow. When a refused one is tried again, the plan decides: see `RETRY_AFTER` in
+mizar_core/planning/evict_share_pods.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""GPUQuota: what a tenant may have of a pool, and what is kept warm for it."""
+"""GPUQuota: what a tenant may have of a pool, and what is kept warm for it.
+
+Its deletion waits for nothing. The shadow pods that it leaves end when no pod uses them: see
+`advance` in mizar_core/planning/lifecycle.py.
+"""
 
 from __future__ import annotations
 

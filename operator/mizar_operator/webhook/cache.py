@@ -1,4 +1,7 @@
-"""The webhook's cache of pools and quotas, kept by informers, and live reads beside it."""
+"""The webhook's cache of pools and quotas, kept by informers, and live reads beside it.
+
+Until it is filled, no pod is reviewed: see `NotReady` in reviewer.py.
+"""
 
 from __future__ import annotations
 

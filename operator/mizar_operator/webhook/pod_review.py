@@ -1,6 +1,6 @@
 """The review of one pod spec: the patch that translates its resource names, or why it is refused.
 
-Pure.
+Pure. Which names a namespace may use, another tenant's among them: see resource_names.py.
 """
 
 from __future__ import annotations
