@@ -1,4 +1,7 @@
-"""Compares what NVML reports of a container's processes with the container's own account."""
+"""Compares what NVML reports of a container's processes with the container's own account.
+
+How many comparisons must agree before a process is reported or killed: see `STEADY` in auditor.py.
+"""
 
 from __future__ import annotations
 

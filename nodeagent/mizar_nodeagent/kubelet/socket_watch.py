@@ -1,4 +1,7 @@
-"""Notices that the kubelet was restarted: it deletes all plugins' sockets, then makes its own."""
+"""Notices that the kubelet was restarted: it deletes all plugins' sockets, then makes its own.
+
+Each plugin registers again by itself: see plugin/resource_plugin.py.
+"""
 
 from __future__ import annotations
 

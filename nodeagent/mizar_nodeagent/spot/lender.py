@@ -1,5 +1,5 @@
 """Lends the node's cards: tracks what their owners do, and publishes which cards may be
-borrowed."""
+borrowed. For how long a card's owners must have been idle before: see loan.py."""
 
 from __future__ import annotations
 

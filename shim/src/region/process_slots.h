@@ -1,6 +1,6 @@
 /*
  * Process slots of the usage region: each process of the container claims one when it first uses
- * CUDA.
+ * CUDA, a forked child too, since it finds its state zeroed (process_state.h).
  */
 #ifndef MIZAR_PROCESS_SLOTS_H
 #define MIZAR_PROCESS_SLOTS_H
