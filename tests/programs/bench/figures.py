@@ -1,4 +1,5 @@
-"""Figures, their table and their file; one format for every area."""
+"""Figures, their table and their file; one format for every area. The goal of a figure stands
+where it is measured, in area_*.py."""
 
 import json
 import os
