@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from mizar_core.models import Holder
-from mizar_core.names import parse_resource
+from mizar_core.names import SPOT_RESOURCE, parse_resource
 from mizar_nodeagent import mig
 from mizar_nodeagent.proto import podresources_pb2 as pb
 
@@ -35,6 +35,12 @@ class Claim:
     def is_share(self) -> bool:
         """Whether the devices are virtual ones."""
         return parse_resource(self.resource) is not None
+
+    @property
+    def is_of_mizar(self) -> bool:
+        """Whether a node agent offers the devices: virtual ones, or cards to borrow. The IDs of the
+        latter begin with their card's UUID."""
+        return self.is_share or self.resource == SPOT_RESOURCE
 
 
 # Each plan asks for all of them again, and to check a model's fields takes long.
@@ -80,7 +86,8 @@ class Claims:
 
     def cards(self) -> set[str]:
         """UUIDs of the held cards and MIG devices; IDs of other kinds are skipped."""
-        uuids = {card_uuid(one) for claim in self.all for one in claim.ids}
+        others = (claim for claim in self.all if not claim.is_of_mizar)
+        uuids = {card_uuid(one) for claim in others for one in claim.ids}
         return {one for one in uuids if one.startswith(mig.UUIDS)}
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mizar_core.device_ids import DeviceID
-from mizar_core.names import SPOT_RESOURCE
 from mizar_core.planning.pool_nodes import matches
 from mizar_core.spot_rules import SpotRule, SpotRules
 from mizar_nodeagent.cards import Card
@@ -88,7 +87,7 @@ def _holdings(
 
 def _whole_cards(snapshot: NodeSnapshot) -> Iterable[tuple[Claim, str]]:
     for claim in snapshot.live_claims():
-        if claim.is_share or claim.resource == SPOT_RESOURCE:
+        if claim.is_of_mizar:
             continue
         for one in claim.ids:
             if (uuid := card_uuid(one)) in snapshot.cards:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mizar_core.carve import limits_for
+from mizar_core.names import SPOT_RESOURCE, spot_device_id
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.card_metrics import CardCollector
 from mizar_nodeagent.cards import DIVIDED, CardInventory
@@ -162,5 +163,11 @@ def test_instances_come_and_go_and_cards_are_expected_back() -> None:
 
 def test_the_cards_that_containers_hold() -> None:
     held = frozenset({"GPU-a::3", MIG, "rdma0"})
-    claims = Claims((Claim("team-a", "pod", "main", "nvidia.com/gpu", held),))
+    lent = frozenset({spot_device_id("GPU-b")})
+    claims = Claims(
+        (
+            Claim("team-a", "pod", "main", "nvidia.com/gpu", held),
+            Claim("team-b", "train", "main", SPOT_RESOURCE, lent),
+        )
+    )
     assert claims.cards() == {"GPU-a", MIG}
