@@ -10,9 +10,11 @@ import yaml
 
 from cluster import Cluster
 from cluster.cluster import Node
+from cluster.layout import Layout
 from e2e.components import SYSTEM, component_pods, wait_component
 from e2e.test_loss import running
 from e2e.watching import wait_event, wait_held
+from mizar_core.quantities import parse_bytes
 from support.kube import Kube, Object
 from support.objects import SHARE_PODS, deployment
 from support.waiting import wait_for
@@ -109,7 +111,7 @@ def _share_again(kube: Kube, tenant: str, before: list[str]) -> list[str]:
 def _short_of_memory(kube: Kube, cluster: Cluster, node: Node) -> Iterator[None]:
     """The node's kubelet is to keep more memory free than there is. Memory, since for want of disk
     it would remove images too."""
-    file = node.simgpu_dir.parent / "config" / "kubelet.yaml"
+    file = Layout(cluster.name).node(node.name).config / "kubelet.yaml"
     before = file.read_text()
     config = yaml.safe_load(before)
     config["evictionHard"]["memory.available"] = f"{_capacity_mib(kube, node) - IN_USE_MIB}Mi"
@@ -138,7 +140,7 @@ def _scaled(kube: Kube, component: str, replicas: int) -> Iterator[None]:
 def _capacity_mib(kube: Kube, node: Node) -> int:
     found = kube.get("node", node.name)
     assert found
-    return int(found["status"]["capacity"]["memory"].removesuffix("Ki")) >> 10
+    return parse_bytes(found["status"]["capacity"]["memory"]) >> 20
 
 
 def _waiting(kube: Kube, tenant: str) -> list[Object]:
