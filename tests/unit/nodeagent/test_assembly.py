@@ -296,11 +296,16 @@ async def test_a_pod_that_starts_before_the_next_plan_is_known(
 ) -> None:
     """By its UID its processes are found, whatever becomes of the API server."""
     await world.serve_shadow()
-    monkeypatch.setattr(agent_loop, "rest_after", lambda *_: FOR_EVER_S)
     assert world.app is not None
-    late, planned = KubePod("team-a", "late", "uid-late"), world.app.agent.state.last
+    late, resting = KubePod("team-a", "late", "uid-late"), asyncio.Event()
+
+    def rest_for_ever(*_: object) -> float:
+        resting.set()
+        return FOR_EVER_S
+
+    monkeypatch.setattr(agent_loop, "rest_after", rest_for_ever)
     world.app.agent.wake()
-    await until(lambda: world.app is not None and world.app.agent.state.last is not planned)
+    await until(resting.is_set)
     world.api.put_pod(share_object(late.name))
     pods = world.app.pods
     await until(lambda: (late.namespace, late.name) in pods)
