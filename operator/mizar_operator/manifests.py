@@ -24,8 +24,8 @@ from mizar_core.names import (
     LABEL_SHADOW_POD,
 )
 from mizar_core.planning.actions import CreateQuota, CreateShadow
+from mizar_core.planning.changed_limits import carve_of
 from mizar_core.planning.node_fit import Needs
-from mizar_core.planning.recarve import carve_of
 from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.kinds import Object
 from mizar_operator.node_needs import anti_affinity_labels, node_constraints

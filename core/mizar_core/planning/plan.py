@@ -15,6 +15,7 @@ from mizar_core.planning.actions import (
     EvictShare,
     Plan,
 )
+from mizar_core.planning.changed_limits import recarve
 from mizar_core.planning.default_quotas import grant_default_quotas
 from mizar_core.planning.demand import DemandOutcome, keep_warm, meet_all_demand
 from mizar_core.planning.device_users import mark_in_use
@@ -25,7 +26,6 @@ from mizar_core.planning.lifecycle import advance, finish_drains
 from mizar_core.planning.postponed import next_turn
 from mizar_core.planning.preemption import preempt_idle
 from mizar_core.planning.reap import SpareDevices, idle_until, reap, retire_surplus
-from mizar_core.planning.recarve import recarve
 from mizar_core.planning.refused_nodes import next_check
 from mizar_core.planning.replacement import replace_idle
 from mizar_core.planning.shadow_stage import (
