@@ -82,3 +82,9 @@ def test_every_line_of_every_program_is_an_object(kube: Kube) -> None:
         found = grep(kube, program, "")
         assert found
         assert all({"timestamp", "level", "logger", "event"} <= one.keys() for one in found)
+
+
+def test_no_program_is_refused_a_right(kube: Kube) -> None:
+    """Whatever the tests before this one had the programs do, the chart's roles allow it."""
+    for program in ("webhook", "operator", "nodeagent"):
+        assert grep(kube, program, "is forbidden: User") == []
