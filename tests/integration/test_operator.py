@@ -416,7 +416,8 @@ def test_deleting_drains_first(tenant: Tenant) -> None:
 
 def test_eviction_is_a_loss(tenant: Tenant) -> None:
     tenant.quota(1, 2)
-    (shadow,) = tenant.shadows()
+    # It has a phase once the operator has seen its pod, whose deletion is a loss from then on.
+    (shadow,) = tenant.shadows(1, "Pending")
     name = shadow["metadata"]["name"]
     tenant.kube.delete("pod", name, tenant.name)
     tenant.kube.wait_gone("shadowpod", tenant.name, name)
