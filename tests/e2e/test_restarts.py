@@ -156,6 +156,8 @@ def test_container_restart_keeps_its_limits(kube: Kube, stage: "Stage") -> None:
     tenant = stage.tenant(TWO_SHADOWS)
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")
+    # A container's first process never gets a signal that its program does not expect yet.
+    kube.wait_holding(tenant, "a")
     kube.exec(tenant, "a", "sh", "-c", "kill -TERM 1")
     wait_for("the container to restart", lambda: restart_counts(kube, tenant, "a")["main"] == 1)
     kube.wait_running(tenant, "a")

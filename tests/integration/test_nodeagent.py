@@ -96,6 +96,8 @@ def test_a_restarted_container_keeps_its_limits(tenant: Tenant) -> None:
     tenant.shadow()
     tenant.share("one")
     tenant.run("one")
+    # A container's first process never gets a signal that its program does not expect yet.
+    tenant.kube.wait_holding(tenant.name, "one")
     tenant.kube.exec(tenant.name, "one", "sh", "-c", "kill -TERM 1")
 
     def restarted() -> bool:
