@@ -58,6 +58,7 @@ def test_devices_of_a_deleted_pod_are_used_again(tenant: Tenant) -> None:
     tenant.shadow()
     tenant.share("one", count=2)
     tenant.run("one")
+    wait_for("the holder", lambda: set(tenant.holders().values()) == {"one"})
     tenant.kube.delete("pod", "one", tenant.name)
     wait_for("the devices to be free", lambda: tenant.holders() == {})
     assert tenant.status()["idleSince"]
