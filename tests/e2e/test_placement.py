@@ -120,6 +120,8 @@ def test_who_may_go_elsewhere_does_not_wait_for_a_full_node(kube: Kube, stage: "
     wait_event(kube, tenant, "pinned", "NoCardFree")
     kube.apply(share_pod(tenant, "free"))
     kube.wait_running(tenant, "free")
+    # A node agent may say where a shadow pod is after a pod that uses it runs.
+    wait_for("the used one's node", lambda: any(map(_is_on_a_node, kube.all("shadowpods", tenant))))
     waits, runs = sorted(kube.all("shadowpods", tenant), key=_is_on_a_node)
     assert not _is_on_a_node(waits) and runs["status"]["node"] == there
     for name in full:
