@@ -68,7 +68,11 @@ def test_what_the_pod_says_itself_stays(kube: Kube) -> None:
         "schedulingGates": [{"name": "example.com/mine"}],
     }
     priority_class(kube, own["priorityClassName"], preemptionPolicy="Never")
-    spec = dry_run(kube, objects.spot_pod(TENANT, "x", **own))["spec"]
+    pod = objects.spot_pod(TENANT, "x", **own)
+    ask = ("create", "--dry-run=server", "--filename=-")
+    # The API server's admission hears of the class a little later than it is created.
+    wait_for("the class", lambda: kube.attempt(*ask, input=json.dumps(pod))[0] == 0)
+    spec = dry_run(kube, pod)["spec"]
     kube.delete("priorityclass", own["priorityClassName"])
     assert spec["schedulingGates"] == [{"name": "example.com/mine"}, GATE]
     assert (spec["priorityClassName"], spec["priority"]) == (own["priorityClassName"], 5)
