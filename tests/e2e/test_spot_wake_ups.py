@@ -65,6 +65,15 @@ class Owned:
         pids = frozenset(map(int, self.procs.read_text().split())) - self.own
         return any(_name(pid) == PROGRAM for pid in pids)
 
+    def intruders(self) -> frozenset[int]:
+        """PIDs of others on the card, if the owner's other program is there before and after. The
+        end of a program may be told so late that the card is lent again by then."""
+        before = self.pids()
+        container = frozenset(map(int, self.procs.read_text().split()))
+        after = self.pids()
+        works = before & after & (container - self.own)
+        return after - container if works else frozenset()
+
     def is_lent(self) -> bool:
         """Whether a borrower works on the card, and has its memory."""
         found = self.machine.processes(self.card).values()
@@ -113,14 +122,16 @@ def _work(chance: random.Random) -> list[str]:
 
 
 def _wake(kube: Kube, owned: Owned, command: list[str]) -> float:
-    """Seconds until the borrower was gone; the owner must not fail, and then be alone."""
+    """Seconds until the borrower was gone; the owner must not fail, and be alone from then on."""
     theirs = owned.pids() - owned.own
     with ThreadPoolExecutor(1) as pool:
         work = pool.submit(kube.exec, owned.tenant, "owner", *command)
         took = _free_after(owned, theirs, work)
+        while not work.done():
+            assert not owned.intruders(), "the borrower is back while the owner is awake"
+            time.sleep(0.05)
         status, answer = work.result()
     assert status == 0, f"{command}: {answer}"
-    assert not owned.pids() - owned.own, "the borrower is back while the owner is awake"
     return took
 
 
