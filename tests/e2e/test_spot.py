@@ -75,6 +75,14 @@ def reason_of_eviction(kube: Kube, tenant: str, pod: str) -> str:
     return wait_event(kube, tenant, pod, "SpotEvicted", timeout=180)
 
 
+def had_it_alone(answer: str) -> bool:
+    """Assert that WORK, by what it printed, had its card for itself in one of its seconds. Beside a
+    borrower it would have half of the card; a busy machine keeps it from having all."""
+    busy = [float(line.split()[1]) for line in answer.splitlines() if line.startswith("busy")]
+    assert busy and max(busy) > 75, answer
+    return True
+
+
 def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage") -> None:
     """The borrower has the card's time until the owner works; then the owner has it."""
     owner, other = lender(kube, stage), borrowing(kube, stage)
@@ -84,12 +92,14 @@ def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage
     wait_percent(kube, other, "train", 90, 101)
     wait_for("its owner to be told", lambda: _active(kube, owner) == "False")
 
-    status, answer = kube.exec(owner, "owner", *WORK)
-    assert status == 0, answer
-    busy = [float(line.split()[1]) for line in answer.splitlines() if line.startswith("busy")]
-    # Beside a borrower the owner would have half of the card; a busy machine keeps it from having
-    # all.
-    assert busy and max(busy) > 75, answer
+    def works_alone() -> bool:
+        status, answer = kube.exec(owner, "owner", *WORK)
+        if status != 0:
+            pytest.fail(answer)
+        return had_it_alone(answer)
+
+    # Once more where the node agent had no processor for most of the time.
+    wait_for("the owner to have its card for itself", works_alone)
     assert "owner" in reason_of_eviction(kube, other, "train")
     kube.wait_gone("pod", other, "train")
     assert wait_event(kube, owner, "owner", "OwnerWoke")
@@ -100,7 +110,8 @@ def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage
 
 
 def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> None:
-    """Only NVML shows what the owner does."""
+    """Only NVML shows what the owner does, and only while it does it: it works for longer than the
+    node agent may have to wait for a processor."""
     owner, other = stage.tenant(), borrowing(kube, stage)
     stage.pool(spot=LENDS)
     kube.apply(annotated(whole_card_pod(owner, "owner"), low_power="true"))
@@ -109,7 +120,7 @@ def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> N
     kube.apply(borrower(other, "train"))
     kube.wait_running(other, "train")
     wait_percent(kube, other, "train", 90, 101)
-    status, answer = kube.exec(owner, "owner", *WORK)
+    status, answer = kube.exec(owner, "owner", *BUSY, "--seconds", "12")
     assert status == 0, answer
     reason_of_eviction(kube, other, "train")
     kube.wait_gone("pod", other, "train")
