@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.watching import wait_held
-from support.kube import Kube
+from support.kube import Kube, Object
 from support.logs import Line, lines
 from support.objects import deployment, share_pod
 from support.waiting import wait_for
@@ -37,10 +37,17 @@ def wait_logged(kube: Kube, program: str, word: str, event: str) -> list[Line]:
 def test_one_grep_follows_a_share_pod_from_admission_to_running(kube: Kube, stage: "Stage") -> None:
     """Rewritten, waiting, placed, and given its limits: each in a line with the pod's name."""
     tenant, name = stage.tenant(HALF), f"followed-{stage.mark}"
+    # Otherwise the operator may hear of the pod first, and say that it has no quota.
+    wait_for("the quota's status", lambda: _status(kube, tenant))
     kube.apply(share_pod(tenant, name))
     kube.wait_running(tenant, name)
     (held,) = wait_held(kube, tenant, name)
-    wait_logged(kube, "operator", name, "share pod placed")
+    for program, event in (
+        ("webhook", "rewritten"),
+        ("operator", "share pod placed"),
+        ("nodeagent", "limits written"),
+    ):
+        wait_logged(kube, program, name, event)
     found = {one: grep(kube, one, name) for one in ("webhook", "operator", "nodeagent")}
 
     (rewritten,) = (one for one in found["webhook"] if one["event"] == "rewritten")
@@ -66,6 +73,12 @@ def test_one_grep_follows_a_share_pod_from_admission_to_running(kube: Kube, stag
     # The operator's lines come after its writes: the node may be faster.
     story = [rewritten, allocated, written]
     assert story == sorted(story, key=lambda line: str(line["timestamp"]))
+
+
+def _status(kube: Kube, tenant: str) -> Object | None:
+    """The quota's status, once the operator has written one."""
+    found: Object | None = (kube.get("gpuquota", "gpus", tenant) or {}).get("status")
+    return found
 
 
 def test_a_pod_that_has_no_name_yet_is_found_by_its_beginning(kube: Kube, stage: "Stage") -> None:
