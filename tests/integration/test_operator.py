@@ -561,8 +561,9 @@ def test_sigterm_ends_it_promptly(operator: OperatorProcess, kube: Kube) -> None
     assert operator.stop() < 15  # seconds; every wait of its own ends sooner
     lease = kube.get("lease", "mizar-operator", SYSTEM)
     assert lease is not None
-    assert not lease["spec"].get("holderIdentity")
     log = operator.log.read_text()
+    # It does not wait long for an API server that is slow to answer, and says so.
+    assert not lease["spec"].get("holderIdentity") or "the lease was not released" in log
     assert "Traceback" not in log, log
     assert "is forbidden: User" not in log, log
     operator.start()
