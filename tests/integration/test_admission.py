@@ -563,7 +563,8 @@ def test_trust_that_is_lost_comes_back_at_once(kube: Kube) -> None:
     patch = [{"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"}]
     kind = ("mutatingwebhookconfiguration", WEBHOOK)
     kube.run("patch", *kind, "--type=json", f"--patch={json.dumps(patch)}")
-    wait_for("the trust to come back", lambda: bundle() == right, timeout=20)
+    # Sooner than by the look that the webhook takes once a minute, mostly.
+    wait_for("the trust to come back", lambda: bundle() == right, timeout=45)
 
 
 def test_a_lost_secret_is_made_anew_and_trusted(kube: Kube) -> None:
