@@ -67,7 +67,7 @@ class OperatorProcess:
     def page(self, path: str) -> str:
         try:
             url = f"http://127.0.0.1:{self.port}{path}"
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=30) as answer:
                 return str(answer.read().decode())
         except OSError as error:
             raise AssertionError(str(error)) from error
