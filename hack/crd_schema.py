@@ -1,8 +1,8 @@
-"""From pydantic's JSON Schema to the structural schema that Kubernetes takes.
+"""Converts pydantic's JSON Schema to the structural schema that Kubernetes accepts.
 
-Kubernetes knows no `$ref`, no `const`, no null and no unions; CEL needs a bound on every list,
-map and string. What cannot be said there is refused here, so that a model which would lose
-meaning on its way cannot be generated.
+Kubernetes has no `$ref`, no `const`, no null and no unions; CEL needs a bound on every list,
+map and string. The conversion fails for whatever such a schema cannot express, so that no
+constraint of a model is lost silently.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FIRST = ("description", "type", "default", "x-kubernetes-validations")
 
 
 def kind_schema(model: type[Model]) -> Schema:
-    """The schema of a kind: spec with its defaults, status without any."""
+    """The schema of a kind: the spec with its defaults, the status without defaults."""
     raw = model.model_json_schema(by_alias=True, mode="serialization")
     schema = Converter(raw.get("$defs", {})).convert(raw)
     fields: Schema = schema["properties"]
@@ -63,7 +63,7 @@ class Converter:
         self.definitions = definitions
 
     def convert(self, node: Schema) -> Schema:
-        """The structural schema of one node and all below it."""
+        """The structural schema of a node and everything below it."""
         merged = self._inlined(node)
         schema = {key: merged[key] for key in merged if self._keeps(key)}
         if "properties" in schema:
@@ -78,7 +78,7 @@ class Converter:
         return {name: self.convert(each) for name, each in properties.items()}
 
     def _inlined(self, node: Schema) -> Schema:
-        """The node without `$ref` and without `| None`; its own words win over the inlined."""
+        """The node without `$ref` and without `| None`; its own keywords override inlined ones."""
         rest = {key: value for key, value in node.items() if key not in ("$ref", "anyOf")}
         if "anyOf" in node:
             rest.pop("default", None)
@@ -104,7 +104,8 @@ def _only_one(choices: list[Schema]) -> Schema:
 
 
 def _required(schema: Schema) -> list[str]:
-    """Pydantic counts computed fields among the required ones; nobody has to send them."""
+    """The required fields, without computed ones: pydantic lists these too, but clients need not
+    send them."""
     properties = schema["properties"]
     return [name for name in schema.get("required", []) if not properties[name].get("readOnly")]
 
@@ -133,7 +134,8 @@ def _without_nulls(value: Any) -> Any:
 
 
 def without_defaults(schema: Schema) -> Schema:
-    """Status is written by two field managers: a default would be a third one's word."""
+    """The schema without defaults: two field managers write the status, and a default would act
+    like a third one."""
     return {
         key: {name: without_defaults(each) for name, each in value.items()}
         if key == "properties"
@@ -146,14 +148,14 @@ def without_defaults(schema: Schema) -> Schema:
 
 
 def _complete_default(spec: Schema) -> None:
-    """A kind whose spec may be left out gets it whole, so that rules find every field."""
+    """If the spec may be left out, make its default contain all fields, so that rules find them."""
     if "default" in spec:
         fields = spec["properties"].items()
         spec["default"] = {name: each["default"] for name, each in fields if "default" in each}
 
 
 def _check_bounds(schema: Schema, path: str) -> None:
-    """Every list, map and string has a bound, and every list says how its items are told apart."""
+    """Check that every list, map and string has a bound, and every list a list type."""
     wanted = {"array": ("maxItems", "x-kubernetes-list-type"), "string": ("maxLength",)}
     free = "enum" in schema or "format" in schema
     for key in () if free else wanted.get(schema.get("type", ""), ()):
@@ -169,7 +171,7 @@ def _check_bounds(schema: Schema, path: str) -> None:
 
 
 def _documented(name: str, schema: Schema) -> Schema:
-    """The model's schema with the docstrings below its fields as descriptions."""
+    """The model's schema, with the docstrings below its fields as descriptions."""
     words = _field_docstrings(name)
     described = {
         field: {"description": words[field]} | each if field in words else each

@@ -1,7 +1,7 @@
-"""Runs a command and lets its processes stand still: `freeze.py SECONDS SEED COMMAND...`.
+"""Runs a command and freezes its processes now and then: `freeze.py SECONDS SEED COMMAND...`.
 
-Every moment or so the first of them, any other or all are stopped for that long, as on a machine
-that has no processor for them. A fast test that fails of it depends on real time:
+About every MOMENT_S, the first process, a random one or all are stopped for SECONDS, as on a
+machine that has no processor for them. A fast test that fails because of it depends on real time:
 
     python hack/freeze.py 2 1 .venv/bin/pytest tests/unit/nodeagent
 """
@@ -43,7 +43,7 @@ def _choose(chance: random.Random, pids: list[int]) -> list[int]:
 
 
 def _running_below(root: int) -> list[int]:
-    """Processes started by it, directly or not; those that a test has stopped are left alone."""
+    """Descendants of the process `root`, except those that a test has stopped."""
     children: dict[int, list[tuple[int, str]]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

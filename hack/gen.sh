@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes every generated file (CRDs, the shim's hook table, gRPC stubs); with --check, fails when one differs from its source.
+# Writes every generated file (CRDs, the shim's hook table, gRPC stubs); with --check, fails if one is out of date.
 set -eu
 cd "$(dirname "$0")/.."
 .venv/bin/python hack/gen_crds.py "$@"

@@ -29,7 +29,7 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Column:
-    """One column of `kubectl get`; `wide` ones show with -o wide only."""
+    """One column of `kubectl get`; a `wide` one is shown only with -o wide."""
 
     name: str
     path: str
@@ -38,7 +38,7 @@ class Column:
     wide: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """As the CRD has it."""
+        """The column as in the CRD."""
         column = {"name": self.name, "type": self.type, "jsonPath": self.path}
         about = {"description": self.about} if self.about else {}
         return column | about | ({"priority": 1} if self.wide else {})
@@ -54,7 +54,7 @@ def condition(name: str) -> Column:
 
 @dataclass(frozen=True)
 class Kind:
-    """What a CRD says beside its schema."""
+    """The parts of a CRD apart from its schema."""
 
     model: type[Model]
     short: str
@@ -65,7 +65,7 @@ class Kind:
 
 
 SCALE = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
-"""Nobody writes the second, which Kubernetes asks for and takes for 0 then."""
+"""Kubernetes requires the second path, but nothing writes that field, so that it counts as 0."""
 
 KINDS = (
     Kind(
@@ -174,7 +174,7 @@ def stale(path: Path, text: str) -> bool:
 
 
 def main() -> int:
-    """Write the files, or with --check say which of them differ."""
+    """Write the files, or with --check report those that differ."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 on drift")
     check = parser.parse_args().check

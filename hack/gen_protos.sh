@@ -1,8 +1,8 @@
 #!/bin/sh
-# Writes the stubs in nodeagent/mizar_nodeagent/proto from the .proto files beside them; only those with
-# services have a part for gRPC.
+# Writes the stubs in nodeagent/mizar_nodeagent/proto from the .proto files beside them; only a file with
+# services gets a gRPC stub.
 #   gen_protos.sh           write them
-#   gen_protos.sh --check   fail when a committed stub differs from what would be written
+#   gen_protos.sh --check   fail if a committed stub is out of date
 set -eu
 cd "$(dirname "$0")/.."
 proto=mizar_nodeagent/proto

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Writes requirements/*.lock from pyproject.toml: every package pinned with its hashes.
-# `hack/lock.sh --upgrade` takes newer versions; without it, present pins are kept.
+# `hack/lock.sh --upgrade` upgrades to newer versions; without it, existing pins are kept.
 set -eu
 cd "$(dirname "$0")/.."
 for extra in operator nodeagent dev; do

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs the Debian packages that Mizar's commands need, and only those that are missing.
-#   setup.sh tools   what `make check` and `make check-more` need: Python with venv, a C compiler
-#   setup.sh root    also what a local Kubernetes needs; must be run by root
+#   setup.sh tools   packages that `make check` and `make check-more` need: Python with venv, a C compiler
+#   setup.sh root    also packages that a local Kubernetes needs; must be run by root
 set -eu
-# As root by `su`, or as a user, the system's own programs are not on the path.
+# For a user, or for root after `su`, the folders of system programs are not in PATH.
 PATH=$PATH:/usr/local/sbin:/usr/sbin:/sbin
 kind=${1:?usage: setup.sh tools|root}
 
@@ -28,7 +28,7 @@ if [ "$kind" = root ]; then
     need runc runc
     need buildah buildah
     need mmdebstrap mmdebstrap
-    # A program of another libc under the shim.
+    # To test the shim under a program with another libc.
     need musl-gcc musl-tools
     need unshare util-linux
     [ -e /etc/ssl/certs/ca-certificates.crt ] || missing="$missing ca-certificates"

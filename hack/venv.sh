@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes .venv with the locked packages; does nothing when the lock has not changed since.
+# Creates .venv with the locked packages; does nothing if the lock and pyproject.toml are unchanged.
 set -eu
 cd "$(dirname "$0")/.."
 lock=requirements/dev.lock
