@@ -3,17 +3,17 @@
 import asyncio
 import socket
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 
-import pytest
+from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
+from aiohttp.typedefs import Handler
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from mizar_kube import probes
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 
 
 async def test_probes_say_what_is_wrong() -> None:
@@ -56,35 +56,46 @@ class Slow(Collector):
 
 
 class Counting(Collector):
-    """Takes its time, and counts how often it was asked, and by how many at once."""
+    """Answers once it `may`, and counts how often it was asked, and by how many at once."""
 
     def __init__(self) -> None:
         self.asked, self.now, self.most = 0, 0, 0
+        self.may = threading.Event()
+        self.may.set()
 
     def collect(self) -> Iterator[Metric]:
         self.asked += 1
         self.now += 1
         self.most = max(self.most, self.now)
-        time.sleep(0.05)
+        self.may.wait(PATIENCE_S)
         self.now -= 1
         yield GaugeMetricFamily("asked", "Asked.", value=self.asked)
 
 
-async def test_whoever_asks_for_metrics_often_takes_one_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(probes, "PAGE_EVERY_S", 1.0)
+async def test_whoever_asks_for_metrics_often_takes_one_thread() -> None:
     registry, counting = probes.registry("test"), Counting()
     registry.register(counting)
-    before = counting.asked
-    async with TestClient(TestServer(probes.application(registry, list, list))) as client:
+    counting.may.clear()
+    before, come = counting.asked, list[str]()
+    app = probes.application(registry, list, list)
+
+    @web.middleware
+    async def count(request: web.Request, handler: Handler) -> web.StreamResponse:
+        come.append(request.path)
+        return await handler(request)
+
+    app.middlewares.append(count)
+    async with TestClient(TestServer(app)) as client:
 
         async def ask() -> str:
             return await (await client.get("/metrics")).text()
 
         first = asyncio.create_task(ask())
         await until(lambda: counting.now)
-        pages = await asyncio.gather(*(ask() for _ in range(50)))
+        others = [asyncio.create_task(ask()) for _ in range(50)]
+        await until(lambda: len(come) == 1 + len(others))
+        counting.may.set()
+        pages = await asyncio.gather(*others)
         # Those who asked while a page was being made get the next one, all the same.
         assert f"asked {float(before + 1)}" in await first
         assert {f"asked {float(before + 2)}" in page for page in pages} == {True}
