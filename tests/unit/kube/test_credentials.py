@@ -146,9 +146,9 @@ async def test_a_plugin_that_hangs_is_not_started_again(tmp_path: Path) -> None:
             await source.load(Configuration(), refused=False)
     with pytest.raises(ConfigError, match="is still being loaded"):
         await source.load(Configuration(), refused=False)
-    assert plugin.asked == 1
     (tmp_path / "go").touch()
     await until(lambda: not source._loading)
+    assert plugin.asked == 1
     found = Configuration()
     await source.load(found, refused=True)
     assert found.api_key[credentials.TOKEN] == "Bearer abc"
