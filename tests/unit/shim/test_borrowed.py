@@ -20,18 +20,21 @@ from .slot import BUILD, MIB, Card, Slot
 
 TOTAL = 4096
 CONTEXT = 16
+LEFT = 64
 OUT_OF_MEMORY = 2
 NONE, HARD = range(2)
 LEAVES_AFTER_S = 0.3
 """Seconds: longer than a call takes that does not wait."""
 WAITS_S = 3.0
 """Seconds that a call waits, at most, for a borrower that does not go."""
+TRIES = 3
+"""A machine that is busy may take as long for a call that does not wait, but not each time."""
 
 
 class Owner:
     """A program on a card of which another program has all but a little."""
 
-    def __init__(self, folder: Path, layout: dict[str, Any], mode: int, left: int = 64) -> None:
+    def __init__(self, folder: Path, layout: dict[str, Any], mode: int) -> None:
         self.machine = simgpu.create(
             folder / "machine", cards=1, memory_mib=TOTAL, context_bytes=CONTEXT * MIB
         )
@@ -44,9 +47,13 @@ class Owner:
             "MIZAR_DIR": str(self.slot.path),
         }
         self._owner = self._start(shim)
+        self.borrow()
+
+    def borrow(self) -> None:
+        """Start a borrower, which leaves LEFT of the card."""
         self._borrower = self._start({})
-        free = (card.total - self.machine.cards[0].used) // MIB
-        assert self._tell(self._borrower, "alloc", free - left) == 0
+        (card,) = self.machine.cards
+        assert self._tell(self._borrower, "alloc", (card.total - card.used) // MIB - LEFT) == 0
 
     def _start(self, env: dict[str, str]) -> subprocess.Popen[str]:
         env = {"PATH": os.environ["PATH"], **env, **simgpu.environment(self.machine.directory)}
@@ -77,9 +84,10 @@ class Owner:
         return self.slot.compute(0, "wanted_at")
 
     def borrower_leaves(self) -> None:
-        self._borrower.kill()
-        self._borrower.wait()
+        with self._borrower as one:
+            one.kill()
         self.lend(False)
+        self.left_at = time.monotonic()
 
     def close(self) -> None:
         for one in (self._owner, self._borrower):
@@ -130,18 +138,36 @@ def test_what_takes_memory_tells(owner: Owner, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["alloc", "pool", "array"])
 def test_what_does_not_fit_waits_for_the_borrower(owner: Owner, what: str) -> None:
-    owner.lend()
-    began = time.monotonic()
-    threading.Timer(LEAVES_AFTER_S, owner.borrower_leaves).start()
-    assert owner.do(what, 1024) == 0
-    assert LEAVES_AFTER_S <= time.monotonic() - began < PATIENCE_S
+    """A borrower that leaves too late, since the machine was busy, shows nothing."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        owner.lend()
+        began = time.monotonic()
+        leaving = threading.Timer(LEAVES_AFTER_S, owner.borrower_leaves)
+        leaving.start()
+        answer, took = owner.do(what, 1024), time.monotonic() - began
+        leaving.join()
+        if answer == 0 or owner.left_at < began + WAITS_S:
+            break
+        assert time.monotonic() < until
+        owner.borrow()
+    assert answer == 0
+    assert LEAVES_AFTER_S <= took < PATIENCE_S
+
+
+def shortest(owner: Owner, mib: int, answer: int) -> float:
+    """Seconds that the shortest of some allocations took, all of which had that answer."""
+    took = []
+    for _ in range(TRIES):
+        began = time.monotonic()
+        assert owner.do("alloc", mib) == answer
+        took.append(time.monotonic() - began)
+    return min(took)
 
 
 def test_what_fits_does_not_wait(owner: Owner) -> None:
     owner.lend()
-    began = time.monotonic()
-    assert owner.do("alloc", 16) == 0
-    assert time.monotonic() - began < WAITS_S
+    assert shortest(owner, LEFT // (TRIES + 1), 0) < WAITS_S
 
 
 def test_nobody_waits_for_ever(owner: Owner) -> None:
@@ -153,6 +179,4 @@ def test_nobody_waits_for_ever(owner: Owner) -> None:
 
 
 def test_who_lends_nothing_waits_for_nobody(owner: Owner) -> None:
-    began = time.monotonic()
-    assert owner.do("alloc", 1024) == OUT_OF_MEMORY
-    assert time.monotonic() - began < WAITS_S
+    assert shortest(owner, 1024, OUT_OF_MEMORY) < WAITS_S
