@@ -254,7 +254,9 @@ class Container:
                 raise Hang(f"a process of a share of {SHARE} % has {share:.1f} % of the card")
             time.sleep(LOOK_S)
             (before, had), (now, works) = (now, works), self.machine.work(0)
-            share = 100 * (works[load.pid] - had[load.pid]) / (now - before)
+            # It may not have begun yet.
+            worked = works.get(load.pid, 0) - had.get(load.pid, 0)
+            share = 100 * worked / (now - before)
 
     def _kill_all(self, processes: list[subprocess.Popen[bytes]]) -> None:
         for process in processes:
