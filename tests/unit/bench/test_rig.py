@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 import pytest
@@ -38,17 +39,26 @@ def _percent(work: Work) -> float:
 def test_the_work_of_each_tenant_is_recorded_and_nobody_has_more_than_the_share() -> None:
     """Nobody has more by work of its own, by work hidden between other things, or by what was
     granted."""
+    until, worked = time.monotonic() + PATIENCE_S, False
+    while not worked:
+        assert time.monotonic() < until, "some tenant never had a processor"
+        worked = _worked_within_the_shares()
+
+
+def _worked_within_the_shares() -> bool:
+    """Whether all that had work to do did some, in a run in which nobody has too much."""
     late = Tenant((LOAD,), mode=None, wakes=WAKES / 1000)
     bare = Case("bare", (Tenant((LOAD,), mode=None), late))
     limited = [Case(load, (Tenant((load,), SHARE),)) for load in LIMITED]
     together, *limited_runs = run([bare, *limited], 1.8)
     (first, second), alone = together.works, [one.works[0] for one in limited_runs]
     assert len({len(work) for work in (first, second, *alone)}) == 1
-    assert any(sum(work) for work in (first, second, *alone))
     assert all(a + b <= MS for a, b in zip(first, second, strict=True))
     assert not any(second[:WAKES])
     assert all(_percent(work[SETTLING:]) < SHARE + 10 for work in alone)
-    assert all(0 < one.throughput_percent < SHARE + 20 for one in limited_runs)
+    assert all(one.throughput_percent < SHARE + 20 for one in limited_runs)
+    recorded = all(any(work) for work in (first, second, *alone))
+    return recorded and all(one.throughput_percent > 0 for one in limited_runs)
 
 
 def test_changes_of_context_are_no_throughput() -> None:
