@@ -16,7 +16,7 @@ MORE := more-shim more-sanitizers more-programs
 
 .PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
 
-help: ## list the targets, then the folders and what may be touched there
+help: ## list the targets, then the folders and what may be changed there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@sed -n '/^## Folders/,/^## Tests/ s/^| `\([^`]*\)` | \(.*\) | \(.*\) |$$/  \1: \2\n      \3/p' ARCHITECTURE.md | sed 's/`//g; s/\[[^]]*\](\([^)]*\))/\1/'
