@@ -178,7 +178,7 @@ def test_a_card_is_lent_while_all_its_owners_sleep(kube: Kube, stage: "Stage") -
     # Before it works, the card is lendable once it has rested for long enough.
     works = (
         f"{' '.join(BUSY)} >/tmp/work 2>&1 </dev/null & echo $!; "
-        "until grep -q busy /tmp/work; do sleep 0.1; done"
+        "until grep -qs busy /tmp/work; do sleep 0.1; done"
     )
     status, process = kube.exec(tenant, "awake", "sh", "-c", works)
     assert status == 0, process
