@@ -3,7 +3,7 @@
 A program's settings are a subclass of `Settings` with a description for each field; `load` reads
 them. The flag `--metrics-port` wins over the variable `MIZAR_METRICS_PORT`, that over the key
 `metricsPort` in the file of `--config`, and that over what Kubernetes tells the pod. A key of the
-file that is no setting is refused, unless `ignores_unknown_keys` of the class says otherwise.
+file that is not a setting is refused, unless the class sets `ignores_unknown_keys`.
 """
 
 from __future__ import annotations
@@ -55,19 +55,22 @@ class Settings(BaseSettings):
     )
 
     ignores_unknown_keys: ClassVar[bool] = False
-    """Whether the program starts though the file has keys that are none of its settings: as where
-    an upgrade has changed the file of programs that still run in their former version."""
+    """Whether the program starts although the file has unknown keys. An upgrade, for example,
+    changes the file while some pods still run the previous version."""
 
     config: Path | None = Field(None, description="YAML file with these settings in camelCase")
     kubeconfig: str | None = Field(
-        None, description="how to reach the API server; else $KUBECONFIG, else the pod's own way"
+        None,
+        description="kubeconfig file; if unset: $KUBECONFIG, else the pod's service account, else "
+        "~/.kube/config",
     )
     identity: str = Field(
-        default_factory=socket.gethostname, description="this replica's name; else $POD_NAME"
+        default_factory=socket.gethostname,
+        description="name of this replica; if unset: $POD_NAME, else the host name",
     )
-    log_level: LogLevel = Field("INFO", description="what is logged, and what is worse")
-    log_format: LogFormat = Field("auto", description="auto: console on a terminal, else json")
-    metrics_port: Port = Field(9464, description="of /healthz, /readyz and /metrics")
+    log_level: LogLevel = Field("INFO", description="least severe level that is logged")
+    log_format: LogFormat = Field("auto", description="auto: console on a terminal, otherwise json")
+    metrics_port: Port = Field(9464, description="port of /healthz, /readyz and /metrics")
 
     @classmethod
     def settings_customise_sources(
@@ -114,7 +117,7 @@ def read(kind: type[T], argv: Sequence[str]) -> T:
 
 
 def unknown_keys(settings: Settings) -> list[str]:
-    """The keys of the settings' file that are none of them, with the sections that they are in."""
+    """The unknown keys of the settings' file, each with the sections that it is in."""
     path = settings.config
     if path is None or not path.is_file():
         return []
@@ -133,7 +136,7 @@ def _from_the_pod() -> dict[str, str]:
 
 
 class _File(PydanticBaseSettingsSource):
-    """The file of --config; the default's need not be there."""
+    """The file of --config; only a file that is named explicitly has to exist."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         raise NotImplementedError("the file is read as a whole")
@@ -179,7 +182,7 @@ def _section(model: type[BaseModel], name: str) -> type[Section] | None:
 def _without_unknown(
     body: dict[str, Any], model: type[BaseModel]
 ) -> tuple[dict[str, Any], list[str]]:
-    """What the model and its sections know, and the keys that they don't."""
+    """The part of `body` that the model and its sections define, and the unknown keys."""
     found, unknown = dict[str, Any](), list[str]()
     for name, value in body.items():
         if name not in _all_names(model):
@@ -194,7 +197,7 @@ def _without_unknown(
 
 
 def _all_names(model: type[BaseModel]) -> set[str]:
-    """The names of the model's fields, former ones included."""
+    """The names of the model's fields, including former names."""
     found = set(model.model_fields)
     for info in model.model_fields.values():
         if isinstance(info.validation_alias, AliasChoices):

@@ -1,4 +1,4 @@
-"""What the node agent is started with."""
+"""The node agent's settings: flags, environment variables and a file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mizar_kube import settings as common
 from mizar_kube.settings import Section
 
 Way = Literal["EnvVar", "Mounts", "VolumeMounts", "CDI", "CDIAnnotations"]
-"""What gives a container its cards."""
+"""A way to give a container its cards."""
 Strategy = Literal[Way, "NRI"]
 """How a node's containers get their cards."""
 
@@ -27,7 +27,7 @@ def _absolute(path: Path) -> Path:
 
 
 Xid = Annotated[int, Field(ge=1, lt=2**32)]
-"""NVIDIA's code of an error of a card."""
+"""NVIDIA's number of a card's error."""
 HostPath = Annotated[Path, AfterValidator(_absolute)]
 
 
@@ -43,66 +43,83 @@ class MountConfig(Section):
 
 
 class CardAccess(Section):
-    """How a card gets into a share container."""
+    """How a share container gets its card."""
 
     strategy: Literal[Strategy, "Auto"] = Field(
         "EnvVar",
-        description="EnvVar: NVIDIA_VISIBLE_DEVICES alone, the nvidia runtime class does the rest. "
+        description="EnvVar: NVIDIA_VISIBLE_DEVICES, which the nvidia runtime reads. "
         "Mounts: device nodes and mounts as well. "
-        "VolumeMounts: marks under /var/run/nvidia-container-devices, which the runtime reads. "
-        "CDI: device names {cdi kind}=GPU-... "
-        "CDIAnnotations: the same names in an annotation, for runtimes that do not know the field. "
-        "NRI: the container runtime asks the agent, which gives the card by `nri gives`. "
-        "Auto: the first that the node has of NRI, CDI, VolumeMounts, Mounts (where mounts are "
+        "VolumeMounts: marker mounts under /var/run/nvidia-container-devices, which the nvidia "
+        "runtime reads. "
+        "CDI: CDI device names {cdi kind}=GPU-... "
+        "CDIAnnotations: CDI device names in an annotation, for runtimes that do not know the "
+        "field. "
+        "NRI: the container runtime asks the agent before it creates a container, and the agent "
+        "gives the card as `nri gives` says. "
+        "Auto: the first that the node supports of NRI, CDI, VolumeMounts, Mounts (if mounts are "
         "configured) and EnvVar",
     )
     nri_socket: HostPath = Field(
-        Path("/var/run/nri/nri.sock"), description="with NRI: where the runtime takes plugins"
+        Path("/var/run/nri/nri.sock"), description="with NRI: the runtime's socket for plugins"
     )
-    also: tuple[Way, ...] = Field((), description="ways in which the card is given besides")
+    also: tuple[Way, ...] = Field(
+        (), description="further ways in which containers get the card at the same time"
+    )
     nri_gives: Literal["EnvVar", "Mounts", "VolumeMounts", "CDI", "Auto"] = Field(
-        "Auto", description="with NRI: what the container is given; Auto: as the strategy, less NRI"
+        "Auto",
+        description="with NRI: the way in which the card is given; Auto chooses among these as the "
+        "strategy Auto does",
     )
     cdi_dirs: tuple[HostPath, ...] = Field(
         (Path("/etc/cdi"), Path("/var/run/cdi")),
-        description="with Auto and CDI: where CDI files are",
+        description="with Auto and CDI: folders of CDI files",
     )
     nvidia_runtime_config: HostPath = Field(
         Path("/etc/nvidia-container-runtime/config.toml"),
-        description="with Auto: says whether NVIDIA's container runtime takes volume mounts",
+        description="with Auto: configuration file of NVIDIA's container runtime, which shows "
+        "whether VolumeMounts is enabled",
     )
     containerd_config: HostPath = Field(
         Path("/etc/containerd/config.toml"),
-        description="with EnvVar and Auto: says whether the node's default runtime is NVIDIA's, "
-        "and whether CDI is on",
+        description="with EnvVar and Auto: containerd's configuration file, which shows whether "
+        "the node's default runtime is NVIDIA's, and whether CDI is enabled",
     )
     dev_root: HostPath = Field(
         Path("/dev"),
-        description="with Mounts: the folder of device nodes; with another driver root, its dev",
+        description="with Mounts: the node's folder of device nodes; if `driver root` is not /, "
+        "the default is its dev folder",
     )
     host_root: HostPath = Field(
         Path("/"),
-        description="below which the agent finds `dev root`, where its own /dev is not the node's",
+        description="folder below which the node's `dev root` is mounted into the agent's "
+        "container",
     )
     device_nodes: tuple[str, ...] = Field(
-        DEVICE_NODES, description="with Mounts: device nodes beside the cards', if they exist"
+        DEVICE_NODES,
+        description="with Mounts: device nodes that every share container gets in addition to "
+        "those of its cards, if they exist",
     )
     pass_device_specs: bool = Field(
         False,
-        description="give the device nodes of Mounts in the other ways as well, so that they stay "
-        "permitted when the kubelet's CPU manager changes a running container",
+        description="give containers the device nodes of Mounts with every other strategy too, so "
+        "that they stay permitted when the kubelet's CPU manager changes a running container",
     )
     gds: bool = Field(False, description="give GPUDirect Storage to every share container")
-    mofed: bool = Field(False, description="give Mellanox' network devices, for GPUDirect RDMA")
-    gdrcopy: bool = Field(False, description="give GDRCopy's device to every share container")
+    mofed: bool = Field(
+        False, description="give Mellanox devices, for GPUDirect RDMA, to every share container"
+    )
+    gdrcopy: bool = Field(False, description="give GDRCopy to every share container")
     mig_minors: HostPath = Field(
         Path("/proc/driver/nvidia-caps/mig-minors"),
-        description="with Mounts: the driver's list of the device nodes of MIG devices",
+        description="with Mounts, for MIG devices: the driver's list of the minor numbers of "
+        "their nodes",
     )
     mounts: tuple[MountConfig, ...] = Field(
-        (), description="with Mounts: objects of hostPath, containerPath and readOnly"
+        (),
+        description="with Mounts: folders mounted into every share container, as objects with "
+        "hostPath, containerPath and readOnly (default: true)",
     )
-    env: dict[str, str] = Field({}, description="environment of every share container")
+    env: dict[str, str] = Field({}, description="environment variables of every share container")
     cdi_kind: str = Field(
         "",
         pattern="^([^/]+/[^/]+)?$",
@@ -112,11 +129,11 @@ class CardAccess(Section):
     cdi_annotation_prefix: str = Field(
         "cdi.k8s.io/",
         pattern="/$",
-        description="with CDIAnnotations: what the runtime knows the annotation by",
+        description="with CDIAnnotations: prefix of the annotation's key",
     )
 
     def seen(self, path: Path) -> Path:
-        """Where the agent finds a folder of device nodes, or a node, of the node's `path`."""
+        """The path in the agent's container of a device node, or folder of them, of the node."""
         return self.host_root / path.relative_to("/")
 
     @model_validator(mode="after")
@@ -130,72 +147,82 @@ class CardAccess(Section):
 
 
 class Config(common.Settings):
-    """Carves the cards that shadow pods hold, and hands the parts to share pods."""
+    """Carves the cards that shadow pods hold, and gives the parts to share pods."""
 
     model_config = SettingsConfigDict(cli_prog_name="mizar-nodeagent")
 
-    # An upgrade changes the ConfigMap of all agents at once, and the agents node by node: one of
-    # the former version whose container starts again meanwhile has the new version's keys.
+    # An upgrade changes the ConfigMap of all agents at once, but replaces the agents node by node.
+    # If the container of an old agent restarts in the meantime, it reads the new version's keys.
     ignores_unknown_keys = True
 
     config: Path | None = Field(
         Path("/etc/mizar/nodeagent.yaml"), description="YAML file with these settings in camelCase"
     )
-    node_name: str = Field(min_length=1, description="the node that it runs on; else $NODE_NAME")
+    node_name: str = Field(
+        min_length=1, description="name of the agent's node; if unset: $NODE_NAME"
+    )
     namespace: str = Field(
         "",
-        description="of the agent's own pod, and of the rules by which cards are lent; else "
-        "$POD_NAMESPACE",
+        description="namespace of the agent's pod and of the ConfigMap mizar-spot; if unset: "
+        "$POD_NAMESPACE, else the namespace of the pod's service account",
     )
     kubelet_dir: HostPath = Field(Path("/var/lib/kubelet"), description="the kubelet's --root-dir")
     plugin_dir: HostPath = Field(
         Path("/var/lib/kubelet/device-plugins"),
-        description="where the kubelet looks for device plugins, whatever its --root-dir says",
+        description="the kubelet's folder for device plugins, which does not depend on its "
+        "--root-dir",
     )
     state_dir: HostPath = Field(
-        Path("/var/lib/mizar"), description="keeps slots, the shim and the agent's checkpoint"
+        Path("/var/lib/mizar"), description="folder for slots, the shim and the agent's checkpoint"
     )
     shim_path: HostPath = Field(
-        Path("/usr/lib/mizar/libmizar.so"), description="the shim that containers get"
+        Path("/usr/lib/mizar/libmizar.so"),
+        description="the shim, which the agent copies to `state dir` for containers",
     )
-    metrics_port: common.Port = Field(9465, description="of /healthz, /readyz and /metrics")
+    metrics_port: common.Port = Field(9465, description="port of /healthz, /readyz and /metrics")
     overrides: Path | None = Field(
         Path("/etc/mizar-overrides/overrides.yaml"),
-        description="YAML file with settings for some nodes, which win over all others there",
+        description="YAML file with different settings for some nodes; they win over every other "
+        "source",
     )
-    card_access: CardAccess = Field(CardAccess(), description="how a card gets into a container")
+    card_access: CardAccess = Field(CardAccess(), description="how a share container gets its card")
     hami_annotations: Literal["None", "JSON", "Text"] = Field(
         "None",
-        description="whether the node gets the annotations by which HAMi registers cards, in the "
-        "form of today's HAMi (JSON) or of versions before (Text)",
+        description="whether the agent writes HAMi's annotations on its node and on share pods, "
+        "in the current format (JSON) or that of older versions (Text)",
     )
     driver_root: HostPath = Field(
         Path("/"),
-        description="where the driver is installed, on the node and in the agent's container alike",
+        description="folder in which the driver is installed; the same on the node and in the "
+        "agent's container",
     )
     by_default_runtime: bool = Field(
         False,
-        description="nothing but the node's default runtime can give the agent's own container "
-        "the driver's devices: if it has them, that runtime reads NVIDIA_VISIBLE_DEVICES",
+        description="whether only the node's default runtime can give the agent's own container "
+        "the driver's devices; if so, and the container has them, the agent knows that the "
+        "runtime reads NVIDIA_VISIBLE_DEVICES",
     )
     nodes_root: HostPath | None = Field(
         None,
-        description="with the driver root /: where the agent's container has the node's root "
-        "mounted, in which it looks for a driver that no container runtime gives it",
+        description="if `driver root` is /: where the node's root is mounted in the agent's "
+        "container; the agent looks for the driver there if no container runtime provides it",
     )
     fail_on_init_error: bool = Field(
-        False, description="end when NVML does not answer at the start, instead of asking again"
+        False,
+        description="exit if NVML does not answer when the agent starts, instead of trying again",
     )
     ignored_xids: tuple[Xid, ...] = Field(
-        (), description="errors by which a card stays Healthy, beside those of programs"
+        (),
+        description="XIDs that do not make a card Unhealthy, in addition to those of programs' "
+        "errors, which never do",
     )
     fail_requests_greater_than_one: bool = Field(
-        False, description="refuse containers that ask for more than one device"
+        False, description="fail the allocation of a container that requests more than one device"
     )
 
     @property
     def access(self) -> CardAccess:
-        """How a card gets into a container, with the device nodes of the driver's root."""
+        """`card_access`, with the `dev_root` that `driver_root` implies if none is set."""
         own = self.card_access
         if self.driver_root == Path("/") or "dev_root" in own.model_fields_set:
             return own

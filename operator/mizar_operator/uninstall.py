@@ -37,12 +37,16 @@ class Settings(common.Settings):
 
     model_config = SettingsConfigDict(cli_prog_name="mizar-uninstall")
 
-    namespace: str = Field("mizar-system", description="of the release; else $POD_NAMESPACE")
-    release: str = Field("mizar", description="helm's name of the installation")
-    revision: int = Field(1, description="helm's number of what is installed")
-    deployment: str = Field("mizar-operator", description="the operator's Deployment")
+    namespace: str = Field(
+        "mizar-system",
+        description="namespace of the release; if unset: $POD_NAMESPACE, else the namespace of the "
+        "pod's service account",
+    )
+    release: str = Field("mizar", description="name of the helm release")
+    revision: int = Field(1, description="revision of the helm release")
+    deployment: str = Field("mizar-operator", description="name of the operator's Deployment")
     wait: float = Field(
-        60.0, ge=0, description="seconds that shadow pods on their way out are waited for"
+        60.0, ge=0, description="seconds to wait for shadow pods that are being deleted"
     )
 
 

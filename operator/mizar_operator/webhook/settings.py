@@ -17,29 +17,41 @@ class Settings(common.Settings):
     model_config = SettingsConfigDict(cli_prog_name="mizar-webhook")
 
     namespace: str = Field(
-        "mizar-system", description="its own; else $POD_NAMESPACE, else the service account's"
+        "mizar-system",
+        description="namespace of the Service and the Secret; if unset: $POD_NAMESPACE, else the "
+        "namespace of the pod's service account",
     )
-    service: str = Field("mizar-webhook", description="the Service in front of it")
-    secret: str = Field("mizar-webhook", description="the Secret that keeps its certificate")
-    configuration: str = Field("mizar-webhook", description="both webhook configurations' name")
+    service: str = Field("mizar-webhook", description="name of the webhook's Service")
+    secret: str = Field("mizar-webhook", description="name of the Secret of its certificate")
+    configuration: str = Field(
+        "mizar-webhook",
+        description="name of the MutatingWebhookConfiguration and ValidatingWebhookConfiguration",
+    )
     certificate_dir: Path | None = Field(
-        None, description="folder with tls.crt and tls.key that another program renews"
+        None,
+        description="folder of tls.crt and tls.key, which another program such as cert-manager "
+        "renews; unset: the webhook creates and renews its own certificate",
     )
-    port: common.Port = Field(9443, description="of the reviews, over TLS")
+    port: common.Port = Field(9443, description="port for admission reviews, over TLS")
     metrics_port: common.Port = Field(
         9464,
         validation_alias=AliasChoices("metrics_port", "probe_port"),
-        description="of /healthz, /readyz and /metrics",
+        description="port of /healthz, /readyz and /metrics",
     )
-    spot: bool = Field(False, description="whether this installation lends idle cards to spot pods")
+    spot: bool = Field(False, description="admit spot pods, which borrow the cards of idle owners")
     spot_priority_class: str = Field(
-        "", description="the PriorityClass of spot pods that name none; none by default"
+        "",
+        description="PriorityClass of spot pods that name none, if the cluster has no default "
+        "class either",
     )
     resource_names: tuple[str, ...] = Field(
-        (), description="names that pools may give to their profiles, such as nvidia.com/vgpu"
+        (), description="resource names that pools may use as aliases, such as nvidia.com/vgpu"
     )
     drain_seconds: float = Field(
-        5.0, ge=0, description='seconds between "not ready" and the end, for the Service to learn'
+        5.0,
+        ge=0,
+        description="seconds to keep serving after becoming not ready, until the Service no longer "
+        "sends requests",
     )
 
     @property
