@@ -35,7 +35,7 @@ namespace: {{ .root.Release.Namespace }}
 {{ .root.Values.image.registry }}/{{ .image }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
 {{- end -}}
 
-{{- /* What the pods of a section of the values share. Call with (dict "root" $ "section" ...). */ -}}
+{{- /* The fields of a pod spec that every section of the values has. Call with (dict "root" $ "section" ...). */ -}}
 {{- define "mizar.podSpec" -}}
 {{- with .root.Values.image.pullSecrets }}
 imagePullSecrets:

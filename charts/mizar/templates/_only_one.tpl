@@ -1,6 +1,6 @@
-{{- /* Fails where the cluster has another release of this chart: its policies would refuse what this one's
-operator does, and the other way round, so that nobody got a share any more. helm template and what rests on
-it, such as Argo CD, see no cluster. */ -}}
+{{- /* Fails if the cluster has another release of this chart: the policies of each release would refuse what the
+operator of the other does, so that no pod would get a share any more. helm template and tools that use it, such as
+Argo CD, do not query the cluster, so this check does not work with them. */ -}}
 {{- define "mizar.onlyOne" -}}
 {{- $root := . -}}
 {{- range (lookup "admissionregistration.k8s.io/v1" "MutatingWebhookConfiguration" "" "").items -}}

@@ -1,5 +1,4 @@
-{{- /* The ways in which any node, by its overrides, may give containers their cards, and what NRI may give
-them, as JSON. */ -}}
+{{- /* The values of strategy, also and nriGives that apply to at least one node, overrides included, as JSON. */ -}}
 {{- define "mizar.nodeagent.accessInUse" -}}
 {{- $ways := list -}}
 {{- $gives := list -}}
@@ -10,7 +9,7 @@ them, as JSON. */ -}}
 {{- dict "ways" $ways "gives" $gives | toJson -}}
 {{- end -}}
 
-{{- /* cardAccess of all nodes, and what overrides change of it, as a JSON list. */ -}}
+{{- /* cardAccess of all nodes and that of each override, as a JSON list. */ -}}
 {{- define "mizar.nodeagent.cardAccesses" -}}
 {{- $found := list .Values.nodeagent.cardAccess -}}
 {{- range .Values.nodeagent.overrides -}}
@@ -19,8 +18,8 @@ them, as JSON. */ -}}
 {{- $found | toJson -}}
 {{- end -}}
 
-{{- /* Folders of device nodes that agents look into, as a JSON list: where any node, by its overrides, may
-give containers device nodes. */ -}}
+{{- /* Folders of device nodes that agents read, as a JSON list. Empty unless at least one node, overrides included,
+may give device nodes to containers. */ -}}
 {{- define "mizar.nodeagent.devRoots" -}}
 {{- $agent := .Values.nodeagent -}}
 {{- $inUse := include "mizar.nodeagent.accessInUse" . | fromJson -}}
@@ -51,13 +50,13 @@ give containers device nodes. */ -}}
 {{- end -}}
 {{- end -}}
 
-{{- /* Where agents find the node's folders of device nodes: their own /dev is not the node's. */ -}}
+{{- /* Where the agent's container has the node's folders of device nodes: its own /dev is not the node's. */ -}}
 {{- define "mizar.nodeagent.hostRoot" -}}
 /host
 {{- end -}}
 
-{{- /* Where a privileged agent finds the node's root, and in it a driver that no runtime gives it;
-empty where a runtime class does, or where the driver has a folder of its own. */ -}}
+{{- /* Where the node's root is mounted in a privileged agent, which takes the driver from there if no runtime
+provides it. Empty with a runtimeClassName, which provides the driver, or with a driverRoot other than /. */ -}}
 {{- define "mizar.nodeagent.nodesRoot" -}}
 {{- $agent := .Values.nodeagent -}}
 {{- if and $agent.privileged (not $agent.runtimeClassName) (eq (clean $agent.driverRoot) "/") -}}
@@ -65,8 +64,7 @@ empty where a runtime class does, or where the driver has a folder of its own. *
 {{- end -}}
 {{- end -}}
 
-{{- /* Whether nothing but the node's default runtime can give the agent's own container the driver's
-devices. */ -}}
+{{- /* Whether only the node's default runtime can give the agent's own container the driver's devices. */ -}}
 {{- define "mizar.nodeagent.byDefaultRuntime" -}}
 {{- $agent := .Values.nodeagent -}}
 {{- $alone := not (or $agent.privileged $agent.runtimeClassName) -}}
@@ -76,8 +74,8 @@ devices. */ -}}
 {{- $alone -}}
 {{- end -}}
 
-{{- /* Where containerd's configuration is that agents look into, as a JSON list: where any node may give
-cards by the variable alone. */ -}}
+{{- /* The folders of containerd's configuration that agents read, as a JSON list. Empty unless at least one node,
+overrides included, may give cards by NVIDIA_VISIBLE_DEVICES. */ -}}
 {{- define "mizar.nodeagent.containerdDirs" -}}
 {{- $inUse := include "mizar.nodeagent.accessInUse" . | fromJson -}}
 {{- $used := $inUse.ways -}}

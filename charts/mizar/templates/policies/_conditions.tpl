@@ -10,36 +10,35 @@ has({{ . }}.metadata.labels) && 'mizar.share/spot-pod' in {{ . }}.metadata.label
 {{ . }}.metadata.labels['mizar.share/spot-pod'] == 'true'
 {{- end -}}
 
-{{- /* CEL: whether the container c gets devices of Mizar's, or cards that it lends. */ -}}
+{{- /* CEL: whether the container c gets virtual devices or spot cards of Mizar. */ -}}
 {{- define "mizar.cel.hasDevices" -}}
 has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(k, k.matches('/gpu[.][0-9]+$|^mizar[.]spot/gpu$'))
 {{- end -}}
 
-{{- /* CEL: whether the container c sets a variable, as far as its spec tells: the keys of a ConfigMap
-       or Secret don't stand there, only what is put before them. Call with a pattern of names. */ -}}
+{{- /* CEL: whether the container c sets a variable, as far as its spec shows: of envFrom, it shows only the prefix,
+       not the keys of the ConfigMap or Secret. Call with a pattern of names. */ -}}
 {{- define "mizar.cel.setsVariable" -}}
 (has(c.env) && c.env.exists(e, e.name.matches('^{{ . }}$'))) ||
 (has(c.envFrom) && c.envFrom.exists(e, has(e.prefix) && e.prefix != '' &&
 (e.prefix.startsWith('NVIDIA_') || 'NVIDIA_'.startsWith(e.prefix))))
 {{- end -}}
 
-{{- /* CEL: a path with a slash behind each part, without what changes nothing in it: empty parts,
-       dots, /var before /run. */ -}}
+{{- /* CEL: a path in normal form: a slash after each part, no empty parts, no dots, and /run for /var/run. */ -}}
 {{- define "mizar.cel.cleanPath" -}}
 ({{ . }}.split('/').filter(s, s != '' && s != '.').map(s, '/' + s).join('') + '/').replace('/var/run/', '/run/')
 {{- end -}}
 
-{{- /* CEL: whether the clean path p is the folder or file f, lies in it, or has it inside. */ -}}
+{{- /* CEL: whether the path p in normal form is the file or folder f, is inside it, or contains it. */ -}}
 {{- define "mizar.cel.touches" -}}
 p.startsWith(f + '/') || (f + '/').startsWith(p)
 {{- end -}}
 
-{{- /* The end of a refusal. Call with what policies.sharePodsMay calls it. */ -}}
+{{- /* The end of a refusal's message. Call with the name that policies.sharePodsMay has for what is refused. */ -}}
 {{- define "mizar.mayAllow" -}}
 ; policies.sharePodsMay of Mizar can allow {{ . }}
 {{- end -}}
 
-{{- /* CEL: whether the container c gets more of its node than containers do. */ -}}
+{{- /* CEL: whether the container c is privileged or has SYS_ADMIN. */ -}}
 {{- define "mizar.cel.isPrivileged" -}}
 has(c.securityContext) && (
 (has(c.securityContext.privileged) && c.securityContext.privileged) ||

@@ -14,7 +14,7 @@ request.userInfo.username.startsWith('system:apiserver') ||
 (has(request.userInfo.groups) && 'system:nodes' in request.userInfo.groups)
 {{- end -}}
 
-{{- /* CEL: people and programs that administer nodes: cluster administrators, autoscalers, networks. */ -}}
+{{- /* CEL: people and programs that administer nodes: cluster administrators, autoscalers, network plugins. */ -}}
 {{- define "mizar.cel.administersNodes" -}}
 (authorizer.group('').resource('nodes').check('update').allowed() ||
 authorizer.group('').resource('nodes').check('patch').allowed())

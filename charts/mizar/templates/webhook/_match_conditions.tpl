@@ -1,12 +1,12 @@
-{{- /* CEL: whether the name k of a resource means a share or a spot card, in either spelling, misspelt
-       too, or by a name that pools may give. Without a slash Kubernetes itself knows no name that ends so.
+{{- /* CEL: whether the resource name k means a share or a spot card: with or without the namespace in front,
+       misspelt (even without a slash: Kubernetes itself has no such name), or one of webhook.resourceNames.
        Call with the root. */ -}}
 {{- define "mizar.cel.meansShare" -}}
 k.matches('[./]gpu[.][0-9]+$') || k.matches('(^|[.])mizar[.](share|spot)[./]') || k.matches('^[^/]+[.]gpu[^/]*$')
 {{- with .Values.webhook.resourceNames }} || k in {{ toJson . | replace "\"" "'" }}{{ end }}
 {{- end -}}
 
-{{- /* CEL: whether any container of a pod spec asks for what means a share.
+{{- /* CEL: whether any container of a pod spec requests a resource that means a share.
        Call with (list $ "object.spec"): the root, and the path of the spec. */ -}}
 {{- define "mizar.cel.asks" -}}
 {{- $root := first . -}}{{- $spec := last . -}}
