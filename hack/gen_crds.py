@@ -65,7 +65,7 @@ class Kind:
 
 
 SCALE = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
-"""Kubernetes requires the second path, but nothing writes that field, so that it counts as 0."""
+"""The API requires the second path, but nobody writes that field, so Kubernetes reads it as 0."""
 
 KINDS = (
     Kind(
@@ -89,7 +89,12 @@ KINDS = (
         (
             Column("Pool", ".spec.pool", "string"),
             Column("Ready", ".status.ready", about="Free devices minus those waited for"),
-            Column("Pipelining", ".status.pipelining", about="Devices on their way", wide=True),
+            Column(
+                "Pipelining",
+                ".status.pipelining",
+                about="Devices of shadow pods that are starting",
+                wide=True,
+            ),
             Column("In-Use", ".status.inUse", about="Devices that containers hold"),
             Column("Waiting", ".status.waiting", about="Devices that share pods wait for"),
             Column("Cards", ".status.cards", about="Cards of the shadow pods"),

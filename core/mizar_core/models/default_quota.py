@@ -28,10 +28,11 @@ class DefaultQuota(Model):
     """The profiles that such a namespace may use, and how many shadow pods of each."""
 
     max_cards: Count | None = None
-    """Cards that all shadow pods of one such namespace may hold; no ceiling by default."""
+    """Cards that all shadow pods of one such namespace may hold; unlimited by default."""
 
     isolation: IsolationOverride | None = None
-    """What differs from the pool's isolation."""
+    """Overrides of the pool's isolation."""
 
     idle_timeout_seconds: Seconds | None = None
-    """Seconds after which an idle shadow pod gives its cards back; as in the pool by default."""
+    """Seconds after which an idle shadow pod is deleted and its cards are free again; by default as
+    in the pool."""

@@ -43,20 +43,21 @@ class GPUQuotaSpec(Model):
         tuple[ProfileQuota, ...],
         Field(max_length=16, json_schema_extra=list_map("devices")),
     ] = ()
-    """The profiles that the namespace may use, and how many shadow pods of each; none for one that
-    only borrows cards."""
+    """The profiles that the namespace may use, and how many shadow pods of each. May be empty if
+    `spot` is set: the namespace then only borrows cards."""
 
     max_cards: Count | None = None
-    """Cards that all shadow pods together may hold; no ceiling by default."""
+    """Cards that all shadow pods together may hold; unlimited by default."""
 
     spot: SpotQuota | None = None
-    """Cards of sleeping owners that the namespace may borrow; none by default."""
+    """Cards of idle owners that the namespace may borrow; none by default."""
 
     isolation: IsolationOverride | None = None
-    """What differs from the pool's isolation."""
+    """Overrides of the pool's isolation."""
 
     idle_timeout_seconds: Seconds | None = None
-    """Seconds after which an idle shadow pod gives its cards back; as in the pool by default."""
+    """Seconds after which an idle shadow pod is deleted and its cards are free again; by default as
+    in the pool."""
 
     @model_validator(mode="after")
     def _grants(self) -> GPUQuotaSpec:
@@ -77,7 +78,7 @@ class ProfileStatus(Model):
     """Free devices minus those that share pods wait for; may be negative."""
 
     pipelining: Count = 0
-    """Devices of shadow pods that are on their way."""
+    """Devices of shadow pods that are being created or are starting."""
 
     in_use: Count = 0
     """Devices that containers hold."""
@@ -103,11 +104,11 @@ class SpotStatus(Model):
     after an hour. Namespaces with fewer go first."""
 
     counted_at: Time | None = None
-    """When `recent_card_seconds` was counted."""
+    """When `recentCardSeconds` was counted."""
 
 
 class GPUQuotaStatus(Model):
-    """What the namespace has, over all profiles, in devices."""
+    """What the namespace has. Numbers of devices are sums over all profiles."""
 
     profiles: Annotated[
         tuple[ProfileStatus, ...], Field(max_length=16, json_schema_extra=list_map("devices"))
@@ -116,23 +117,23 @@ class GPUQuotaStatus(Model):
     """Free devices minus those that share pods wait for; may be negative."""
 
     pipelining: Count = 0
-    """Devices of shadow pods that are on their way."""
+    """Devices of shadow pods that are being created or are starting."""
 
     in_use: Count = 0
     """Devices that containers hold."""
 
     waiting: Count = 0
-    """Devices that share pods wait for, also those of a profile that no quota of the namespace
+    """Devices that share pods wait for, including those of profiles that no quota of the namespace
     has."""
 
     cards: Count = 0
     """Cards that the shadow pods hold or wait for."""
 
     spot: SpotStatus | None = None
-    """What the namespace borrows; none while its quota permits nothing and nothing is borrowed."""
+    """What the namespace borrows; unset while its quota permits none and it borrows none."""
 
     next_sequence: Annotated[int, Field(strict=True, ge=0)] = 0
-    """The number that names the next shadow pod."""
+    """The number from which the name of the next shadow pod is derived."""
 
     observed_generation: Count | None = None
     conditions: Annotated[

@@ -35,8 +35,8 @@ class Isolation(Model):
 
     memory: MemoryMode = "Hard"
     """Hard: a container never has more memory than its share. Oversubscribe: shares may add up
-    to more than the card; allocations that do not fit go to the node's memory, where CUDA can
-    (not those of virtual memory management, arrays and graphs)."""
+    to more than the card; allocations that do not fit go to the node's memory, except those that
+    CUDA cannot place there: virtual memory management, arrays and graphs."""
 
     compute: ComputeMode = "None"
     """None: kernels of all containers take turns, without limits. Hard: never above the share.
@@ -44,8 +44,8 @@ class Isolation(Model):
     proportion to the shares of the busy containers."""
 
     backend: Backend = "Auto"
-    """What enforces it. None: nothing enforces the limits, and containers are trusted to keep
-    them."""
+    """What enforces the limits. Auto and Shim: the shim in each container. None: nothing; the
+    containers are trusted to keep them."""
 
     enforcement: Enforcement = "Report"
     """What happens to a process that bypasses the shim and so is not bound by its limits. Report:
@@ -75,23 +75,23 @@ class Isolation(Model):
 
 
 class IsolationOverride(Model):
-    """What a quota changes of its pool's isolation; what is left out stays as in the pool."""
+    """What a quota changes of its pool's isolation; fields left out stay as in the pool."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(rule("!has(self.backend) || self.backend != 'MPS'", NOT_BUILT))
     )
 
     memory: MemoryMode | None = None
-    """As in the pool."""
+    """By default as in the pool."""
 
     compute: ComputeMode | None = None
-    """As in the pool."""
+    """By default as in the pool."""
 
     backend: Backend | None = None
-    """As in the pool."""
+    """By default as in the pool."""
 
     enforcement: Enforcement | None = None
-    """As in the pool."""
+    """By default as in the pool."""
 
     may_opt_out: Annotated[bool, Field(strict=True)] | None = None
-    """As in the pool."""
+    """By default as in the pool."""

@@ -94,18 +94,19 @@ class Profile(Model):
     model_config = ConfigDict(json_schema_extra=rules(DIVIDES, _SAME_SHAPE))
 
     devices: Devices
-    """Virtual devices per shadow pod; share pods ask for {resourcePrefix}/gpu.{devices}."""
+    """Virtual devices per shadow pod; share pods request {resourcePrefix}/gpu.{devices}."""
 
     cards: Cards
-    """Cards per shadow pod; every card carries devices / cards virtual devices."""
+    """Cards per shadow pod; each card is carved into devices / cards virtual devices."""
 
     memory: Memory | None = None
-    """Card memory per virtual device, such as 8Gi. By default, and at most, an even share: on
-    smaller cards of the pool it is less, as the pool's condition Ready and the pods' events say."""
+    """Card memory per virtual device, such as 8Gi. The default and the maximum is an even share of
+    the card. Where a card of the pool is too small, its devices have an even share instead, and
+    the pool's condition Ready and the pods' events say so."""
 
     alias: Alias | None = None
-    """Another resource by which pods may ask for a device, such as nvidia.com/vgpu: one of those
-    that Mizar was installed with (webhook.resourceNames of its chart)."""
+    """Another name under which pods may request a device, such as nvidia.com/vgpu. It must be one
+    of webhook.resourceNames in the chart's values."""
 
     @model_validator(mode="after")
     def _divides(self) -> Profile:
@@ -123,34 +124,35 @@ BUILT_IN_PROFILES = tuple(Profile(devices=n, cards=n // 2) for n in (2, 4, 8, 16
 
 
 class Spot(Model):
-    """Whether and how the pool's cards are lent to spot pods while their owners sleep."""
+    """Whether and how the pool's cards are lent to spot pods while their owners are idle."""
 
     enabled: Annotated[bool, Field(strict=True)] = False
-    """Lend cards whose owners have all agreed and are all idle."""
+    """Lend cards whose owners have all agreed to it and are all idle."""
 
     idle_after_seconds: Seconds = 60
     """Seconds that all owners of a card must have been idle before it is lent."""
 
     max_utilisation_percent: Annotated[int, Field(strict=True, ge=0, le=100)] = 0
-    """Percent of the card's time up to which an owner without the shim counts as idle; once its
-    card is lent, any work makes it active, so the card of one that always works a little is lent
-    and taken back in turns."""
+    """Percent of the card's time up to which an owner without the shim counts as idle. Once its
+    card is lent, any work makes the owner active again, so the card of an owner that always works
+    a little is lent and taken back again and again."""
 
     reserve: Memory = "1Gi"
-    """Memory of the card that no borrower gets, so that an owner that wakes can start at once."""
+    """Memory of the card that no borrower gets, so that an owner that becomes active can start to
+    work at once."""
 
     grace_seconds: Annotated[int, Field(strict=True, ge=0, le=30)] = 0
-    """Most seconds between SIGTERM and SIGKILL that a borrower may ask for; meanwhile it computes
-    nothing, but keeps its memory."""
+    """The most seconds between SIGTERM and SIGKILL that a borrower may request with the annotation
+    mizar.share/spot-grace. In this time the borrower computes nothing, but keeps its memory."""
 
     notice_seconds: Annotated[int, Field(strict=True, ge=0, le=30)] = 0
-    """Most seconds of notice that a borrower may ask for: until they are over it goes on computing,
-    beside the owner that woke up."""
+    """The most seconds of notice that a borrower may request with the annotation
+    mizar.share/spot-notice. In this time it continues to compute, beside the active owner."""
 
     namespaces: Annotated[
         tuple[NamespaceName, ...], Field(max_length=256, json_schema_extra=LIST_SET)
     ] = ()
-    """Namespaces whose pods all agree to lend, even without the annotation
+    """Namespaces whose pods all agree to lend their cards, even without the annotation
     mizar.share/low-power."""
 
 
@@ -163,10 +165,11 @@ class GPUPoolSpec(Model):
     """Labels of the nodes whose cards are shared; all nodes by default."""
 
     card_models: Annotated[tuple[Name, ...], Field(max_length=32, json_schema_extra=LIST_SET)] = ()
-    """Patterns such as NVIDIA-A100-*, one of which the node's label nvidia.com/gpu.product must
-    match (for MIG devices of strategy mixed, that of their size: nvidia.com/mig-1g.5gb.product);
-    all models by default, nodes without the label too. Upper and lower case are the same,
-    and so are blank and dash: NVML's "NVIDIA A100-SXM4-40GB" is that label's value."""
+    """Patterns such as NVIDIA-A100-*. The node's label nvidia.com/gpu.product must match one of
+    them (for MIG devices of strategy mixed, the label of their size, such as
+    nvidia.com/mig-1g.5gb.product). By default, cards of all models are shared, also on nodes
+    without the label. Case is ignored, and a blank matches a dash: the pattern may be NVML's name
+    of the model, such as "NVIDIA A100-SXM4-40GB"."""
 
     profiles: Annotated[
         tuple[Profile, ...],
@@ -175,23 +178,25 @@ class GPUPoolSpec(Model):
     """The shapes of shadow pods that quotas may name."""
 
     resource_prefix: Prefix = DEFAULT_PREFIX
-    """The DNS name before the slash of the resources that share pods ask for."""
+    """The DNS name before the slash in the resources that share pods request."""
 
     tenancy: Annotated[Tenancy, Field(json_schema_extra=rules(_TENANCY))] = "PerNamespace"
-    """PerNamespace: a shadow pod's devices go to its own namespace only. Shared: to any."""
+    """PerNamespace: only pods of a shadow pod's own namespace get its devices. Shared: pods of any
+    namespace do."""
 
     isolation: Isolation = Isolation()
-    """How containers on one card are kept apart; a quota may say otherwise."""
+    """How containers on one card are kept apart; a quota may override it."""
 
     idle_timeout_seconds: Seconds = 300
-    """Seconds after which a shadow pod that nobody uses gives its cards back."""
+    """Seconds after which an idle shadow pod is deleted and its cards are free again."""
 
     memory_scaling: Scaling = "1"
-    """Memory handed out, as a multiple of the card's, such as "1.5" (in quotes). Above 1, not all
-    of it may fit at once."""
+    """Memory of all devices of a card together, as a multiple of the card's, such as "1.5" (in
+    quotes). Above 1, not all of it may fit on the card at once."""
 
     core_scaling: Scaling = "1"
-    """Compute handed out, as a multiple of the card's, such as "1.5" (in quotes)."""
+    """Compute of all devices of a card together, as a multiple of the card's, such as "1.5" (in
+    quotes)."""
 
     tolerations: Annotated[
         tuple[Toleration, ...], Field(max_length=32, json_schema_extra=LIST_ATOMIC)
@@ -199,30 +204,31 @@ class GPUPoolSpec(Model):
     """Taints that the shadow pods tolerate."""
 
     runtime_class_name: ObjectName | None = None
-    """The runtime class of shadow pods."""
+    """The RuntimeClass of shadow pods; none by default."""
 
     priority_class_name: Name | None = None
-    """The PriorityClass of shadow pods made from now on; by default the one that Mizar was
-    installed with. Whole-card pods above it may take the cards of idle shadow pods."""
+    """The PriorityClass of shadow pods; by default that of shadowPods.priorityClass in the chart's
+    values. A change applies to new shadow pods. Whole-card pods of a higher priority may take the
+    cards of idle shadow pods."""
 
     share_variables: Annotated[
         tuple[ShareVariables, ...], Field(max_length=8, json_schema_extra=LIST_SET)
     ] = ()
-    """Variables that tell a container its share, for its own use and never as the limit. HAMi:
-    CUDA_DEVICE_MEMORY_LIMIT_0 and so on, in MiB as 8192m, and CUDA_DEVICE_SM_LIMIT, in percent,
-    where compute is limited. Fractions: MIZAR_MEMORY_FRACTION and MIZAR_COMPUTE_FRACTION, of the
-    whole card."""
+    """Environment variables that tell a container its share. They only inform: the limits do not
+    depend on them. HAMi: CUDA_DEVICE_MEMORY_LIMIT_0 and so on, in MiB, such as 8192m, and, if
+    compute is limited, CUDA_DEVICE_SM_LIMIT, in percent. Fractions: MIZAR_MEMORY_FRACTION and
+    MIZAR_COMPUTE_FRACTION, as fractions of the whole card."""
 
     physical_resource: ResourceName = PHYSICAL_RESOURCE
-    """The resource by which the stock device plugin hands out whole cards. With
-    nvidia.com/mig-1g.5gb, or any other size, MIG devices are shared like cards."""
+    """The resource under which the device plugin offers whole cards. With nvidia.com/mig-1g.5gb, or
+    any other size, MIG devices are shared like cards."""
 
     spot: Spot = Spot()
-    """Lending whole cards whose owners declared themselves low-power and are idle."""
+    """Lends whole cards whose owners have declared themselves low-power and are idle."""
 
     default_quota: DefaultQuota | None = None
-    """What a namespace without a GPUQuota gets when its first share pod waits; nothing by default.
-    A change of it changes no GPUQuota that is there already."""
+    """The GPUQuota that a namespace without one gets when its first share pod waits; none by
+    default. A change does not affect existing GPUQuotas."""
 
     @model_validator(mode="after")
     def _others_prefix(self) -> GPUPoolSpec:
@@ -251,24 +257,24 @@ class CardCounts(Model):
     """Cards of the pool."""
 
     total: Count = 0
-    """On all nodes of the pool."""
+    """Cards on all nodes of the pool."""
 
     held: Count = 0
-    """By the pool's shadow pods."""
+    """Cards that the pool's shadow pods hold."""
 
     healthy: Count = 0
-    """Fit for use."""
+    """Cards that are healthy."""
 
     lost: Count = 0
-    """Lost by shadow pods whose share pods have not ended yet."""
+    """Cards that shadow pods have lost, and whose share pods have not ended yet."""
 
     lent: Count = 0
-    """Lent to spot pods."""
+    """Cards that are lent to spot pods."""
 
     @computed_field(json_schema_extra={"maxLength": 32})  # type: ignore[prop-decorator]
     @property
     def usage(self) -> str:
-        """Held of total, such as 1/2, for people."""
+        """Held / total, such as 1/2, for people."""
         return f"{self.held}/{self.total}"
 
 
@@ -282,7 +288,7 @@ class ModelCounts(Model):
 
 
 class GPUPoolStatus(Model):
-    """What the pool's cards are doing."""
+    """State of the pool's cards."""
 
     cards: CardCounts = CardCounts()
     models: Annotated[

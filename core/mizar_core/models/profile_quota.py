@@ -29,10 +29,10 @@ class ProfileQuota(Model):
     """The profile, by its number of devices; the pool must have it."""
 
     min: ShadowCount = 0
-    """Shadow pods that are kept warm, used or not."""
+    """Shadow pods that are kept, even while they are idle; none by default."""
 
     max: ShadowCount
-    """Most shadow pods that there may be."""
+    """Shadow pods that may exist at the same time."""
 
     @model_validator(mode="after")
     def _ordered(self) -> ProfileQuota:

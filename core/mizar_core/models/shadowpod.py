@@ -21,7 +21,7 @@ _SPEC = immutable("spec", "delete this ShadowPod; the operator makes those that 
 
 
 class ShadowPodSpec(Model):
-    """What the shadow pod was made for; never changes."""
+    """What the shadow pod was created for; cannot be changed."""
 
     model_config = ConfigDict(json_schema_extra=rules(DIVIDES, _SPEC))
 
@@ -29,17 +29,17 @@ class ShadowPodSpec(Model):
     """The GPUPool that the cards belong to."""
 
     quota: LabelName
-    """The GPUQuota, of the same namespace, that it counts against."""
+    """The GPUQuota of the same namespace that it counts against."""
 
     devices: Devices
-    """Virtual devices that it is carved into."""
+    """Virtual devices into which its cards are carved."""
 
     cards: Cards
     """Cards that it holds."""
 
     replicas: Annotated[int, Field(strict=True, ge=1, le=1)] = 1
-    """Pods that hold the cards. A PodDisruptionBudget that selects all pods of a namespace asks the
-    owner of each how many there should be, and without an answer permits no eviction at all."""
+    """Number of pods that hold the cards; always 1. Kubernetes reads it as the ShadowPod's scale: a
+    PodDisruptionBudget that selects shadow pods permits no eviction without it."""
 
     @model_validator(mode="after")
     def _divides(self) -> ShadowPodSpec:
@@ -55,7 +55,7 @@ class CardStatus(Model):
     model: Text = ""
     memory_mib: Annotated[int, Field(alias="memoryMiB", strict=True, ge=0)] = 0
     index: Annotated[int, Field(strict=True, ge=0, le=CARDS_MAX - 1)] = 0
-    """Its place among the shadow pod's cards; device i lies on card i / (devices / cards)."""
+    """Index among the shadow pod's cards, from 0; device i is on card i / (devices / cards)."""
 
 
 class Holder(Model):
@@ -70,24 +70,24 @@ class DeviceStatus(Model):
     """A virtual device."""
 
     id: Annotated[str, Field(strict=True, min_length=1, max_length=384)]
-    """As the kubelet knows it: {namespace}/{shadow pod}-{index}."""
+    """The device's ID at the kubelet: {namespace}/{shadow pod}-{index}."""
 
     card: Text = ""
-    """The UUID of the card that it lies on."""
+    """The UUID of the card that the device is a part of."""
 
     health: Health = "Healthy"
     memory_mib: Annotated[int | None, Field(alias="memoryMiB", strict=True, ge=0)] = None
-    """MiB of the card's memory that its container may take."""
+    """MiB of the card's memory that its container may use."""
 
     compute_percent: Annotated[int | None, Field(strict=True, ge=0, le=100)] = None
-    """Percent of the card's time that its container has; none while compute is not limited."""
+    """Percent of the card's time that its container may use; unset if compute is not limited."""
 
     holder: Holder | None = None
-    """The container that has it; none while it is free."""
+    """The container that holds the device; unset while the device is free."""
 
 
 class ShadowPodStatus(Model):
-    """The operator writes `phase` and the condition Scheduled, the node agent all the rest."""
+    """The operator writes `phase` and the condition Scheduled, the node agent everything else."""
 
     phase: Phase | None = None
     node: Text | None = None
@@ -100,7 +100,7 @@ class ShadowPodStatus(Model):
         Field(max_length=DEVICES_MAX, json_schema_extra=list_map("id")),
     ] = ()
     idle_since: Time | None = None
-    """Since when none of the devices is held."""
+    """The time since which no container has held a device; unset while one does."""
 
     conditions: Annotated[
         tuple[Condition, ...], Field(max_length=16, json_schema_extra=list_map("type"))
@@ -109,7 +109,7 @@ class ShadowPodStatus(Model):
     @computed_field(json_schema_extra={"maxLength": 32})  # type: ignore[prop-decorator]
     @property
     def usage(self) -> str | None:
-        """Devices held of devices there are, such as 1/2, for people."""
+        """Devices held / all devices, such as 1/2, for people."""
         held = sum(one.holder is not None for one in self.devices)
         return f"{held}/{len(self.devices)}" if self.devices else None
 
