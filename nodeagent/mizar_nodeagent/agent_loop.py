@@ -42,14 +42,14 @@ REPLAN_S = 5.0
 """Most seconds between two plans: they bound the effect of a missed wake-up."""
 REST = 3.0
 REST_MOST_S = 0.02
-"""A plan is followed by a rest of so many times the CPU time that it took, but no longer than this.
-In a storm of pods each of them is news several times over: without it, the agent would plan all the
-time, and the kubelet's calls would wait behind one plan after the other."""
+"""After a plan, the agent rests for REST times the CPU time that it took, but at most REST_MOST_S.
+When many pods start at once, each causes several changes: without the rest, the agent would plan
+all the time, and the kubelet's calls would wait behind one plan after the other."""
 REST_ALLOCATING = 20.0
 REST_ALLOCATING_MOST_S = 0.1
-"""The same while containers are being given devices: the kubelet admits one pod after the other,
-and each waits for those before it. What waits for the plan then, such as a step of a drain, waits
-that much longer."""
+"""The same while containers are being given devices, when the rest is longer: the kubelet admits
+one pod after the other, and each waits for those before it. Steps that need a plan, such as those
+of a drain, wait longer meanwhile."""
 DEFAULT_GRACE = GracePeriods()
 
 
@@ -103,8 +103,8 @@ class Agent:
         pods.on_change(self._pod_changed)
 
     def pods(self) -> Mapping[Key, Pod]:
-        """The node's pods as the API server has told of them, also since the last plan; none before
-        it has told of all."""
+        """The node's pods as the watch has them, also since the last plan; none before the first
+        list."""
         return dict(self._pods.items()) if self._pods.synced.is_set() else {}
 
     def wake(self) -> None:
@@ -116,8 +116,8 @@ class Agent:
         self._outputs.events.emit(_pod(owner), reason, message, warning=True, action="Start")
 
     def notify(self, owner: Owner, reason: str, message: str) -> None:
-        """Emit an event on a container's pod about what it was given, and plan soon, since that may
-        have changed meanwhile."""
+        """Emit an event on a container's pod about the devices that it was given, and plan soon,
+        since these may have changed meanwhile."""
         self.wake()
         self._outputs.events.emit(_pod(owner), reason, message, action="Share")
 
@@ -233,7 +233,8 @@ class Agent:
             outputs.events.emit(about, event.reason, event.message, warning=event.warning)
 
     def _rewrite_new_resources(self, before: Plan | None, plan: Plan) -> None:
-        """A kubelet that lost a resource has written 0 of it to the node's status, or will."""
+        """Rewrite the counts of resources that are new in the plan: if the kubelet lost one before,
+        it has set the count to 0 in the node's status, or will do so."""
         for resource in plan.counts.keys() - (before.counts.keys() if before else set()):
             self._outputs.node.forget(resource)
 

@@ -15,8 +15,8 @@ from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key
 
 ALLOCATING_FOR_S = 5.0
-"""Seconds after the answer to Allocate by which the kubelet has recorded the allocation, or never
-will; it usually does so at once."""
+"""Seconds after the answer to Allocate within which the kubelet records the allocation, if it does
+at all; usually it does so at once."""
 
 
 class AgentState:
@@ -46,8 +46,8 @@ class AgentState:
         return carving if carving and device.index < carving.carve.devices else None
 
     def begin_allocation(self, ids: Iterable[DeviceID], now: float) -> None:
-        """Allocate answers with these devices: no claim names their container yet. `now`: monotonic
-        seconds."""
+        """Note that Allocate answers with these devices, for which no claim names a container yet.
+        `now`: monotonic seconds."""
         self._allocating.update(dict.fromkeys(ids, now))
 
     @property

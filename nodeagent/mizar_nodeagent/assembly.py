@@ -87,7 +87,7 @@ async def assemble(
 
 
 def _outputs(base: AgentBase, container: ContainerParts, spot: SpotParts) -> Outputs:
-    """What plans are applied through."""
+    """The outputs through which plans are applied."""
     config, client = base.config, base.client
 
     def make_plugin(resource: str) -> ResourcePlugin:
@@ -141,7 +141,7 @@ def _loops(
 
 
 def _hami(base: AgentBase) -> HamiAnnotations | None:
-    """The writer of HAMi's annotations on the node, where they are wanted."""
+    """The writer of HAMi's annotations on the node, if the configuration enables them."""
     config = base.config
     if config.hami_annotations == "None":
         return None

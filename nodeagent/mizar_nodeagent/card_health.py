@@ -1,4 +1,4 @@
-"""Which signs make a card Unhealthy, and when it is well again: the one table of them.
+"""The table of signs that make a card Unhealthy, with when each sign counts and when it is over.
 
 An Unhealthy card is given to no new pod; its users run on and get an event. XIDs are NVIDIA's error
 codes (https://docs.nvidia.com/deploy/xid-errors/); each is reported once, so it counts until the
@@ -23,15 +23,15 @@ NOTED_XIDS: Final = frozenset({63, 92, 94})
 corrected (92), an error ended the one program that met it (94). They foretell worse ones."""
 
 COOLER_BY: Final = 10
-"""Degrees Celsius below the limit at which a card that was too hot is cool again."""
+"""Degrees Celsius below the limit at which a card that was too hot counts as cool again."""
 
 
 @dataclass(frozen=True)
 class Readings:
-    """What NVML shows of a card's health and work. Temperatures in degrees Celsius, None where the
-    card does not tell; `slowdown`: the temperature at which it slows down. `remap_failed`: a row of
-    its memory could not be replaced. `links`: whether each of its NVLinks is active. `used_bytes`:
-    of its memory; `busy_percent`: of its time."""
+    """What NVML shows of a card's health and work. Temperatures are in degrees Celsius, None if the
+    card does not report them; `slowdown`: the temperature at which it slows down. `remap_failed`: a
+    row of its memory could not be replaced. `links`: whether each of its NVLinks is active.
+    `used_bytes`: of its memory; `busy_percent`: of its time."""
 
     celsius: int | None = None
     slowdown: int | None = None
@@ -88,7 +88,7 @@ agent ran: to reset a card, whatever has it open must be stopped, and so must th
 
 
 def take_repaired(folder: Path) -> list[str]:
-    """The cards that are said to be repaired, by UUID; their files are removed."""
+    """The UUIDs of the cards that such files declare as repaired; removes the files."""
     found = []
     for file in folder.glob(f"{REPAIRED}*"):
         with suppress(OSError):
@@ -98,14 +98,14 @@ def take_repaired(folder: Path) -> list[str]:
 
 
 def breaks_card(xid: int, ignored: Collection[int] = ()) -> bool:
-    """Whether a card that reports this XID is Unhealthy until it is reset. `ignored`: what is set
-    for the node."""
+    """Whether a card that reports this XID is Unhealthy until it is reset. `ignored`: the node's
+    setting `ignoredXids`."""
     return xid not in PROGRAM_XIDS | NOTED_XIDS and xid not in ignored
 
 
 @dataclass
 class _Course:
-    """One sign of one card. `since`: since when it is otherwise than `active` says."""
+    """One sign of one card. `since`: since when the readings have contradicted `active`."""
 
     active: bool = False
     since: float | None = None
@@ -136,7 +136,7 @@ class CardHealth:
         self._links = known.links
 
     def read(self, readings: Readings, now: float) -> None:
-        """Take in what NVML shows now."""
+        """Process the current readings of NVML."""
         self._links = max(self._links, sum(readings.links))
         for sign, course in zip(SIGNS, self._courses, strict=True):
             course.follow(sign.seen(readings, self._links), sign, now)
@@ -148,7 +148,7 @@ class CardHealth:
 
     @property
     def known(self) -> KnownHealth:
-        """What the next agent has to know."""
+        """What the next agent needs from the checkpoint."""
         return KnownHealth(self._links, tuple(sign.name for sign in self._active()))
 
     def _active(self) -> list[Sign]:

@@ -19,8 +19,8 @@ DIVIDED: Final = (
 )
 
 UNREAD_FOR: Final = 2
-"""Reads in which NVML lists a card and tells nothing of it, before that is a problem: now and then
-a call fails once."""
+"""Reads in which NVML lists a card without any details before that counts as a problem: now and
+then a single call fails."""
 
 NO_READINGS: Final = Readings()
 _LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
@@ -50,11 +50,11 @@ class Card(carve.Card):
     unread: str = ""
 
     def lasting(self) -> Card:
-        """The card without what changes."""
+        """The card without the fields that change."""
         return Card(self.uuid, self.memory_bytes, self.model, self.numa)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON for the checkpoint, without what changes."""
+        """As JSON for the checkpoint, without the fields that change."""
         return {name: getattr(self, name) for name in _LASTING}
 
     @classmethod
@@ -122,7 +122,7 @@ class CardInventory:
         self._faults: dict[str, int] = {}
 
     def update(self, present: Mapping[str, Card]) -> None:
-        """NVML lists only these cards now."""
+        """Note that NVML lists exactly these cards now."""
         self.problem = None
         unread = self._unread_of(present)
         listed = present.keys() | unread.keys()
@@ -151,12 +151,12 @@ class CardInventory:
         return found | {uuid: found[one.card] for uuid, one in known if one.card in found}
 
     def fault(self, uuid: str, xid: int) -> None:
-        """The card has reported this XID."""
+        """Note that the card has reported this XID."""
         if breaks_card(xid, self._ignored):
             self._faults[uuid] = xid
 
     def repaired(self, uuid: str) -> None:
-        """Note an administrator's word that the card was reset or replaced while no agent ran."""
+        """Note that an administrator has declared the card reset or replaced while no agent ran."""
         self._faults.pop(uuid, None)
         self._health.pop(uuid, None)
 

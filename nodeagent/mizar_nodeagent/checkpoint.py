@@ -85,7 +85,7 @@ def load(path: Path, now: float, boot: str) -> Checkpoint:
         return Checkpoint()
     try:
         return _parsed(json.loads(raw), now, boot)
-    except Exception as error:  # whatever damaged content leads to
+    except Exception as error:  # any error that damaged content may cause
         _set_aside(path, error)
         return Checkpoint()
 
@@ -132,7 +132,7 @@ def _health(saved: dict[str, dict[str, Any]]) -> Health:
 
 
 def _taken_back(saved: dict[str, list[float]], now: float) -> TakenBack:
-    """None is later than the longest rest from now ends."""
+    """Cap the times, so that none is later than the end of the longest rest from now."""
     return {
         str(uuid): tuple(sorted(min(float(at), now + REST_MAX_S) for at in times))
         for uuid, times in saved.items()

@@ -10,8 +10,8 @@ import asyncio
 import faulthandler
 
 HANGS_AFTER_S = 60.0
-"""Seconds for which the event loop may be busy: more than any of its work takes on a busy node, and
-less than users wait before they look for the fault."""
+"""Seconds for which the event loop may be busy: longer than any of its work takes on a busy node,
+but short enough that a hang ends before users investigate."""
 
 
 async def end_when_hanging(after: float = HANGS_AFTER_S) -> None:

@@ -82,7 +82,7 @@ async def _until_signalled(config: Config) -> None:
 
 
 async def _run(config: Config, end: Callable[[], None]) -> None:
-    """`end`: ends the program, so that it is started again with other settings."""
+    """`end`: ends the program, so that it is restarted with new settings."""
     lock = await InstanceLock.acquire(config.state_dir)
     cards = Nvml(config.driver_root, config.nodes_root)
     try:
@@ -106,8 +106,8 @@ async def _run(config: Config, end: Callable[[], None]) -> None:
 
 
 def _spare_garbage_collection() -> None:
-    """Leave out what was imported, which stays: to look through all of it takes some 50 ms, and
-    the kubelet's calls wait meanwhile."""
+    """Exclude imported objects from garbage collection, since they live as long as the process: a
+    full pass over them takes some 50 ms, in which the kubelet's calls wait."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(GARBAGE_AFTER)

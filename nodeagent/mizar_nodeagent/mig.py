@@ -18,7 +18,7 @@ import pynvml
 from mizar_nodeagent.errors import CardsUnknown
 
 PREFIX: Final = "MIG-"
-"""Of an instance's UUID."""
+"""Prefix of an instance's UUID."""
 UUIDS: Final = ("GPU-", PREFIX)
 """How the UUIDs of cards and of instances begin."""
 NOBODYS: Final = 0xFFFFFFFF

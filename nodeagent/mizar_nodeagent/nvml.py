@@ -31,7 +31,7 @@ RETRY_S = 5.0
 MINORS_WITHIN_S = 5.0
 """Seconds that NVML may take for minor numbers, since the kubelet waits in Allocate meanwhile."""
 OTHERS_EVERY_S = 5.0
-"""Between two looks for processes that render, or compute by MPS."""
+"""Seconds between two reads of the processes that render, or compute by MPS."""
 RESTART_FIRST, RESTART_MOST = 3, 30
 """Reads between two restarts of NVML while a card is missing: twice as many each time, since every
 other question to NVML waits for a restart, and a card may be gone for good."""

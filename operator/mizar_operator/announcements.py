@@ -1,5 +1,5 @@
-"""Which events were posted, so that none is repeated with every plan, and new messages are posted
-soon."""
+"""Remembers which events were posted, so that no event is repeated with every plan, and new
+messages are posted soon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDING_S = 1800.0
 hour: a pod that waits for longer must not seem to wait for no reason."""
 
 TOGETHER_S = 5.0
-"""Seconds between two plans that are made for the sake of messages held back, however many there
+"""Seconds between two plans that are made only to post postponed messages, however many there
 are."""
 
 

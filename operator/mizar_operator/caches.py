@@ -32,8 +32,7 @@ SPOT = "mizar.spot"
 """The key of spot pods, whose cards may be any pool's. No pool may have it for a prefix."""
 
 UNBOUND = "spec.nodeName=,status.phase=Pending"
-"""Field selector of pods that wait for the scheduler, some of them for cards that idle shadow pods
-hold."""
+"""Field selector of pods without a node. Some of them wait for cards that idle shadow pods hold."""
 
 
 class Caches:
@@ -127,10 +126,10 @@ class Caches:
         return {self.key_of_pool(one.pool) for one in found}
 
     def note_created(self, made: Object, wanted: Object) -> None:
-        """Keep a shadow pod's pod that was created now; and what was wanted of its node, where
-        admission has added constraints, such as the node selector of its namespace. That is
-        forgotten when the operator ends: it then costs one shadow pod that gets no node, and is
-        made anew."""
+        """Keep the newly created pod of a shadow pod, and the constraints on its node that the
+        operator asked for if admission has added others, such as the namespace's node selector.
+        They are kept in memory only: after a restart of the operator, one shadow pod may get no
+        node and is created again."""
         self.holders.observe(made)
         if needs_of(made) != (asked := needs_of(wanted)):
             there = {one.view.uid for one in self.holders.values()}
@@ -138,7 +137,8 @@ class Caches:
             self._asked[made["metadata"]["uid"]] = asked
 
     def with_asked(self, pod: PodView) -> PodView:
-        """The pod, with what was wanted of its node where that is known to differ."""
+        """The pod, with the constraints on its node that the operator asked for, if they are known
+        to differ."""
         asked = self._asked.get(pod.uid)
         return pod if asked is None else replace(pod, asked=asked)
 

@@ -28,8 +28,8 @@ LOOKS_AT_ONCE: Final = 16
 
 
 class DisruptionBudgets:
-    """One budget per namespace, from the first use of a shadow pod until there is none left.
-    `clock` counts seconds."""
+    """One budget per namespace, from the first use of a shadow pod until the namespace has no
+    shadow pod. `clock` counts seconds."""
 
     def __init__(self, client: KubeClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -39,9 +39,9 @@ class DisruptionBudgets:
         self._limit = asyncio.Semaphore(LOOKS_AT_ONCE)
 
     async def ensure(self, namespace: str) -> None:
-        """Create the namespace's budget unless it was seen recently. Where that is refused, shadow
-        pods do without: their marks still keep autoscalers away. Raises KubeError when the API
-        server does not answer."""
+        """Create the namespace's budget unless it was seen recently. If the API server refuses it,
+        shadow pods have no budget: their annotations still keep autoscalers away. Raises KubeError
+        when the API server does not answer."""
         if namespace not in self._there:
             await self._create(namespace)
 

@@ -1,5 +1,5 @@
-"""Eviction of pods that have lost their card, as their PodDisruptionBudgets and the chart's
-policies allow. When a refused one is tried again, the plan decides: see `RETRY_AFTER` in
+"""Evicts pods that have lost their card, as their PodDisruptionBudgets and the chart's policies
+allow. The plan decides when a refused eviction is tried again: see `RETRY_AFTER` in
 mizar_core/planning/evict_share_pods.py."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ log = get_logger(__name__)
 TOO_MANY_REQUESTS = 429
 INTERNAL_ERROR = 500
 SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
-"""Part of the message of the internal error that the API server answers where several budgets
-select the pod: it never evicts such a pod."""
+"""Part of the message of the internal error with which the API server refuses to evict a pod that
+several PodDisruptionBudgets select."""
 BUDGET_RESPECTED_S = 30.0
 """Seconds that a PodDisruptionBudget may hold an eviction off: it protects pods that serve, but a
 pod without its card no longer serves, and its replacement waits for it to end."""
@@ -89,8 +89,8 @@ class Evictor:
 
 
 def _held_off(error: KubeError) -> bool:
-    """Whether budgets refuse it, or a policy: pods of some namespaces the operator may delete, as
-    far as they are Mizar's, and not evict."""
+    """Whether a PodDisruptionBudget or a policy refuses the eviction. In some namespaces, a policy
+    lets the operator delete Mizar's pods, but not evict them."""
     if error.status == INTERNAL_ERROR:
         return SEVERAL_BUDGETS in str(error)
     return isinstance(error, Forbidden) or error.status == TOO_MANY_REQUESTS

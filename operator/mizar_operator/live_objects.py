@@ -1,4 +1,4 @@
-"""Objects as the API server has them now, past the caches."""
+"""Reads objects live from the API server, bypassing the caches."""
 
 from __future__ import annotations
 

@@ -45,14 +45,14 @@ LEFT_OUT_ANNOTATIONS = {
     "consul.hashicorp.com/connect-inject": "false",
     "dynatrace.com/inject": "false",
 }
-"""By these, well-known webhooks leave shadow pods out: nothing talks to one, there is nothing in it
-to trace, and the chart's policies allow it one container only, without volumes."""
+"""Labels and annotations that make well-known webhooks skip shadow pods: these need no sidecar and
+no tracing, and the chart's policies allow them only one container, without volumes."""
 
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 
 MORE_THAN_THERE_ARE = 2**31 - 1
-"""Healthy pods that a budget asks for, so that it allows no eviction. `maxUnavailable: 0` would
-make Kubernetes look for the scale of the pods' owners, and complain that ShadowPods have none."""
+"""`minAvailable` of a budget: more than any namespace has pods, so that it allows no eviction. For
+`maxUnavailable: 0`, Kubernetes would read the scale of each pod's owner."""
 
 NOBODY = 65535
 """User and group of the container."""

@@ -1,5 +1,5 @@
-"""The labels of namespaces: read live where a default quota depends on them, and cached for
-BELIEVED_S seconds. So the operator watches no namespaces, of which there may be very many."""
+"""The labels of namespaces: read live when a default quota depends on them, and cached for
+BELIEVED_S seconds. The operator does not watch namespaces, of which there may be very many."""
 
 from __future__ import annotations
 

@@ -37,17 +37,17 @@ OUTAGE_TOLERATED_S = 300
 
 
 CONSTRAINTS_MAX = 256
-"""The most constraints of a user's pod that are looked into. Each may have to be compared with each
-node, in the plan that all tenants of a pool wait for, and a pod has room for 50,000."""
+"""The most constraints that are read from a user's pod. A plan, which all tenants of a pool wait
+for, may compare each of them with each node, and a pod can have 50,000."""
 
 NOWHERE = Needs(terms=(Term(),))
-"""Needs that no node meets."""
+"""Constraints that no node satisfies."""
 
 
 def needs_of(obj: Json) -> Needs:
-    """The constraints in the pod's spec on its node; NOWHERE for a user's pod with too many. One
-    object for all pods that have the same, as far as these are not very many: it is large, and
-    plans look things up by it."""
+    """The constraints in the pod's spec on its node; NOWHERE for a user's pod with too many of
+    them. Pods with the same constraints share one object, up to a limit: it is large, and plans use
+    it as a key."""
     spec, labels = obj["spec"], obj["metadata"].get("labels") or {}
     found = Needs(
         selector=frozenset((spec.get("nodeSelector") or {}).items()),
@@ -89,8 +89,7 @@ def node_constraints(needs: Needs) -> Object:
 
 
 def anti_affinity_labels(needs: Needs) -> dict[str, str]:
-    """The labels by which shadow pods for share pods with anti-affinity keep off each other's
-    nodes.
+    """The labels by which shadow pods for share pods with anti-affinity avoid each other's nodes.
 
     They are not the share pods' own labels: these would make shadow pods endpoints of Services, and
     a shadow pod with anti-affinity to the share pods would keep them off its own node.
@@ -108,7 +107,7 @@ def _anti_affinity_label(one: AntiAffinity) -> str:
 
 
 def _anti_affinity(spec: Json, labels: Mapping[str, str]) -> Iterable[AntiAffinity]:
-    """The required anti-affinity of a pod to others of the same sort in its namespace."""
+    """The pod's required anti-affinity to other pods of the same kind in its namespace."""
     found = ((spec.get("affinity") or {}).get("podAntiAffinity") or {}).get(REQUIRED) or ()
     for term in found:
         selector = term.get("labelSelector")
@@ -213,7 +212,7 @@ def outage_tolerations(spec: Json) -> frozenset[Toleration]:
 
 
 def _of_outage(spec: Json, taint: Taint) -> Toleration | None:
-    # Kubernetes goes by the first toleration that covers the taint.
+    # Kubernetes uses the first toleration that matches the taint.
     first = next((one for one in _all_tolerations(spec) if one.covers(taint)), None)
     if first is None or (first.seconds is not None and first.seconds <= OUTAGE_TOLERATED_S):
         return None

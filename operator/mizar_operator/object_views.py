@@ -101,8 +101,8 @@ def node_view(obj: Object) -> NodeView:
 
 @lru_cache(maxsize=1024)
 def _same_label(label: tuple[str, str]) -> tuple[str, str]:
-    """A label: one object for all nodes that have it, as far as there are not very many others. GPU
-    feature discovery alone gives each node some thirty."""
+    """A label. Nodes with the same label share one object, up to a limit: GPU feature discovery
+    alone gives each node some thirty labels."""
     return label
 
 
@@ -122,8 +122,8 @@ def _cards(status: Json) -> dict[str, CardsOnNode]:
 
 
 def interned(name: str | None) -> str | None:
-    """A name that many objects have, as one text for all of them, which is found by its address;
-    None for an empty one."""
+    """The name as an interned string, which lookups compare by identity, since many objects have
+    the same one; None if it is empty."""
     return sys.intern(name) if name else None
 
 

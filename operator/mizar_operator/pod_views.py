@@ -79,7 +79,7 @@ def holder_view(obj: Object) -> HolderPod | None:
             in_use=(meta.get("labels") or {}).get(LABEL_IN_USE) == "true",
             unschedulable=_gated(spec) or unschedulable_message(scheduled),
             needs=needs_of(obj),
-            # Many pods have the same text: it is kept once, and compared by its address.
+            # Many pods have the same text: it is interned, and compared by identity.
             carve=sys.intern(notes.get(ANNOTATION_CARVE, "")),
             priority=int(spec.get("priority") or 0),
             overdue_at=_overdue_at(meta),
@@ -88,7 +88,8 @@ def holder_view(obj: Object) -> HolderPod | None:
 
 
 def _gated(spec: Json) -> str | None:
-    """Why the scheduler does not look for a node yet: somebody's scheduling gates; None without."""
+    """Why the scheduler does not look for a node yet: the pod's scheduling gates; None without
+    any."""
     gates = ", ".join(str(one["name"]) for one in spec.get("schedulingGates") or ())
     if not gates:
         return None
@@ -99,8 +100,8 @@ def _gated(spec: Json) -> str | None:
 
 
 def _overdue_at(meta: Json) -> datetime | None:
-    """When Kubernetes' own quota stops counting a pod that is being deleted: its grace period after
-    its deletion time, which has the grace period in it already."""
+    """When ResourceQuotas stop counting a pod that is being deleted: one grace period after its
+    deletion time, which already includes one."""
     ends_at, grace_s = meta.get("deletionTimestamp"), meta.get("deletionGracePeriodSeconds")
     if not ends_at or grace_s is None:
         return None
@@ -122,7 +123,7 @@ def share_view(obj: Object) -> SharePod | None:
     initialized = condition_of(status, "Initialized").get("status") == "True"
     kept = devices_after_init(spec) if initialized and spec.get("initContainers") else None
     needs, owner, outages = needs_of(obj), _controller(meta), outage_tolerations(spec)
-    # Where a pod may go is of no interest once it is somewhere.
+    # Constraints on the node do not matter once the pod has a node.
     claims = tuple(_claims(meta["name"], spec)) if node is None else ()
     views = (
         ShareView(
@@ -175,7 +176,7 @@ def pending_view(obj: Object) -> PendingView | None:
     scheduled = condition_of(obj.get("status") or {}, "PodScheduled")
     message = unschedulable_message(scheduled)
     cards = cards_requested(spec) if message and not spec.get("nodeName") else {}
-    # A pod that waits for a borrowed card does not want one that a shadow pod holds.
+    # A pod that waits to borrow a card has no use for a card that a shadow pod holds.
     cards.pop(SPOT_RESOURCE, None)
     lacking = tuple(one for one in cards.items() if lacks_cards(message, one[0]))
     if not lacking or "deletionTimestamp" in meta:

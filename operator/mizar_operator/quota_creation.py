@@ -33,7 +33,7 @@ class QuotaCreator:
 
 
 def _check_same_pool(found: Object, pool: str) -> None:
-    """Raise Forbidden unless the quota is one of the pool, whoever made it."""
+    """Raise Forbidden unless the quota belongs to the pool, whoever created it."""
     if (other := found["spec"]["pool"]) != pool:
         name = found["metadata"]["name"]
         raise Forbidden(

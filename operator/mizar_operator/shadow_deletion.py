@@ -75,7 +75,7 @@ class ShadowDeleter:
         change = {"resourceVersion": meta["resourceVersion"], "finalizers": left}
         ref = Ref(SHADOW_POD, known.name, known.namespace)
         if self._is_last(known):
-            # It must be dropped before the ShadowPod goes, since nothing would ask for it after.
+            # The budget must be deleted before the ShadowPod: afterwards, nothing would request it.
             await self._budgets.drop(known.namespace)
         with suppress(NotFound):
             self._caches.shadows.observe(await self._client.patch_merge(ref, {"metadata": change}))
@@ -90,6 +90,6 @@ class ShadowDeleter:
         )
 
     def _is_unprotected(self, shadow: ShadowView) -> bool:
-        """Whether its pod is gone, or is on its way, so that no budget can protect it."""
+        """Whether its pod is gone or is being deleted, so that no budget can protect it."""
         holder = self._caches.holders.get(shadow.name, shadow.namespace)
         return holder is None or holder.view.deleting

@@ -1,5 +1,5 @@
-"""The check before an uninstall: Mizar stays while shadow pods hold cards, or spot pods borrow
-some, which nothing would free then.
+"""The check before an uninstall, which is refused while shadow pods hold cards or spot pods borrow
+some: without Mizar, nothing would free these cards.
 
 The chart runs it before helm removes anything: `python -m mizar_operator.uninstall`.
 """
@@ -29,7 +29,7 @@ log = get_logger("mizar_operator.uninstall")
 
 PAUSE_S = 1.0
 NAMED = 3
-"""How many of the pods that use shadow pods are named."""
+"""How many of the pods that use shadow pods a refusal names."""
 
 
 class Settings(common.Settings):
@@ -52,8 +52,8 @@ class Settings(common.Settings):
 
 @dataclass(frozen=True)
 class Held:
-    """A shadow pod that exists. `going`: whether it goes as soon as it is unused. `users`: the
-    pods that hold a device of it, as namespace/name."""
+    """A shadow pod that exists. `going`: whether it is deleted as soon as it is unused. `users`:
+    the pods that hold a device of it, as namespace/name."""
 
     name: str
     going: bool
@@ -61,8 +61,8 @@ class Held:
 
 
 async def still_held(client: KubeClient, wait: float, clock: Callable[[], float]) -> list[Held]:
-    """The shadow pods that are left after at most `wait` seconds; at once if there is none, or one
-    that nothing has asked to go. Raises KubeError if the API server never answers."""
+    """The shadow pods that are left after at most `wait` seconds. Does not wait if there is none,
+    or if one would stay even when unused. Raises KubeError if the API server never answers."""
     deadline = clock() + wait
     while True:
         try:
@@ -112,7 +112,8 @@ def _as_held(shadow: Object, staying: set[tuple[str, str]]) -> Held:
 
 
 async def operator_runs(client: KubeClient, settings: Settings) -> bool:
-    """Whether the operator runs, which alone can delete shadow pods; True if that is not known."""
+    """Whether the operator runs, without which no shadow pod is deleted; True if that is not
+    known."""
     try:
         found = await client.get(Ref(DEPLOYMENT, settings.deployment, settings.namespace))
     except NotFound:
@@ -141,7 +142,7 @@ def refusal(held: Sequence[Held], settings: Settings, *, operator: bool) -> str:
 
 
 def _rollback(settings: Settings) -> str:
-    """What helm wants to be told after an uninstall that failed, before it upgrades anything."""
+    """The command that makes helm upgrade the release again after an uninstall that failed."""
     return f"helm rollback {settings.release} {settings.revision} --namespace {settings.namespace}"
 
 

@@ -23,10 +23,11 @@ class VoidedActions:
     """A failure voids the later actions of the same namespace and nothing else, so that one
     tenant's failures do not hold up the others.
 
-    A failed creation voids less: further creations in the namespace, and what is about the shadow
-    pod. Otherwise a tenant whose shadow pods cannot be created would keep those that it has. A
-    change of a shadow pod that is refused, as by a policy that came later, voids what is about it
-    alone: it may be refused for ever, and the tenant's other pods be never told why they wait.
+    A failed creation voids less: further creations in the namespace, and actions about that shadow
+    pod. Otherwise a tenant whose shadow pods cannot be created would keep those that it has. If the
+    API server refuses to change a shadow pod, for example because of a new policy, only actions
+    about that shadow pod are voided: the refusal may last, and the tenant's other pods still need
+    events that say why they wait.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class VoidedActions:
         if isinstance(action, CreateShadow | CreatePod):
             voided = namespace in self._creations
             if voided and isinstance(action, CreateShadow):
-                self._shadows.add(action.shadow)  # what follows would be about nothing
+                self._shadows.add(action.shadow)  # further actions would have no object
             return voided
         return namespace in self._reports and isinstance(action, (*STATUSES, EmitEvent))
 
@@ -64,7 +65,8 @@ class VoidedActions:
         self._shadows.add(shadow)
 
     def note_pools(self) -> None:
-        """Note that the statuses of pools assume what did not happen."""
+        """Note that the statuses of pools are wrong, since an action that they assume has
+        failed."""
         self._namespaces.add("")
 
 

@@ -19,7 +19,7 @@ from mizar_nodeagent.time_slicing.time_slicer import TimeSlicer
 
 @dataclass(frozen=True)
 class AuditParts:
-    """What grants the cards' time, and what checks that limits are kept."""
+    """The time slicer, which grants the cards' time, and the auditor, which checks the limits."""
 
     time_slicer: TimeSlicer
     loops: tuple[Loop, ...]

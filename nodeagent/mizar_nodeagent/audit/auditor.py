@@ -51,8 +51,8 @@ finding."""
 SOON_AUDITS: Final = 11
 """Audits SOON_S apart before it is EVERY_S again, unless they agree sooner."""
 STEADY: Final = 3
-"""Audits, EVERY_S apart, that find a process without the shim before it is reported: a process that
-is just ending is registered no more, but NVML may still list it."""
+"""Audits, EVERY_S apart, that must find a process without the shim before it is reported: a process
+that is just ending is no longer registered, but NVML may still list it."""
 TRIES: Final = 3
 """Comparisons of one audit while accounts change between their two reads."""
 REST: Final = 3

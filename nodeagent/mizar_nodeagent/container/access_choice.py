@@ -72,8 +72,8 @@ class AccessChoice:
         )
 
     def settle(self, found: Discovery) -> None:
-        """What was found when the agent started. But for want of anything better (see AccessWatch)
-        it is not looked for again: a file that is written anew, or a runtime that restarts, must
+        """Use what was found on the node. After the agent's start this happens only if nothing
+        better than EnvVar was found (see AccessWatch): a rewritten file or a restarted runtime must
         not change how containers get their cards."""
         self._found = found
         log.info("how cards get into containers", access=self.describe())
@@ -85,8 +85,8 @@ class AccessChoice:
 
     @property
     def strategy(self) -> Strategy:
-        """How new containers get their cards. With Auto, a runtime that was connected to once is
-        never again passed over."""
+        """How new containers get their cards. With Auto, the answer stays NRI once the agent has
+        been connected to the runtime."""
         if self.config.strategy != "Auto":
             return self.config.strategy
         asked = self.runtime is not None and self.runtime.connections > 0
@@ -99,7 +99,7 @@ class AccessChoice:
 
     @property
     def answered(self) -> Way | None:
-        """What Allocate answers: None for no card."""
+        """The way in which the answer to Allocate gives the card; None if it gives none."""
         strategy = self.strategy
         return None if strategy == "NRI" else strategy
 
@@ -156,7 +156,7 @@ class AccessChoice:
 
     @property
     def ways(self) -> frozenset[Way]:
-        """All in which a container is given its card."""
+        """All ways in which a container is given its card."""
         return frozenset((self.given, *self.config.also))
 
     def describe(self) -> str:
@@ -171,7 +171,8 @@ class AccessChoice:
 
     @property
     def runtime_problem(self) -> str:
-        """Why the container runtime gives none, as a sentence; empty if it does, or need not."""
+        """Why the container runtime gives no card, as a sentence; empty if it does, or does not
+        have to."""
         if self.by_nri and self.runtime and self.runtime.problem:
             return (
                 "the container runtime does not ask Mizar before it makes containers, so none gets "

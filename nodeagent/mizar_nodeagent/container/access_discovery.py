@@ -1,7 +1,7 @@
-"""What a node's container runtime can do, as far as it shows: for cardAccess.strategy Auto.
+"""Finds out how a node's container runtime can give cards, for cardAccess.strategy Auto.
 
-What cannot be observed is not relied on: a container without its card is worse than a way that a
-tenant can override.
+Only observed features count: a container without its card is worse than a way that a tenant can
+override.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = get_logger(__name__)
 
 _CONTAINERD: Final = re.compile(r"containerd://v?(\d+)\.(\d+)")
 _OWN_CONTAINERD: Final = "k3s"
-"""In the version of the containerd that k3s and RKE2 bring along."""
+"""Part of the version of the containerd that k3s and RKE2 ship."""
 DEFAULT_CONFIG: Final = CardAccess().containerd_config
 VOLUME_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 CONNECT_WITHIN_S: Final = 1.0
@@ -59,8 +59,8 @@ def gives_cdi(access: CardAccess, runtime: str) -> bool:
 
 
 def reads_cdi(access: CardAccess, runtime: str) -> bool:
-    """Whether the runtime reads CDI: others ignore it without a word. From 2.0 on it does unless it
-    was told not to, and 1.7 where it was told to."""
+    """Whether the runtime reads CDI; a runtime that does not ignores it silently. containerd reads
+    it by default from 2.0, and 1.7 does if its configuration enables it."""
     version = _CONTAINERD.match(runtime)
     if version is None or (int(version[1]), int(version[2])) < (1, 7):
         return False
@@ -70,7 +70,8 @@ def reads_cdi(access: CardAccess, runtime: str) -> bool:
 
 
 def containerd(access: CardAccess, runtime: str) -> Containerd | None:
-    """What containerd's configuration tells; None where it is not known, or another's."""
+    """What containerd's configuration says; None if it is unknown, or not that of the node's
+    runtime."""
     path = access.containerd_config
     if not _CONTAINERD.match(runtime):
         return None
@@ -92,7 +93,7 @@ async def _listens(socket: Path) -> bool:
 
 
 def _takes_volume_mounts(path: Path) -> bool:
-    """Whether NVIDIA's container runtime was told to."""
+    """Whether the configuration of NVIDIA's container runtime enables volume mounts."""
     try:
         return tomllib.loads(path.read_text()).get(VOLUME_MOUNTS) is True
     except FileNotFoundError:

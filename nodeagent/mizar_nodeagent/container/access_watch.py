@@ -1,4 +1,4 @@
-"""Looks again and again at what the node shows of the way to its cards: files may come after the
+"""Repeatedly checks in which ways the node can give cards to containers: files may appear after the
 agent's start, as those of NVIDIA's device plugin do when a node boots."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mizar_nodeagent.container.access_doubts import doubts
 
 LOOK_EVERY_S: Final = 2.0
 ASK_EVERY_S: Final = 10.0
-"""Seconds between two questions for the node's container runtime, where the API server does not
+"""Seconds between two reads of the node's container runtime while the API server does not
 answer."""
 
 
@@ -31,7 +31,7 @@ class AccessWatch:
         self._reads_variable = reads_variable
 
     async def start(self) -> None:
-        """Look for the first time, before anybody is answered."""
+        """Look for the first time, before any call of the kubelet is answered."""
         await self._ask_runtime()
         if self._access.looks:
             self._access.settle(await discover(self._access.config, self._runtime))
@@ -45,8 +45,8 @@ class AccessWatch:
             await self.look()
 
     async def look(self) -> None:
-        """Look once, in a thread: files may be long. Where nothing but the variable was found, it
-        was for want of anything better: CDI takes its place."""
+        """Look once, in a thread, since files may be long. If only EnvVar was found before, CDI
+        replaces it as soon as it is available."""
         access = self._access
         if (
             access.looks

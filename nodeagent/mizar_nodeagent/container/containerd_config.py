@@ -1,7 +1,7 @@
-"""containerd's configuration, as far as it tells how containers get cards: the runtime that they
-have by default, and whether CDI is on.
+"""Reads from containerd's configuration how containers get cards: the default runtime, and whether
+CDI is enabled.
 
-A node may have another containerd than the kubelet's, so what is not plain counts as unknown.
+A node may have another containerd than the kubelet's, so anything ambiguous counts as unknown.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NVIDIAS: Final = "nvidia-container-runtime"
 PLAIN: Final = ("", "runc", "crun")
 """File names of runtimes that read no variable; empty for containerd's own default."""
 DROP_INS: Final = "conf.d/*.toml"
-"""What containerd reads beside its file, from 2.2 without being told to."""
+"""Files that containerd reads in addition to its own; from 2.2 by default."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def read(path: Path) -> Containerd | None:
     """None where the file cannot be read, or says nothing of the runtimes of pods."""
     try:
         return _read(path)
-    except Exception as error:  # whatever a file leads to that is none of containerd's
+    except Exception as error:  # any error that a file which is not containerd's may cause
         log.debug("containerd's configuration cannot be read", path=path, error=error)
         return None
 
@@ -108,7 +108,7 @@ def _parsed(path: Path, inode: int, written: int, size: int) -> Table:
 
 
 def _sections(config: Table) -> Iterator[Table]:
-    """What it says of the plugin that serves the kubelet, unless that is off."""
+    """The configuration of the plugin that serves the kubelet, unless it is disabled."""
     off = {str(one).rpartition(".")[2] for one in config.get("disabled_plugins", ())}
     plugins = config.get("plugins", {})
     for name in () if "cri" in off else CRI:

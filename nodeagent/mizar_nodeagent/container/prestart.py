@@ -1,8 +1,8 @@
 """PreStartContainer: finds the container that holds the devices, checks whether it may start, and
 writes its limits.
 
-Here the kubelet already tells which pod and container hold the devices, unlike in Allocate. After
-an error the kubelet calls again.
+Unlike in Allocate, the kubelet already tells here which pod and container hold the devices. After
+an error, the kubelet calls again.
 """
 
 from __future__ import annotations

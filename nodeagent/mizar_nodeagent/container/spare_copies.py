@@ -15,9 +15,9 @@ from mizar_nodeagent.container.shim_install import Shim
 log = get_logger(__name__)
 
 SPARES = 16
-"""So many copies are kept. More are wanted only while pods come faster than a thread can copy."""
+"""Copies that are kept. More are needed only while pods start faster than a thread can copy."""
 RETRY_S = 30.0
-"""After a copy that failed, such as on a full disk."""
+"""Seconds to wait after a failed copy, for example on a full disk."""
 
 
 class SpareCopies:

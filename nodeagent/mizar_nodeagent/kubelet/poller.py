@@ -1,4 +1,4 @@
-"""Polls the kubelet: at once after an event, often while something waits, else seldom."""
+"""Polls the kubelet: at once after an event, often while something waits, and rarely otherwise."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mizar_nodeagent.shared_call import SharedCall
 log = get_logger(__name__)
 
 IDLE_INTERVAL_S = 3.0
-"""Between two polls while nothing waits for the kubelet."""
+"""Seconds between two polls while nothing waits for the kubelet."""
 RETRY_S = 0.5
-"""Between two polls while the kubelet does not answer."""
+"""Seconds between two polls while the kubelet does not answer."""
 
 
 STARTS_S = 30.0

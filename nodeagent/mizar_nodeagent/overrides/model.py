@@ -21,7 +21,7 @@ from mizar_nodeagent.config import CardAccess, Config
 from mizar_nodeagent.errors import OverridesRefused
 
 Settings = Mapping[str, Any]
-"""What changes, as a person writes it: camelCase."""
+"""The settings of an override, in camelCase as in the values."""
 
 MOUNTED: Final = {"nri_socket", "cdi_dirs", "nvidia_runtime_config", "host_root"}
 """Settings of `cardAccess` for which the agent's pod has mounts: the same on all nodes."""
@@ -47,7 +47,7 @@ _SETTINGS = _part(Config, iter(PLAIN), card_access=(_ACCESS, None))
 
 
 class _Override(BaseModel):
-    """`settings` are looked at on the nodes that they are for only."""
+    """`settings` are validated only on the nodes that they are for."""
 
     model_config = _CAMEL
 
@@ -58,7 +58,7 @@ class _Override(BaseModel):
 
 @dataclass(frozen=True)
 class Overrides:
-    """All of an installation's."""
+    """All overrides of an installation."""
 
     each: tuple[_Override, ...] = ()
 

@@ -1,5 +1,4 @@
-"""What has become of promises: cards that were promised to spot pods when their gates were
-opened."""
+"""Follows promises, the cards that were promised to spot pods when their gates were opened."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ class Promises:
         self._heard: dict[str, datetime] = {}
 
     def dated(self, spots: Collection[SpotView], now: datetime) -> tuple[SpotView, ...]:
-        """The spot pods as they are at the time `now`, with what was seen of them until now; of
-        all others it is forgotten."""
+        """The spot pods as they are at the time `now`, with what was seen of them until now. What
+        was seen of all other pods is forgotten."""
         known, first = self._seen, now
         if known is None:
             known, first = {}, now - STUCK_AFTER

@@ -15,14 +15,14 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 BELIEVED_S = 30.0
-"""Seconds until the ConfigMap is looked at again. Only the operator writes it; but if it was
-deleted, an upgrade of the chart makes an empty one, and then no card is lent."""
+"""Seconds until the ConfigMap is checked again. Only the operator writes it, but if it is deleted,
+an upgrade of the chart creates an empty one, and no card is lent until the operator notices."""
 
 NO_RULES = SpotRules().to_json()
 
 
 class RulesWriter:
-    """Keeps the ConfigMap in `namespace` right. `clock` counts seconds."""
+    """Keeps the ConfigMap in `namespace` up to date. `clock` counts seconds."""
 
     def __init__(
         self, client: KubeClient, namespace: str, clock: Callable[[], float] = time.monotonic
