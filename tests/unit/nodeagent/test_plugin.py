@@ -21,6 +21,7 @@ from mizar_nodeagent.plugin.resource_plugin import ResourcePlugin
 from mizar_nodeagent.plugin.server import Handlers
 from mizar_nodeagent.plugin.streams import Streams
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+from support.logs import logged
 from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_kubelet import Admission, FakeKubelet, KubePod
 
@@ -112,6 +113,12 @@ async def registered(kubelet: FakeKubelet) -> AsyncIterator[PluginManager]:
         yield made
 
 
+def count_registered(caplog: pytest.LogCaptureFixture) -> int:
+    """How often a plugin has registered and then begun to wait whether the kubelet loses it. The
+    kubelet has the list a moment earlier."""
+    return sum(one["event"] == "registered with the kubelet" for one in logged(caplog))
+
+
 @pytest.fixture
 async def kubelet(tmp_path_factory: pytest.TempPathFactory) -> FakeKubelet:
     # A socket's path must be short.
@@ -182,9 +189,10 @@ async def test_registers_when_the_kubelet_comes_late(kubelet: FakeKubelet) -> No
 
 
 async def test_registers_again_when_the_kubelet_restarts(
-    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
+    kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It does so at once: a plugin that waits for its back-off to end would wait for ever."""
+    caplog.set_level("INFO")
     monkeypatch.setattr(
         resource_plugin, "Backoff", lambda first, most: Backoff(FOR_EVER_S, FOR_EVER_S)
     )
@@ -195,7 +203,8 @@ async def test_registers_again_when_the_kubelet_restarts(
         made.apply({R: (ONE,)})
         await until(lambda: kubelet.is_serving(R))
         before = {path.name for path in kubelet.plugin_dir.glob("mizar-*")}
-        for _ in range(2):
+        for count in (1, 2):
+            await until(lambda count=count: count_registered(caplog) == count)
             await kubelet.restart()
             await until(lambda: kubelet.is_serving(R))
         after = {path.name for path in kubelet.plugin_dir.glob("mizar-*")}
@@ -227,10 +236,12 @@ async def test_two_streams_end_as_one(kubelet: FakeKubelet) -> None:
 
 
 async def test_registers_again_when_the_kubelet_has_undone_the_registration(
-    kubelet: FakeKubelet,
+    kubelet: FakeKubelet, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its stream stays open, so that only the kubelet's answer shows it."""
+    caplog.set_level("INFO")
     async with registered(kubelet) as made:
+        await until(lambda: count_registered(caplog))
         kubelet.undo_registration(R)
         for now in (0.0, 9.9):
             made.apply({R: (ONE,)}, Advertised({}, at=now))
