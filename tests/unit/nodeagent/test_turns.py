@@ -8,6 +8,7 @@ from mizar_nodeagent.agent_loop import (
     rest_after,
 )
 from mizar_nodeagent.turns import ROUNDS, Turns
+from support.waiting import PATIENCE_S
 
 
 async def test_those_that_wait_for_the_same_go_on_one_after_the_other() -> None:
@@ -37,7 +38,7 @@ async def test_one_that_is_cancelled_keeps_nobody_waiting() -> None:
     first, second = (asyncio.create_task(turns.wait()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
-    await asyncio.wait_for(second, 1)
+    await asyncio.wait_for(second, PATIENCE_S)
 
 
 def test_a_plan_rests_longer_while_containers_are_given_devices() -> None:
