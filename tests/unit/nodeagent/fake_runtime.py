@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from mizar_nodeagent.proto import nri_pb2 as pb
 from mizar_nodeagent.proto import ttrpc_pb2 as ttrpc
+from support.waiting import PATIENCE_S
 
 Frame = tuple[int, int, int, bytes]
 """Connection, stream, type, payload."""
@@ -86,8 +87,11 @@ class Connection:
         answer = await self.call("CreateContainer", request)
         return pb.CreateContainerResponse.FromString(answer).adjust
 
-    async def set_up(self, *parts: pb.SynchronizeRequest, patience_ms: int = 2000) -> None:
-        """Do all that the runtime does before it asks about containers."""
+    async def set_up(
+        self, *parts: pb.SynchronizeRequest, patience_ms: int = int(PATIENCE_S * 1000)
+    ) -> None:
+        """Do all that the runtime does before it asks about containers. `patience_ms`: how long it
+        says that it waits for an answer."""
         await self.take_registration()
         request = pb.ConfigureRequest(
             runtime_name="containerd", runtime_version="v2.2.9", request_timeout=patience_ms
