@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
+from unittest.mock import AsyncMock
 
 import aiohttp
 import grpc
@@ -25,7 +26,7 @@ from mizar_nodeagent.card_health import Readings
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.config import CardAccess, Config
 from mizar_nodeagent.container import access_choice, shim_install
-from mizar_nodeagent.errors import ConfigRefused, RegionDamaged
+from mizar_nodeagent.errors import CardsUnknown, ConfigRefused, RegionDamaged
 from mizar_nodeagent.kubelet import podresources, poller
 from mizar_nodeagent.planning import plan
 from mizar_nodeagent.planning.snapshot import GracePeriods
@@ -776,7 +777,7 @@ async def test_the_kubelets_figures_are_never_exceeded(world: World) -> None:
             assert body["status"]["allocatable"] == {RESOURCE: "2"}
 
 
-async def test_figures_and_probes(world: World) -> None:
+async def test_figures_and_probes(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.serve_shadow()
     await world.start_share()
     await until(lambda: world.holders() == ["share"])
@@ -788,7 +789,9 @@ async def test_figures_and_probes(world: World) -> None:
         text = await (await session.get("/metrics")).text()
         for probe in ("/healthz", "/readyz"):
             assert (await session.get(probe)).status == 200
-        app.agent.inventory.problem = "no driver"
+        # The agent reads the cards again and again, so that the problem must be theirs.
+        monkeypatch.setattr(world.cards, "read", AsyncMock(side_effect=CardsUnknown("no driver")))
+        await until(lambda: app.agent.inventory.problem)
         answer = await session.get("/readyz")
         assert (answer.status, await answer.text()) == (503, "no driver\n")
         assert (await session.get("/healthz")).status == 200
