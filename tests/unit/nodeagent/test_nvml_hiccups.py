@@ -152,12 +152,12 @@ async def test_a_restart_of_nvml_loses_no_fault(
     telling = asyncio.create_task(nvml.faults(lambda *fault: told.put_nowait(fault)))
     library.events.append((ONE, 48))
     assert await told.get() == (ONE, 48)  # from now on it listens
-    monkeypatch.setattr(module, "EVENTS_EVERY_S", 3600)
-    await asyncio.sleep(0.05)
+    telling.cancel()
+    await asyncio.wait({telling})
+    await nvml._run(lambda: None)  # whatever it has asked is answered
     library.events += [(ONE, 79), (TWO, 119)]
     library.listed.remove(TWO)
     nvml._keep_untold()
-    telling.cancel()
 
     def ended(events: Any, patience: int) -> Any:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_UNINITIALIZED)
