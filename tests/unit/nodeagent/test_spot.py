@@ -653,6 +653,7 @@ async def test_a_lent_card_stays_lent_across_the_kubelets_restart(world: SpotWor
     world.add_owner()
     await world.lendable()
     await world.lend()
+    await until(lambda: world.pod_condition(OWNER) == asleep("CardLent"))
     # The old one knows them until it has gone.
     await world.kubelet.stop()
     world.kubelet.knows_its_pods = False
