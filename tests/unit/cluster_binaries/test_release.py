@@ -18,8 +18,8 @@ KUBELET = f"/release/v1.36.3/bin/linux/{ARCH}/kubelet"
 ETCD = f"/etcd-io/etcd/releases/download/v3.6.8/etcd-v3.6.8-linux-{ARCH}.tar.gz"
 
 
-def fetch(component: Component, into: Path) -> None:
-    release.fetch(component, into, Progress.silent(), Limits(silence=0.2, file=20))
+def fetch(component: Component, into: Path, silence: float = PATIENCE_S) -> None:
+    release.fetch(component, into, Progress.silent(), Limits(silence, file=PATIENCE_S))
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_a_server_that_falls_silent_is_given_up(
     hanging: str, kubernetes: Component, into: Path
 ) -> None:
     with pytest.raises(NotAvailable, match=f"{hanging}{KUBELET[:10]}.*timed out"):
-        fetch(kubernetes, into)
+        fetch(kubernetes, into, silence=0.2)
 
 
 def test_a_host_that_answers_is_not_silent(server: ReleaseServer) -> None:
