@@ -16,6 +16,9 @@ from support.waiting import wait_for
 
 from .busy import Container, Containers
 
+# Each of several shares may take 100 s to come where the machine has no processor for them.
+pytestmark = pytest.mark.timeout(450)
+
 NONE, HARD, SOFT, WEIGHTED, STOPPED = range(5)
 BEAT_S = 0.05
 
