@@ -137,7 +137,7 @@ class Lender:
 
     def look_at_processes(self, loads: Mapping[str, ProcessLoads]) -> None:
         """Take in the processes on each card, by its UUID, as NVML reported them."""
-        uids = {uid for one in self._borrowers.values() for uid in one.uids}
+        uids = self._spot_pods()
         lending = frozenset().union(*(owner.cards for owner in self._lending()))
         now = self._clock()
 
@@ -231,6 +231,13 @@ class Lender:
         )
 
     # ---- implementation ----
+
+    def _spot_pods(self) -> set[str]:
+        """UIDs of the pods whose processes are not an owner's: the borrowers of the last snapshot,
+        and the pods whose containers were given limits for borrowed cards since."""
+        known = {uid for one in self._borrowers.values() for uid in one.uids}
+        slots = (one for one in self._slots.all() if one.resource == SPOT_RESOURCE)
+        return known | {one.owner.pod_uid for one in slots if one.owner and one.owner.pod_uid}
 
     def _lending(self) -> list[CardOwner]:
         """The owners that have a borrowed card."""

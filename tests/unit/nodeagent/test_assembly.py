@@ -163,6 +163,18 @@ class World:
         app.agent.wake()
         await until(lambda: app.agent.idle_for < time.monotonic() - since)
 
+    async def plan_no_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Let the agent rest for ever after the next plan, as on a busy node it rests for long."""
+        resting = asyncio.Event()
+
+        def rest_for_ever(*_: object) -> float:
+            resting.set()
+            return FOR_EVER_S
+
+        monkeypatch.setattr(agent_loop, "rest_after", rest_for_ever)
+        self.app.agent.wake()
+        await until(resting.is_set)
+
     def add_shadow(self, **carving: Any) -> None:
         """A shadow pod bound to the node, which the kubelet has given a card."""
         self.api.put_shadow(*SHADOW, f"owner-{SHADOW[1]}")
@@ -298,15 +310,8 @@ async def test_a_pod_that_starts_before_the_next_plan_is_known(
     """By its UID its processes are found, whatever becomes of the API server."""
     await world.serve_shadow()
     assert world.app is not None
-    late, resting = KubePod("team-a", "late", "uid-late"), asyncio.Event()
-
-    def rest_for_ever(*_: object) -> float:
-        resting.set()
-        return FOR_EVER_S
-
-    monkeypatch.setattr(agent_loop, "rest_after", rest_for_ever)
-    world.app.agent.wake()
-    await until(resting.is_set)
+    late = KubePod("team-a", "late", "uid-late")
+    await world.plan_no_more(monkeypatch)
     world.api.put_pod(share_object(late.name))
     pods = world.app.pods
     await until(lambda: (late.namespace, late.name) in pods)

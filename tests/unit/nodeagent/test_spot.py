@@ -697,6 +697,23 @@ async def test_without_the_api_server_all_but_the_deletion_happens(world: SpotWo
         await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
 
 
+async def test_a_borrower_that_starts_before_the_next_plan_is_no_owner(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node agent plans late on a busy node; NVML shows the borrower's process before."""
+    world.add_owner()
+    await world.lendable()
+    world.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE))
+    await until(lambda: BORROWER.uid in {one.uid for one in world.app.pods.values()})
+    await world.plan_no_more(monkeypatch)
+    await world.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, 1)
+    await world.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
+    with Victim(world) as victim:
+        world.cards.working[CARD] = {victim.processes[0].pid: 100}
+        await world.looked()
+    assert world.state() is CardState.LENT
+
+
 async def test_every_process_of_the_borrowers_containers_is_killed(world: SpotWorld) -> None:
     """Processes of the pod's other containers, of its sandbox and of other pods are spared."""
     world.add_owner()
