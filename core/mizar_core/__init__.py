@@ -1,1 +1,1 @@
-"""Names, models, limits and plans of Mizar: pure, without I/O, clock or randomness."""
+"""Mizar's names, API models, limits and planner: pure, without I/O, clock or randomness."""

@@ -26,8 +26,8 @@ from mizar_core.quantities import WHOLE_CARD, parse_scaling
 
 
 class Carve(Model):
-    """What the node agent has to know about a shadow pod. `memory`: bytes per device; None for an
-    even share. `closed`: pods that hold a device keep it, and no other pod gets one.
+    """How the node agent divides a shadow pod's cards. `memory`: bytes per device; None for an even
+    share of the card. `closed`: whether no further pod gets a device; pods that hold one keep it.
     """
 
     resource: Name
@@ -50,7 +50,8 @@ class Carve(Model):
 
     @classmethod
     def from_json(cls, text: str) -> Carve:
-        """Read the annotation's value; CarveRefused if it is not one."""
+        """The carve in the annotation's value. Raises CarveRefused if the text is not a valid
+        carve."""
         try:
             carve = cls.model_validate_json(text)
         except ValidationError as error:
@@ -60,8 +61,8 @@ class Carve(Model):
         return carve
 
     def is_shaped_like(self, other: Carve) -> bool:
-        """Whether cards carved as `other` says can be carved like this while they are in use: into
-        as many devices of the same resource, over as many of the same cards."""
+        """Whether a carve can replace the other while its devices are in use: both have the same
+        resource, tenancy and physical resource, and as many devices and cards."""
         return self._shape == other._shape
 
     @property
@@ -69,7 +70,8 @@ class Carve(Model):
         return self.resource, self.devices, self.cards, self.tenancy, self.physical_resource
 
     def check_tenant(self, namespace: str) -> None:
-        """CarveRefused unless a shadow pod of the namespace may offer the carve's resource.
+        """Raise CarveRefused unless the carve's resource is of as many devices as the carve, and a
+        shadow pod of the namespace may offer it.
 
         Anyone who may create pods can write annotations: without this check, a forged carve would
         offer a card under the name of another tenant's resource. In a Shared pool, every namespace
@@ -93,8 +95,9 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class CardLimit:
-    """The limits of a container on one card. `core_share`: basis points, 10,000 at most.
-    `priority`: containers of a higher one may first use what others leave; 0 is the lowest.
+    """The limits of a container on one card. `core_share`: basis points of the card's compute, at
+    most 10,000. `priority`: containers of a higher priority get unused compute first; 0 is the
+    lowest.
     """
 
     uuid: str
@@ -108,11 +111,13 @@ class CardLimit:
 def limits_for(
     carve: Carve, cards: Sequence[Card], indices: Collection[int]
 ) -> tuple[CardLimit, ...]:
-    """The limits of a container that holds the devices `indices`, one per card, in card order.
+    """The limits of a container that holds the devices `indices`, one for each of its cards, in
+    card order.
 
-    Devices on one card add up. Over all containers, a card's limits never add up to more than
-    the card times its scaling. CarveRefused if a limit would be nothing, which no shim could
-    tell from "no limit".
+    Devices on one card add up. Over all containers, a card's limits never add up to more than the
+    card times its scaling. Raises DeviceIDRefused for an index that the carve does not have;
+    CarveRefused for a repeated index, a wrong number of cards, or a limit that would be 0, which
+    the shim could not tell from "no limit".
     """
     _check(carve, cards, indices)
     held = Counter(card_of(index, carve) for index in indices)

@@ -46,7 +46,8 @@ class DeviceID(NamedTuple):
     @classmethod
     @lru_cache(maxsize=8192)  # each plan of a node reads all IDs that are held, again and again
     def parse(cls, text: str) -> DeviceID:
-        """Read `{namespace}/{shadow}-{index}`; DeviceIDRefused for anything else."""
+        """The ID in a text `{namespace}/{shadow}-{index}`. Raises DeviceIDRefused for any other
+        text."""
         namespace, _, rest = text.partition("/")
         shadow, _, index = rest.rpartition("-")
         if not (is_dns_label(namespace) and is_dns_subdomain(shadow) and _INDEX.fullmatch(index)):
@@ -83,7 +84,7 @@ def devices_from_value(ids: Iterable[DeviceID]) -> str:
 
 def devices_of_value(text: str) -> frozenset[str]:
     """The devices in a value of `container_devices_from`, without their namespaces. Raises
-    DeviceIDRefused."""
+    DeviceIDRefused if the text is not such a value."""
     try:
         return _joined(owner["*"] for owner in json.loads(text).values())
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -91,7 +92,8 @@ def devices_of_value(text: str) -> frozenset[str]:
 
 
 def cards_of_value(text: str) -> frozenset[str]:
-    """The cards' UUIDs in a value of `container_devices_ids`. Raises DeviceIDRefused."""
+    """The cards' UUIDs in a value of `container_devices_ids`. Raises DeviceIDRefused if the text is
+    not such a value."""
     try:
         return _joined(json.loads(text).values())
     except (ValueError, LookupError, TypeError, AttributeError) as error:
@@ -99,7 +101,7 @@ def cards_of_value(text: str) -> frozenset[str]:
 
 
 def _joined(lists: Iterable[object]) -> frozenset[str]:
-    """All items of the lists. Raises TypeError for what is no list of strings."""
+    """All items of the lists. Raises TypeError if one of them is not a list of strings."""
     found: set[str] = set()
     for one in lists:
         if not (isinstance(one, list) and all(isinstance(item, str) for item in one)):

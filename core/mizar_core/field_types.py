@@ -30,7 +30,7 @@ DEVICES_MAX: Final = 256
 CARDS_MAX: Final = 16
 
 MEMORY_MIN: Final = 64 << 20
-"""Bytes: with less, no CUDA program starts, since its context alone takes more on any card."""
+"""The least memory of a device, in bytes: a CUDA program's context alone takes more on any card."""
 
 _TOO_LITTLE = "is too little memory for any CUDA program to start: write 64Mi or more"
 _NO_NAME = "is not a valid object name: write lower case letters, digits, - and ."
@@ -113,7 +113,7 @@ def _labels_rule(problem: str) -> Rule:
 
 _NAMESPACE_RULE = rule("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", _NO_NAMESPACE)
 _OBJECT_RULE = rule("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')", _NO_NAME)
-# For what may be a number or a string, Kubernetes 1.30 estimates what a rule costs by the largest
+# Kubernetes 1.30 estimates the cost of a rule on an int-or-string field by the largest possible
 # request, whatever the maxLength: these two are just within its budget for a pool's 15 profiles.
 _QUANTITY_RULE = rule(
     "type(self) in [int] ? self > 0"

@@ -22,11 +22,12 @@ class Model(BaseModel):
 
     @classmethod
     def from_dict(cls, body: Any) -> Self:
-        """From JSON as the API server sends it (camelCase); pydantic.ValidationError if wrong."""
+        """The model in JSON as the API server sends it (camelCase). Raises
+        pydantic.ValidationError."""
         return cls.model_validate(body)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON for the API server: camelCase, without fields that are None."""
+        """The model as JSON for the API server: camelCase, without fields that are None."""
         return self.model_dump(mode="json", by_alias=True, exclude_none=True)
 
     def changed(self, **fields: Any) -> Self:
@@ -40,12 +41,13 @@ def _to_seconds(time: datetime) -> datetime:
 
 
 def format_time(time: datetime) -> str:
-    """RFC 3339 in UTC and whole seconds, as Kubernetes writes times."""
+    """The time as RFC 3339 text in UTC and whole seconds, as Kubernetes writes times."""
     return _to_seconds(time).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_time(text: str) -> datetime:
-    """The time in an RFC 3339 text; ValueError if it is none or names no time zone."""
+    """The time, in UTC, in an RFC 3339 text. Raises ValueError if it is none or names no time
+    zone."""
     time = datetime.fromisoformat(text)
     if time.tzinfo is None:
         raise ValueError(f"'{text}' names no time zone: write it as 2025-01-31T12:00:00Z")

@@ -23,17 +23,17 @@ PLURALS: Final = {"GPUPool": "gpupools", "GPUQuota": "gpuquotas", "ShadowPod": "
 
 DEFAULT_PREFIX: Final = "mizar.share"
 DEFAULT_POOL: Final = "default"
-"""The GPUPool that quotas take cards of unless they name another."""
+"""Name of the GPUPool of quotas that name none."""
 
 PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
 
 MIG_RESOURCE: Final = "nvidia.com/mig-"
-"""Beginning of the resources of MIG devices by strategy mixed; their size follows: 1g.5gb."""
+"""Prefix of the resources of MIG devices of strategy mixed; their size follows, such as 1g.5gb."""
 WHOLE_CARDS: Final = ("nvidia.com/gpu.shared", MIG_RESOURCE, "nvidia.com/pgpu")
-"""Beginnings of the other names that NVIDIA's plugin uses for cards."""
+"""Prefixes of the other resources by which NVIDIA's device plugins offer cards."""
 
 SPOT_RESOURCE: Final = "mizar.spot/gpu"
-"""Whole cards that are lent while their owners sleep: what spot pods ask for."""
+"""The resource that spot pods request: whole cards that are lent while their owners are idle."""
 
 SPOT_SUFFIX: Final = "-spot"
 """Suffix that turns a card's UUID into the ID of its spot device."""
@@ -54,17 +54,18 @@ LABEL_POOL: Final = "mizar.share/pool"
 LABEL_QUOTA: Final = "mizar.share/quota"
 LABEL_PROFILE: Final = "mizar.share/profile"
 LABEL_DEFAULT_QUOTA: Final = "mizar.share/default-quota"
-"""Of a GPUQuota that the operator made: the pool whose default it is."""
+"""On a GPUQuota that the operator created: the name of the pool whose default quota it is."""
 LABEL_ANTI_AFFINITY: Final = "mizar.share/apart"
-"""The prefix of labels, followed by `-` and a digest, for shadow pods with anti-affinity: they must
-not share a node, since their share pods must not."""
+"""Prefix of the labels, completed by `-` and a digest, of shadow pods that must not share a node
+because their share pods must not."""
 
 ANNOTATION_CARVE: Final = "mizar.share/carve"
 ANNOTATION_DRAIN: Final = "mizar.share/drain"
 ANNOTATION_SEQUENCE: Final = "mizar.share/sequence"
 ANNOTATION_RESOURCE: Final = "mizar.share/resource"
 ANNOTATION_CARDS: Final = "mizar.share/cards"
-"""On a container, not a pod: UUIDs of the cards that the runtime was told to give it."""
+"""On a container, not a pod: UUIDs of the cards that the runtime component has the runtime give
+it."""
 ANNOTATION_SAME_CARD: Final = "mizar.share/same-card"
 """On a share pod, "true" demands that all devices of a container be on one card; otherwise it does
 not start."""
@@ -82,15 +83,15 @@ ANNOTATION_MAY_BE_LOST: Final = "mizar.share/may-be-lost"
 its card."""
 
 ANNOTATION_SPOT_NOTICE: Final = "mizar.share/spot-notice"
-"""On a spot pod: seconds of notice, by SIGUSR1, that it wants before it loses its card. It gets as
-many as the pool permits."""
+"""On a spot pod: the seconds of notice, by SIGUSR1, that it requests before it loses its card. The
+pool limits them."""
 
 ANNOTATION_SPOT_GRACE: Final = "mizar.share/spot-grace"
-"""On a spot pod: seconds between SIGTERM and SIGKILL when it loses its card, as many as the pool
-permits; 0 by default. It computes nothing meanwhile."""
+"""On a spot pod: the seconds between SIGTERM and SIGKILL that it requests for when it loses its
+card; 0 by default. The pool limits them. The pod computes nothing in this time."""
 
 SPOT_GATE: Final = "mizar.share/spot"
-"""The scheduling gate that holds a spot pod back until its namespace's turn for a card."""
+"""The scheduling gate that holds a spot pod back until it is its turn to borrow cards."""
 
 HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
 HAMI_HANDSHAKE: Final = "hami.io/node-handshake"
@@ -109,7 +110,7 @@ ANNOTATIONS_IN_USE: Final = {
 """Annotations that keep autoscalers from removing a pod, and so its node."""
 
 BUDGET_NAME: Final = "mizar-shadow-pods-in-use"
-"""The PodDisruptionBudget of a namespace's shadow pods."""
+"""Name of the PodDisruptionBudget of a namespace's shadow pods in use."""
 
 NODE_LABEL_CARD_MODEL: Final = "nvidia.com/gpu.product"
 NODE_LABEL_CARD_MEMORY: Final = "nvidia.com/gpu.memory"
@@ -121,14 +122,15 @@ FIELD_MANAGER_SPOT: Final = "mizar-operator-spot"
 FIELD_MANAGER_NODEAGENT: Final = "mizar-nodeagent"
 
 MAIN_CONTAINER: Final = "main"
-"""Allocate does not know the container's name; the runtime component expects this one."""
+"""Container name in these annotations' keys and values: the kubelet's Allocate call does not give
+the container's name, so the runtime component expects this one."""
 
 LABEL_MAX: Final = 63
-"""Most characters of a DNS label, and of a Kubernetes label's value."""
+"""The most characters of a DNS label, and of a Kubernetes label's value."""
 
 PREFIX_MAX: Final = 253 - len("requests.") - LABEL_MAX - len(".")
-"""Longest resource prefix: with a namespace before it, Kubernetes must still accept
-`requests.{namespace}.{prefix}` as a DNS name of at most 253 characters."""
+"""The most characters of a resource prefix: with a namespace before it, Kubernetes must still
+accept `requests.{namespace}.{prefix}` as a DNS name of at most 253 characters."""
 
 
 FOREIGN_DOMAINS: Final = (
@@ -156,8 +158,8 @@ FOREIGN_DOMAINS: Final = (
     "volcano.sh",
     "xilinx.com",
 )
-"""Domains of the resources of other device plugins, and of Mizar's own spot pods: no pool may have
-its resource prefix in them."""
+"""Domains of the resources of other device plugins, and of Mizar's own spot pods: a pool's resource
+prefix must not be in any of them."""
 
 
 class EventReason(StrEnum):
@@ -209,7 +211,7 @@ class SpotEvictionReason(StrEnum):
     OWNER_GONE = "OwnerGone"
     """No pod holds the card any more: the scheduler may give it to any pod."""
     DEVICE_LOST = "DeviceLost"
-    """The card has failed or dropped out."""
+    """The card has failed or is gone from the node."""
     QUOTA_RECLAIM = "QuotaReclaim"
     """The namespace has more spot cards than its quota permits now."""
     DRAIN = "Drain"
@@ -226,7 +228,7 @@ class CreationReason(StrEnum):
 
 
 class ReapReason(StrEnum):
-    """Why a shadow pod that nobody uses ends: the label `reason` of
+    """Why an unused shadow pod is deleted: the label `reason` of
     `mizar_shadow_pods_reaped_total`."""
 
     IDLE = "Idle"
@@ -274,7 +276,7 @@ class ConditionType(StrEnum):
 
 POD_CONDITION_CARD_ACCESS: Final = "mizar.share/card-access"
 """The condition of a node agent's pod that says how containers on its node get their cards; False
-while none can."""
+while none can get any."""
 POD_CONDITION_SETTINGS: Final = "mizar.share/node-settings"
 """The condition of a node agent's pod that says whether overrides apply on its node; False while
 they cannot be used."""
@@ -291,10 +293,10 @@ QUALIFIED_NAME: Final = (
     "([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
     "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
-"""Keys of labels and taints."""
+"""Regular expression of the keys of labels and taints that Kubernetes accepts."""
 
 LABEL_VALUE: Final = "([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
-"""Values of labels and taints."""
+"""Regular expression of the values of labels and taints that Kubernetes accepts."""
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _SUBDOMAIN = rf"{_LABEL}(?:\.{_LABEL})*"
@@ -398,14 +400,15 @@ def is_mig(physical: str) -> bool:
 
 
 def card_model_label(physical: str) -> str:
-    """The node's label with the model of the cards that come as this resource. GPU feature
-    discovery writes labels for each size of MIG devices; all other cards have those of whole
-    ones."""
+    """The key of the node label with the model of the cards that are offered as this resource. GPU
+    feature discovery labels each size of MIG devices separately; for all other resources, the label
+    of whole cards applies."""
     return f"{physical}.product" if is_mig(physical) else NODE_LABEL_CARD_MODEL
 
 
 def card_memory_label(physical: str) -> str:
-    """The node's label with their memory in MiB."""
+    """The key of the node label with the memory, in MiB, of a card that is offered as this
+    resource."""
     return f"{physical}.memory" if is_mig(physical) else NODE_LABEL_CARD_MEMORY
 
 

@@ -1,4 +1,5 @@
-"""What a pod requests: the only module that reads the limits and requests of a pod's spec.
+"""Counts the devices and cards that a pod requests: the only module that reads the limits and
+requests of a pod's spec.
 
 Webhook, operator and node agent all use it, so that no two of them count differently.
 """
@@ -18,8 +19,8 @@ Spec = Mapping[str, Any]
 """A pod's spec, or a template's, as JSON; before validation anything may be missing in it."""
 
 Aliases = Mapping[str, ParsedResource]
-"""Names that pools give to their profiles, with what they stand for. Only admission knows them:
-they are translated there."""
+"""The aliases that pools give to their profiles, each with the resource that it stands for.
+Admission translates them, so that no other part needs to know them."""
 
 NO_ALIASES: Final[Aliases] = {}
 
@@ -50,7 +51,7 @@ class ResourceEntry:
 
     @property
     def asks(self) -> bool:
-        """Whether it asks for anything: charts write 0 for none."""
+        """Whether the amount is not 0, which charts write for none."""
         return self.amount != "0"
 
     @property
@@ -107,7 +108,7 @@ def cards_requested(spec: Spec) -> dict[str, int]:
 
 
 def spot_cards_requested(spec: Spec) -> int:
-    """Cards of sleeping owners that the scheduler sets aside for a pod."""
+    """Spot cards, lent by idle owners, that the scheduler sets aside for a pod."""
     return _requested(spec, lambda key: key == SPOT_RESOURCE).get(SPOT_RESOURCE, 0)
 
 
@@ -118,8 +119,8 @@ def is_card(key: str) -> bool:
 
 
 def _requested(spec: Spec, is_wanted: Callable[[str], bool]) -> dict[str, int]:
-    """The containers' sum, sidecars (init containers that always restart) included, or what the
-    init containers need at some moment, whichever is more:
+    """The sum over the containers and sidecars (init containers that always restart), or the most
+    that the init containers need at any moment, whichever is more:
     https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers
     """
     running: Counter[str] = Counter()

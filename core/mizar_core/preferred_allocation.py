@@ -35,9 +35,10 @@ def preferred(
 ) -> tuple[DeviceID, ...]:
     """`size` devices among `available`, all of `must_include` among them, sorted.
 
-    `shapes` tells which device lies on which card; devices of an unknown shadow pod count as on
-    one card. `held` are the devices that containers have now. The order of the input makes no
-    difference. PlacementRefused if there are too few devices or the request contradicts itself.
+    `shapes` tells which device lies on which card; devices of an unknown shadow pod count as on one
+    card. `held` are the devices that containers have now. The order of the input makes no
+    difference. Raises PlacementRefused if there are too few devices or the request contradicts
+    itself.
     """
     free, fixed = set(available), set(must_include)
     _check(free, fixed, size)
@@ -56,8 +57,8 @@ def _check(free: set[DeviceID], fixed: set[DeviceID], size: int) -> None:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is the same for every choice: `fixed`: devices that the container gets in any case,
-    `held`: those that any container holds."""
+    """The facts that are the same for every choice. `fixed`: devices that the container gets in any
+    case; `held`: devices that any container holds."""
 
     fixed: set[DeviceID]
     held: set[DeviceID]
@@ -69,7 +70,7 @@ class _Known:
         known = shape is not None and device.index < shape.devices
         return _shadow(device), card_of(device.index, shape) if shape and known else 0
 
-    # Found out once: each group of devices is compared with them.
+    # Cached, since each group of devices is compared with them.
 
     @cached_property
     def shadows_in_use(self) -> tuple[set[Shadow], set[Shadow]]:
@@ -91,8 +92,9 @@ class _Choice:
     numa: Numa
 
     def best(self, need: int) -> set[DeviceID]:
-        """All that the container gets, with `need` chosen devices: from all that there are, or from
-        those of one NUMA node where that takes no more shadow pods and cards."""
+        """All devices that the container gets, the fixed ones and `need` chosen ones: chosen from
+        all free devices, or from those of one NUMA node if that takes no more shadow pods and
+        cards."""
         nodes = sorted({node for one in self.free for node in self.numa(one)})
         near = [{one for one in self.free if node in (self.numa(one) or nodes)} for node in nodes]
         choices = [self, *(replace(self, free=some) for some in near if len(some) >= need)]
@@ -100,7 +102,7 @@ class _Choice:
         return min((fixed | one.over_shadows(need) for one in choices), key=self._spread)
 
     def _spread(self, chosen: set[DeviceID]) -> tuple[int, int, int]:
-        """Over how many shadow pods, cards and NUMA nodes they are."""
+        """How many shadow pods, cards and NUMA nodes the devices are spread over."""
         numa = {node for one in chosen for node in self.numa(one)}
         cards = {self.known.card(one) for one in chosen}
         return len({_shadow(one) for one in chosen}), len(cards), len(numa)
@@ -146,9 +148,8 @@ def _share_out(
     """How many devices to take of each group, so that the container gets devices of the fewest
     groups.
 
-    Groups that it has a device of in any case come first. Then, as long as no group has enough,
-    the largest; then, of those that have enough: the fewest cards, one in use before an idle one,
-    the tightest fit.
+    Groups of its fixed devices come first. Then, as long as no group has enough, the largest; then,
+    of those that have enough: the fewest cards, one in use before an idle one, the tightest fit.
     """
     started, used = known
     rest = {key: len(devices) for key, devices in groups.items()}

@@ -20,6 +20,7 @@ _QUANTITY = re.compile(
 _SCALING = re.compile(r"[0-9]{1,2}(?:\.[0-9]{1,4})?")
 
 MAX_SCALING: Final = 16
+"""The largest memoryScaling and coreScaling of a pool."""
 
 COUNT_MAX: Final = 1_000_000
 """The largest count of devices, cards or pods in a status."""
@@ -29,7 +30,7 @@ WHOLE_CARD: Final = 10_000
 
 
 def parse_quantity(text: str | int) -> Decimal:
-    """The exact value of a quantity; QuantityRefused if the text is none."""
+    """The exact value of a quantity. Raises QuantityRefused if the text is not one."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise QuantityRefused(f"'{text}' is not a quantity: write a number with Mi, Gi, M or G")
@@ -41,12 +42,14 @@ def parse_quantity(text: str | int) -> Decimal:
 
 
 def parse_bytes(text: str | int) -> int:
-    """A quantity in whole bytes, a fraction rounded up as Kubernetes does."""
+    """A quantity in whole bytes, a fraction rounded up as Kubernetes does. Raises
+    QuantityRefused."""
     return int(parse_quantity(text).to_integral_value(ROUND_CEILING))
 
 
 def parse_scaling(text: str | int) -> Decimal:
-    """A scaling such as `1` or `1.5`: more than 0, at most 16, at most four decimals."""
+    """A scaling such as `1` or `1.5`: more than 0, at most 16, at most four decimals. Raises
+    QuantityRefused if the text is not one."""
     if not _SCALING.fullmatch(str(text)) or not 0 < Decimal(str(text)) <= MAX_SCALING:
         raise QuantityRefused(
             f'\'{text}\' is not a scaling: write a number such as "1" or "1.5", '
@@ -56,7 +59,7 @@ def parse_scaling(text: str | int) -> Decimal:
 
 
 def bounded(count: int) -> int:
-    """The count as a status can have it."""
+    """The count, or COUNT_MAX if it is larger, as a status can hold it."""
     return min(count, COUNT_MAX)
 
 

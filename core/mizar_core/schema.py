@@ -13,7 +13,7 @@ Rule = JsonDict
 
 
 def rule(cel: str, message: str) -> Rule:
-    """A CEL rule with the sentence that is shown where it is broken.
+    """A CEL rule with the sentence that is shown when an object breaks it.
 
     The API server prints the offending value before the sentence if it is a string or number.
     """
@@ -40,7 +40,8 @@ def immutable(name: str, instead: str) -> Rule:
 
 
 def is_scaling(cel: str) -> str:
-    """A CEL expression: whether a value reads as a scaling, so that `double` can be applied."""
+    """A CEL expression that tells whether a value reads as a scaling, so that `double` can be
+    applied."""
     return f"string({cel}).matches('^[0-9]{{1,2}}([.][0-9]{{1,4}})?$')"
 
 

@@ -1,4 +1,4 @@
-"""The rules by which cards are lent: the operator writes them, every node agent reads them.
+"""The rules by which cards are lent: the operator writes them, and every node agent reads them.
 
 They are JSON in a ConfigMap beside the operator, so that a node agent needs to read no GPUPool,
 whose status changes with every card of the cluster.
@@ -23,7 +23,8 @@ KEY: Final = "rules.json"
 
 
 class SpotRule(Model):
-    """What holds for the cards of one pool. `node_selector` and `card_models` as in the pool."""
+    """The rule for lending the cards of one pool. `node_selector` and `card_models` are the
+    pool's."""
 
     pool: Name
     node_selector: NodeSelector = Field(default_factory=dict)
@@ -44,7 +45,7 @@ class SpotRules(Model):
 
     @classmethod
     def from_json(cls, text: str) -> SpotRules:
-        """Read the ConfigMap's value; SpotRulesRefused if it is not one."""
+        """The rules in the ConfigMap's value. Raises SpotRulesRefused if the text is not valid."""
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:

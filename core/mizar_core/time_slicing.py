@@ -1,11 +1,12 @@
 """Time slicing: how much of a card's time each of its containers may use now, and in which windows.
 
-From what the containers of one card are entitled to, and which of them want it, to a grant for
-each, which the node agent writes into the container's limits (`live` in
-shim/include/mizar_regions.h, whose layout the windows have).
+Computes a grant for each container of a card, from the shares of all of them and from which are
+busy. The node agent writes it into the container's limits (`live` in shim/include/mizar_regions.h,
+whose layout the windows have).
 
-What a container used is not known here: the shim charges it, and makes a container that used too
-much wait (shim/src/time/token_bucket.h)."""
+The time that a container used is not known here: the shim charges it, and makes a container that
+used too much wait (shim/src/time/token_bucket.h).
+"""
 
 from __future__ import annotations
 
@@ -41,12 +42,13 @@ PERIODS_US: Final = (
 seconds, so that any second holds as much of each window as any other."""
 WINDOW_PIECES: Final = 2.5
 """A period may grow up to PERIOD_FAR_US until the shortest window holds this many of the longest
-piece of work: what does not fit is lost in each window, and weighs more in a short one."""
+piece of work: the rest of a window, into which no piece fits, is lost and weighs more in a short
+window."""
 PIECES: Final = 20
 """A period holds this many of the longest piece of work, so that whole pieces fit a window."""
 SHRINK: Final = 4
-"""A period is kept until one of a quarter of its length would do: each change moves the windows of
-all containers."""
+"""A longer period than necessary is kept until it is this many times as long: each change moves the
+windows of all containers."""
 
 WINDOW_BITS: Final = 20
 """Bits of the shim's window word that hold each of length, start and period, in microseconds."""
@@ -55,12 +57,12 @@ WINDOW_VALID: Final = 1 << 60
 CHANGE_US: Final = 300
 """Microseconds that the change from one container to the next costs, about the same for each."""
 CHANGE_PART: Final = 50
-"""All changes together take at most one part in this many of a period."""
+"""All changes together take at most 1/CHANGE_PART of a period."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """When a container's work may be on the card: `length` microseconds after `start`, again in
+    """When a container may run work on the card: for `length` microseconds from `start` on, in
     every `period`."""
 
     length: int
@@ -76,11 +78,11 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class TimeGrant:
-    """What a container is granted of one card's time beyond its own share.
+    """The grant of one card's time to a container.
 
-    `spare_share`: basis points that it may borrow. `paused`: it may launch nothing.
-    `active_weight`: the weights, in basis points, among which the card is divided. `window`: when
-    it may launch; None for at any time.
+    `spare_share`: basis points that it may borrow beyond its share. `paused`: whether it may launch
+    nothing. `active_weight`: the weights, in basis points, among which the card is divided.
+    `window`: when it may launch; None for at any time.
     """
 
     spare_share: int = 0
@@ -93,9 +95,9 @@ class TimeGrant:
 class Sharer:
     """A container on a card.
 
-    `share`: basis points that it is entitled to. `longest_ns`: its longest recent piece of work,
-    in nanoseconds. `grant`: what it was granted last. `need`: basis points that are enough for a
-    container that works and uses little of its share; None for one that wants all it can have.
+    `share`: basis points that it is entitled to. `longest_ns`: its longest recent piece of work, in
+    nanoseconds. `grant`: its last grant. `need`: basis points that are enough for a container that
+    works and uses little of its share; None for one that wants as much as it can get.
     """
 
     name: str
@@ -109,7 +111,7 @@ class Sharer:
 
     @property
     def wants_all(self) -> bool:
-        """Whether it wants all that it can have."""
+        """Whether it wants as much as it can get."""
         return self.busy and self.need is None
 
     @property
@@ -121,17 +123,16 @@ class Sharer:
 def grants(sharers: Iterable[Sharer]) -> dict[str, TimeGrant]:
     """The grant of each metered container of one card, by the container's name.
 
-    A container that is idle, or needs little, gets the grant that it would have if it alone came
-    to want more, so that it starts with that and not with what was right some time ago. A container
-    without a share borrows the card: it is paused while a container with a share works there,
-    metered or not.
+    A container that is idle, or needs little, gets the grant that it would have if it alone came to
+    want more, so that it starts with that and not with an outdated one. A container without a share
+    borrows the card: it is paused while a container with a share works there, metered or not.
     """
     known = sorted(sharers, key=lambda one: one.name)
     is_lent = not any(one.busy and one.share for one in known)
     paused = {one.name: TimeGrant(paused=True) for one in known if one.borrows and not is_lent}
     metered = [one for one in known if one.mode != "None" and one.name not in paused]
     demand = _demand(metered)
-    # When one with a share comes to work, those without are paused.
+    # When a container with a share starts to work, those without are paused.
     without_borrowers = _demand(one for one in metered if not one.borrows)
     granted = paused | {
         one.name: _grant(one, (demand if one.borrows else without_borrowers).if_wanting_all(one))
@@ -152,7 +153,7 @@ def allowed_share(sharer: Sharer, grant: TimeGrant) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Demand:
-    """What the working containers of a card want, in basis points.
+    """The demand of a card's working containers, in basis points.
 
     `needs`: the sum of those that need little. Of the others, `own`: the shares that Hard and Soft
     ones have in any case; `weights`: the shares of the Weighted ones; `peers`, `peers_own`: how
@@ -167,7 +168,7 @@ class _Demand:
     peers_own: int = 0
 
     def if_wanting_all(self, one: Sharer) -> _Demand:
-        """The demand if the container wanted all that it can have."""
+        """The demand if the container wanted as much as it can get."""
         if one.wants_all:
             return self
         others = replace(self, needs=self.needs - (one.need or 0)) if one.busy else self
@@ -187,18 +188,18 @@ class _Demand:
 
     @property
     def room(self) -> int:
-        """What the containers that need little leave to the others."""
+        """Basis points that the containers that need little leave to the others."""
         return WHOLE_CARD - self.needs
 
     @property
     def all_weights(self) -> int:
-        """The divisor that makes each weight a part of the room, of which a tenth of the card is
-        the least."""
+        """The divisor that turns each weight into a part of the room, which counts as at least a
+        tenth of the card."""
         return -(-(self.own + self.weights) * WHOLE_CARD // max(self.room, WHOLE_CARD // 10))
 
     def spare(self, one: Sharer) -> int:
-        """What a container may borrow of what is left: only those of the highest priority may, in
-        proportion to their shares."""
+        """Basis points that a container may borrow of what is left: only those of the highest
+        priority may, in proportion to their shares."""
         if one.priority < self.priority:
             return 0
         weighted = -(-self.weights * WHOLE_CARD // self.all_weights) if self.weights else 0

@@ -1,6 +1,6 @@
 """Validation of quotas and pools against each other, for the webhook and the operator.
 
-What is wrong with one object alone is refused by the API server itself (see `schema`).
+The API server itself refuses an object that is wrong on its own (see `schema`).
 """
 
 from __future__ import annotations

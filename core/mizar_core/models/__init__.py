@@ -1,7 +1,7 @@
 """The three kinds of Mizar's API, as the API server stores them.
 
-What a single object can get wrong is said by the CEL rules beside the fields; what only two
-objects together can get wrong, by `mizar_core.validation`.
+CEL rules beside the fields validate each object alone; `mizar_core.validation` validates objects
+against each other.
 """
 
 from __future__ import annotations

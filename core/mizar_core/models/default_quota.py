@@ -1,4 +1,4 @@
-"""The quota of namespaces that have none."""
+"""The default quota that a pool gives to namespaces that have no GPUQuota."""
 
 from __future__ import annotations
 

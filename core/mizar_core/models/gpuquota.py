@@ -1,4 +1,5 @@
-"""GPUQuota: what a namespace may take of a pool."""
+"""GPUQuota: how many shadow pods and cards of a pool a namespace may have, and how many it may
+borrow."""
 
 from __future__ import annotations
 
@@ -66,7 +67,7 @@ class GPUQuotaSpec(Model):
         return self
 
     def profile(self, devices: int) -> ProfileQuota | None:
-        """The quota of the profile of that many devices."""
+        """The quota of the profile of that many devices; None if it has none."""
         return next((one for one in self.profiles if one.devices == devices), None)
 
 
@@ -154,7 +155,7 @@ class GPUQuota(Model):
 
 
 def isolation_of(pool: GPUPoolSpec, quota: GPUQuotaSpec) -> Isolation:
-    """The isolation that holds for a quota's containers."""
+    """The isolation of a quota's containers: the pool's, with the quota's overrides."""
     return pool.isolation.overridden_by(quota.isolation)
 
 

@@ -57,20 +57,21 @@ class Isolation(Model):
     without the shim and so without limits."""
 
     def overridden_by(self, override: IsolationOverride | None) -> Isolation:
-        """This isolation, with what a quota says differently."""
+        """This isolation with a quota's overrides."""
         if override is None:
             return self
         return self.changed(**override.model_dump(exclude_none=True))
 
     @property
     def contradiction(self) -> str | None:
-        """Why this isolation cannot be had, for a person; None if it can."""
+        """Why this isolation is not possible, as a sentence for users; None if it is."""
         if self.backend == "MPS":
             return NOT_BUILT
         return NOTHING_ENFORCES if self.backend == "None" and self.compute != "None" else None
 
     def above(self, memory_scaling: str) -> str | None:
-        """Why the memory of a pool with this scaling cannot be kept apart so; None if it can."""
+        """Why this isolation is not possible with the pool's memory scaling, as a sentence for
+        users; None if it is."""
         return ABOVE_HARD if self.memory == "Hard" and parse_scaling(memory_scaling) > 1 else None
 
 

@@ -47,8 +47,8 @@ class LabelRequirement(Model):
         return self
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels fulfils it. One without the label is NotIn any
-        values, as for Kubernetes."""
+        """Whether an object with these labels meets the requirement. An object without the label
+        meets NotIn, as in Kubernetes."""
         if self.operator in ("Exists", "DoesNotExist"):
             return (self.key in labels) == (self.operator == "Exists")
         return (labels.get(self.key) in self.values) == (self.operator == "In")

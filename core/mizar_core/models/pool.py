@@ -245,11 +245,11 @@ class GPUPoolSpec(Model):
 
     @property
     def aliases(self) -> dict[str, int]:
-        """The profiles' aliases, each with its number of devices."""
+        """The number of devices of each profile that has an alias, by the alias."""
         return {one.alias: one.devices for one in self.profiles if one.alias}
 
     def profile(self, devices: int) -> Profile | None:
-        """The pool's profile of that many devices."""
+        """The pool's profile of that many devices; None if it has none."""
         return next((one for one in self.profiles if one.devices == devices), None)
 
 

@@ -19,7 +19,7 @@ from mizar_core.planning.snapshot import Announcement, Attempt, Key, Subject, Wo
 class CreateShadow:
     """Create the ShadowPod and its pod.
 
-    `needs`: all that the pod asks of its node.
+    `needs`: the pod's constraints on its node.
     """
 
     shadow: Key
@@ -53,7 +53,7 @@ class CreatePod:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Ask the node agent to take the devices out of use. `at`: when the plan asked."""
+    """Ask the node agent to take the devices out of use. `at`: the time of the plan."""
 
     shadow: Key
     at: datetime
@@ -69,7 +69,7 @@ class CancelDrain:
 
 @dataclass(frozen=True, slots=True)
 class SetInUse:
-    """Mark the pod as in use, or not, for evictions and autoscalers."""
+    """Set or remove the mark of a pod in use, which keeps evictions and autoscalers away."""
 
     shadow: Key
     in_use: bool
@@ -101,7 +101,7 @@ class RemoveFinalizer:
 
 @dataclass(frozen=True, slots=True)
 class EvictShare:
-    """Evict a share pod that has lost its card, so that its controller makes another."""
+    """Evict a share pod that has lost its card, so that its controller replaces it."""
 
     share: Key
     uid: str
@@ -109,7 +109,8 @@ class EvictShare:
 
 @dataclass(frozen=True, slots=True)
 class WriteShadowStatus:
-    """The operator's part of a ShadowPod's status. `phase`: None while it never had a pod."""
+    """The operator's part of a ShadowPod's status. `phase`: None as long as it has never had a
+    pod."""
 
     shadow: Key
     phase: Phase | None
@@ -146,16 +147,16 @@ class EmitEvent:
 
     @property
     def subject(self) -> Subject:
-        """What the event is about, whatever its words."""
+        """The UID of the event's object and the event's reason, whatever its message."""
         return self.uid, str(self.reason)
 
     @property
     def wording(self) -> Wording:
-        """The subject and a digest of the words, which is the same in this process only."""
+        """The subject and a digest of the message; the digest differs between processes."""
         return self.uid, str(self.reason), hash(self.message)
 
     def is_announced(self, announced: Container[Announcement]) -> bool:
-        """Whether it is too soon to post it."""
+        """Whether `announced` has its subject or its message, so that it must not be posted yet."""
         return self.subject in announced or self.wording in announced
 
     def is_held_back(self, announced: Container[Announcement]) -> bool:
@@ -181,7 +182,8 @@ Action = (
     | EvictShare
 )
 """Any action. Actions are applied in the order of the plan; a failure voids the later ones of the
-same namespace, that of a creation only what depends on it."""
+same namespace; a failed creation voids only further creations there and actions on that shadow
+pod."""
 
 ShadowAction = (
     CreateShadow
@@ -204,8 +206,9 @@ class Plan:
     subjects of new messages that wait because an earlier one was posted recently.
 
     For the next snapshot, `free`: how many devices of a resource are free on a node, `attempts`:
-    the actions that may not help, `refused_nodes`: the nodes that the scheduler refuses a waiting
-    share pod, by its (UID, resource), and `silent_nodes`: the nodes whose agents are silent now.
+    the attempts that may turn out not to help, `refused_nodes`: the nodes that the scheduler
+    refuses a waiting share pod, by its (UID, resource), and `silent_nodes`: the nodes whose agents
+    are silent now.
     """
 
     actions: tuple[Action, ...]

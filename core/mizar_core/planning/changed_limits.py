@@ -1,4 +1,4 @@
-"""Changed limits: the carve of each shadow pod follows its pool and quota, also while it is in
+"""Changed limits: updates the carve of each shadow pod to its pool and quota, also while it is in
 use.
 
 The number of its devices never changes. To divide a card into another number, an idle shadow pod
@@ -19,7 +19,7 @@ from mizar_core.planning.surplus import surplus_in_use
 
 
 def carve_of(shadow: ShadowView, pool: GPUPool, quota: GPUQuota) -> Carve:
-    """How the node agent has to carve the shadow pod's cards."""
+    """The carve of the shadow pod's cards by its pool and quota."""
     profile = pool.spec.profile(shadow.devices)
     return Carve(
         resource=shadow.resource,
@@ -38,7 +38,7 @@ def carve_of(shadow: ShadowView, pool: GPUPool, quota: GPUQuota) -> Carve:
 
 
 def recarve(draft: Draft) -> None:
-    """Plan a new carve for each shadow pod whose annotation is not what its pool and quota want."""
+    """Plan a new carve for each shadow pod whose annotation does not match its pool and quota."""
     carves = _Carves(draft)
     for shadow, _ in draft.in_order():
         pod = shadow.pod
@@ -49,7 +49,8 @@ def recarve(draft: Draft) -> None:
 
 
 class _Carves:
-    """Carves, made and compared once for all shadow pods that are alike, as most of a quota are."""
+    """Carves, computed and compared once for all shadow pods that are alike, as most of a quota
+    are."""
 
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
@@ -60,10 +61,10 @@ class _Carves:
     def other_than(self, present: str, shadow: ShadowView) -> Carve | None:
         """The carve that the shadow pod's annotation should have; None if it has it already.
 
-        A shadow pod that is no longer wanted stays as it is for its users, but is closed to
-        others; unused, it is drained. One beyond its quota is closed, too, and stays so while it
-        is drained: opened, the kubelet would offer its devices once more, and pods that the
-        scheduler then gives them would be refused on the node.
+        A shadow pod that is no longer wanted keeps its carve for its users, but is closed to other
+        pods; if it is unused, it is drained. A shadow pod beyond its quota is closed, too, and
+        stays closed while it is drained: if it were opened, the kubelet would offer its devices
+        again, and pods that the scheduler then places there would be refused on the node.
         """
         if not self._draft.is_wanted(shadow):
             known = self._parsed(present) if shadow.held else None

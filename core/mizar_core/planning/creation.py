@@ -1,5 +1,5 @@
-"""Whether one more shadow pod may be created: which quota pays for it and what it must ask of its
-node, or why there can be none. How many are created is decided in demand.py."""
+"""Decides whether one more shadow pod may be created: the quota that it counts against and its
+constraints on the node, or why it is denied. demand.py decides how many are created."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """Why no shadow pod is created. `reason`, `message`: of the event that says so; the message is
-    the end of a sentence. `entitlement`: the one that would pay for it if its quota allowed
-    more."""
+    """Why no shadow pod is created. `reason`, `message`: those of the event that reports it; the
+    message completes a sentence. `entitlement`: the one that would allow it if its quota were
+    larger."""
 
     reason: EventReason
     message: str
@@ -57,7 +57,8 @@ def too_many_devices(share: ShareView) -> Denial | None:
 
 
 def no_entitlement(draft: Draft, share: ShareView) -> Denial:
-    """Why no quota of the share pod's namespace pays for a shadow pod of what it requests."""
+    """Why no quota of the share pod's namespace allows a shadow pod for its request: the namespace
+    has no quota, or none with the profile."""
     parsed = parse_resource(share.resource)
     profile = parsed.profile if parsed else 0
     own = sorted(key for key in draft.active_quotas if key[0] == share.namespace)
@@ -77,7 +78,7 @@ def no_entitlement(draft: Draft, share: ShareView) -> Denial:
 
 
 def _profiles(quota: GPUQuota) -> str:
-    """A quota's name with the profiles that it has."""
+    """The quota's name and the profiles that it has, for a message."""
     found = " and ".join(str(one.devices) for one in quota.spec.profiles)
     return f"{quota.metadata.name} has {found or 'none'}"
 
@@ -88,17 +89,18 @@ def refusal_message(message: str) -> str:
 
 
 EXCLUDED_NODES_MAX = 256
-"""Nodes that a shadow pod's affinity may exclude by name: each is a line in the pod's spec."""
+"""The most nodes that a shadow pod's affinity may exclude by name: each takes a requirement of its
+own in the pod's spec."""
 
 EXCLUDED_HOSTNAMES_MAX = 5_000
-"""Hostnames that a shadow pod's affinity may exclude: as many nodes as Kubernetes supports. They
-are a quarter of a MiB, and with names of 253 characters, the longest, still less than the 1.5 MiB
-that etcd takes."""
+"""The most hostnames that a shadow pod's affinity may exclude: as many as Kubernetes supports
+nodes. They take about a quarter of a MiB, and even with names of 253 characters, the longest, less
+than the 1.5 MiB that etcd accepts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """A shadow pod to create: the entitlement that pays for it, and what its pod needs of its
+    """A shadow pod to create: the entitlement that allows it, and its pod's constraints on the
     node."""
 
     entitlement: Entitlement
@@ -106,8 +108,8 @@ class Creation:
 
 
 def creation_for(draft: Draft, share: ShareView) -> Creation | Denial | None:
-    """The shadow pod to create for the share pod, paid for by the first quota that allows it, or
-    why the first quota does not; None where the namespace has no quota for the resource."""
+    """The shadow pod to create for the share pod, by the first quota that allows it; the first
+    quota's denial if none does; None if the namespace has no quota for the resource."""
     first = None
     for entitlement in draft.entitlements.for_pods_of(share.namespace, share.resource):
         pool = entitlement.pool.metadata.name
@@ -124,9 +126,9 @@ def creation_for(draft: Draft, share: ShareView) -> Creation | Denial | None:
 
 
 def _no_node_can_fit(draft: Draft, entitlement: Entitlement, share: ShareView) -> Denial | None:
-    """Why no node of the pool can take the share pod, present or to come; None if one may. Where no
-    present node fits, a shadow pod is made all the same: a cluster autoscaler creates nodes only
-    for pods that wait."""
+    """Why no node of the pool, present or future, can run the share pod; None if one may. A shadow
+    pod is created even if no present node fits: a cluster autoscaler adds nodes only for pending
+    pods."""
     name = entitlement.pool.metadata.name
     pool = dict(entitlement.selector)
     for key, value in sorted(share.needs.selector):
@@ -158,8 +160,8 @@ def _no_node(message: str) -> Denial:
 
 
 def finds_no_node(draft: Draft, shadow: ShadowView) -> str:
-    """Why a shadow pod finds no node, in the scheduler's words, and what a person can do about it
-    if only taints are in its way."""
+    """The scheduler's message about a shadow pod without a node, and what a person can do about it
+    if only taints keep the shadow pod away."""
     message = shadow.unschedulable or ""
     if shadow.pod is None or shadow.pool not in draft.pools:
         return message
@@ -176,10 +178,11 @@ def finds_no_node(draft: Draft, shadow: ShadowView) -> str:
 
 def creation_elsewhere(draft: Draft, share: ShareView) -> Creation | Denial:
     """A shadow pod on another node, for a share pod that the scheduler refuses although devices are
-    free, or what the scheduler says.
+    free; or a denial with the scheduler's message.
 
-    Whether that node will do is not known, so only one is created at a time for all share pods of
-    an owner, and the next one only after a while if the last did not help.
+    It is not known whether the share pod can run on that node, so only one shadow pod is created at
+    a time for all share pods of an owner, and the next one only after a delay if the last did not
+    help.
     """
     what = f"carry/{share.owner or share.uid}/{share.resource}"
     found = creation_for(draft, share) if what not in draft.attempted else None

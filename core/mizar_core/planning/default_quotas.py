@@ -1,5 +1,5 @@
-"""Default quotas: a namespace without a GPUQuota gets that of a pool, as soon as a share pod waits
-there for what it allows. It is a GPUQuota like any other from then on."""
+"""Default quotas: a namespace without a GPUQuota gets a pool's default one as soon as a share pod
+waits there for a profile that it allows. From then on, it is a GPUQuota like any other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mizar_core.planning.snapshot import THE_QUOTA_ITSELF, ShareView
 
 
 def grant_default_quotas(draft: Draft) -> None:
-    """Plan a quota for each namespace that has none and that a pool has one for."""
+    """Plan a GPUQuota for each namespace that has none and that a pool has a default quota for."""
     for share in sorted(_without_quota(draft), key=lambda one: one.key):
         pool = pool_for(draft, share)
         if pool is not None and share.namespace not in draft.granted:
@@ -24,8 +24,8 @@ def grant_default_quotas(draft: Draft) -> None:
 
 
 def _without_quota(draft: Draft) -> Iterator[ShareView]:
-    """Share pods that wait in namespaces without a quota. One that is being deleted is there until
-    it is gone."""
+    """Share pods that wait in namespaces without a quota. A quota that is being deleted still
+    counts as one."""
     for share in draft.shares:
         if share.node is None and share.namespace not in draft.quotas_by_namespace:
             yield share

@@ -1,5 +1,5 @@
-"""Demand: shadow pods are created, or their drains cancelled, for the share pods that wait, and
-`min` of each quota are kept warm for those that may come."""
+"""Demand: decides how many shadow pods to create, or drains to cancel, for the share pods that
+wait, and keeps the `min` of each quota warm for future ones."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ POSTPONED = Denial(
 class DemandOutcome:
     """The share pods that wait for a resource, and where they find devices, once everything is
     planned that can be done for them. `denials`: why a pod gets no shadow pod, by its UID.
-    `deferred`: whether some of them have no present node, and get shadow pods after all others.
-    `postponed`: those of the pods that a later plan judges."""
+    `deferred`: whether some of them fit no present node, so that their shadow pods are created
+    after all others. `postponed`: the pods that are left for a later plan."""
 
     waiting: list[ShareView]
     placement: Placement
@@ -71,8 +71,8 @@ def keep_warm(draft: Draft, entitlements: Iterable[Entitlement]) -> None:
 
 
 def meet_all_demand(draft: Draft) -> dict[str, DemandOutcome]:
-    """Meet the demand for all resources: first that of share pods that a present node fits, since
-    the others would fill a quota with shadow pods that wait for nodes to come."""
+    """Meet the demand for all resources: first that of share pods that fit a present node, since
+    shadow pods for the others, which wait for future nodes, could use up the quota."""
     outcomes = {resource: meet_demand(draft, resource) for resource in draft.resources()}
     for resource in [resource for resource, one in outcomes.items() if one.deferred]:
         outcomes[resource] = meet_demand(draft, resource, without_nodes=True)
@@ -80,8 +80,8 @@ def meet_all_demand(draft: Draft) -> dict[str, DemandOutcome]:
 
 
 def meet_demand(draft: Draft, resource: str, *, without_nodes: bool = False) -> DemandOutcome:
-    """Cancel drains and create shadow pods until every share pod that can be helped is; also those
-    `without_nodes` that fit them.
+    """Cancel drains and create shadow pods until no further share pod can be helped.
+    `without_nodes`: whether to create shadow pods also for share pods that fit no present node.
 
     Share pods are scheduled again after each round, so that the next plan, which sees the same
     devices, arrives at the same placement and plans nothing.
@@ -180,8 +180,9 @@ def _is_cancellable(draft: Draft, shadow: ShadowView) -> bool:
 def _pick_drain(
     draft: Draft, candidates: Sequence[ShadowView], drains: Bins, share: ShareView
 ) -> ShadowView | None:
-    """The first candidate that the share pod may go to and its quota allows. `drains`: the
-    candidates with room for one pick; one that the quota does not allow is allowed no more."""
+    """The first candidate that the share pod may use and whose quota allows it. `drains`: a bin per
+    candidate, which is used up when the candidate is considered: a quota that does not allow it now
+    will not allow it later in this round."""
     while (number := drains.put(1, share.needs, share.groups)) is not None:
         shadow = candidates[number]
         entitlement = draft.entitlements.of(shadow.quota_key, shadow.devices)
@@ -214,9 +215,9 @@ def _create(
     choose: Callable[[Draft, ShareView], Choice],
     later: list[ShareView] | None = None,
 ) -> dict[str, Denial]:
-    """Create the shadow pods that `choose` names for the waiting pods; returns why not, by the UIDs
-    of those that get none. `later`: where those are put for which no present node fits, if these
-    are to wait."""
+    """Create the shadow pods that `choose` returns for the waiting pods; returns its denials, by
+    the UID of the pod. `later`: if given, receives the pods that fit no present node, for which no
+    shadow pod is created then."""
     bins, denials = Bins(), dict[str, Denial]()
     for share in waiting:
         if bins.put(share.count, share.needs, share.groups) is not None:

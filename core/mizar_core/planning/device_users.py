@@ -1,5 +1,5 @@
-"""The users of a shadow pod's devices, present or possible; and the mark of a shadow pod in use,
-which keeps evictions and autoscalers away."""
+"""Finds the pods that use a shadow pod's devices or may be about to, and marks shadow pods in use,
+so that evictions and autoscalers leave them alone."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def pods_without_devices(others: Iterable[ShadowView], bound: Iterable[ShareView
 def may_be_used(
     shadow: ShadowView, others: Iterable[ShadowView], bound: Iterable[ShareView]
 ) -> str | None:
-    """The user of the shadow pod, present or possible, for a message; None if there certainly is
-    none."""
+    """A pod that uses the shadow pod or may be about to, as text for a message; None if there
+    certainly is none."""
     bound = list(bound)
     if shadow.pod is None:
         shadow = _with_existing_holders(shadow, bound)
@@ -45,7 +45,7 @@ def may_be_used(
 
 
 def _with_existing_holders(shadow: ShadowView, bound: Iterable[ShareView]) -> ShadowView:
-    """The shadow pod without the holders that are gone: they hold nothing.
+    """The shadow pod without holders that do not exist any more.
 
     Once its pod is gone, no agent may be left to report on the shadow pod, since the node agent
     loses its state when the node is set up again under the same name.

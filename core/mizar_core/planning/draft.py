@@ -1,4 +1,4 @@
-"""A plan in the making: the snapshot as it will be, and the actions that make it so."""
+"""The draft of a plan: the actions planned so far, and the snapshot as it will be after them."""
 
 from __future__ import annotations
 
@@ -98,12 +98,13 @@ class Draft:
             self._sorted_keys = None
 
     def grant(self, action: CreateQuota) -> None:
-        """Plan a quota for a namespace that has none. What it allows is left to the next plan."""
+        """Plan a quota for a namespace that has none. Shadow pods that it allows are left to the
+        next plan."""
         self.actions.append(action)
         self.granted.add(action.quota[0])
 
     def post(self, event: EmitEvent) -> None:
-        """Plan an event, unless it is too soon to post it."""
+        """Plan an event, unless its subject or message was posted too recently."""
         if not event.uid or not event.is_announced(self.announced):
             self.actions.append(event)
         elif event.is_held_back(self.announced):
@@ -147,9 +148,9 @@ class Draft:
         return self._waiting.get(resource, [])
 
     def is_wanted(self, shadow: ShadowView) -> bool:
-        """Whether its quota and pool exist, its pool still has its shape, it is not being deleted,
-        at least one of its cards works and is of a model of its pool, and its pod exists or may be
-        created."""
+        """Whether the shadow pod should exist: its quota and pool exist, the pool still has its
+        shape and names the model of its cards, it is not being deleted, not all of its cards have
+        failed, and its pod exists or may be created."""
         known = self._wanted.get(shadow.key)
         if known is None or known[0] is not shadow:
             known = self._wanted[shadow.key] = shadow, self._find_wanted(shadow)
@@ -170,16 +171,16 @@ class Draft:
         return self._has_shape(shadow)
 
     def _has_wrong_card(self, shadow: ShadowView) -> bool:
-        """Whether it is on a node whose cards turned out to be of a model that its pool does not
-        name, and is of no use to anybody yet."""
+        """Whether the shadow pod is on a node whose cards are known to be of a model that its pool
+        does not name. One that is ready or in use is left alone."""
         node = self.nodes.get(shadow.on_node or "")
         if node is None or shadow.ready or shadow.held:
             return False
         return has_other_model(node, self.pools[shadow.pool])
 
     def _has_shape(self, shadow: ShadowView) -> bool:
-        """Whether its pool would still create it with these cards and devices. A change of limits
-        is passed on to it, but its shape is fixed."""
+        """Whether the pool would still create the shadow pod with these cards and devices. Changed
+        limits are applied to an existing shadow pod, but its shape is fixed."""
         entitlement = self.entitlements.of(shadow.quota_key, shadow.devices)
         if entitlement is None:
             return self.pools[shadow.pool].spec.profile(shadow.devices) is not None
@@ -189,8 +190,8 @@ class Draft:
         )
 
     def is_given_up(self, shadow: ShadowView) -> bool:
-        """Whether its node's agent is silent, and a shadow pod on another node can take its place:
-        nobody waits for its devices."""
+        """Whether no share pod waits for the shadow pod's devices any more, since the node's agent
+        is silent and a shadow pod on another node can replace it."""
         if shadow.key not in self.silence.unanswered or shadow.pool not in self.pools:
             return False
         return shadow.pod is not None and self.feasible_nodes.has_others(
@@ -198,32 +199,33 @@ class Draft:
         )
 
     def is_live(self, shadow: ShadowView) -> bool:
-        """Whether share pods can get its devices, now or soon, and keep them."""
+        """Whether share pods can get the shadow pod's devices, now or soon, and keep them."""
         return self.stages[shadow.key] in LIVE and self.is_wanted(shadow)
 
     def _counts(self, shadow: ShadowView, stage: ShadowStage) -> bool:
-        """Whether it counts against the quota."""
+        """Whether the shadow pod counts against its quota."""
         return stage is not ShadowStage.GONE and not self.is_stranded(shadow)
 
     def is_stranded(self, shadow: ShadowView) -> bool:
-        """Whether it should long have ended, and its node does not confirm that."""
+        """Whether the shadow pod's end is overdue, since its node does not confirm it."""
         at = self.stranded_at(shadow)
         return at is not None and at <= self.now
 
     def stranded_at(self, shadow: ShadowView) -> datetime | None:
-        """When it counts as stranded on a node that does not answer; None if it is not to be."""
+        """From when on the shadow pod counts as stranded on a node that does not answer; None if it
+        is not being deleted on such a node."""
         return stranded_at(shadow, self.nodes.get(shadow.on_node or ""))
 
     def refusal(self, shadow: ShadowView) -> str | None:
-        """Why the API server refused to create its pod, in the API server's words; None if it did
+        """The API server's message if it refused to create the shadow pod's pod; None if it did
         not."""
         if self.stages[shadow.key] is not ShadowStage.NO_POD:
             return None
         return self.refused.get((shadow.quota_key, shadow.devices))
 
     def blocked_by(self, shadow: ShadowView) -> str | None:
-        """Why it gets no node for now: its pod is refused, or unschedulable; None if nothing is in
-        its way."""
+        """Why the shadow pod gets no node for now: its pod is refused or unschedulable; None if
+        neither."""
         return self.refusal(shadow) or shadow.unschedulable
 
     def on_same_node(self, shadow: ShadowView) -> list[ShadowView]:
@@ -259,7 +261,8 @@ class Draft:
     def create(
         self, entitlement: Entitlement, needs: Needs, reason: CreationReason
     ) -> CreateShadow:
-        """Plan one more shadow pod at the quota's cost."""
+        """Plan one more shadow pod, which counts against the entitlement's quota; returns the
+        action."""
         sequence, name = self._next(entitlement)
         action = CreateShadow(
             shadow=(entitlement.key[0], name),
@@ -288,7 +291,7 @@ class Draft:
         return sequence, name
 
     def _is_free(self, namespace: str, name: str) -> bool:
-        """Whether no object is known that has the name."""
+        """Whether no known object has the name."""
         return (namespace, name) not in self.shadows and (namespace, name) not in self._names_taken
 
     def _numbers(self, entitlement: Entitlement) -> Iterator[int]:

@@ -112,8 +112,8 @@ def _blocked(draft: Draft, share: ShareView, assignment: Assignment) -> Why:
 
 
 def _outranked(share: ShareView, shadow: ShadowView) -> str:
-    """Why pods of a lower priority than the share pod's may get cards first, if they may: the
-    scheduler goes by the shadow pod's priority."""
+    """The note that pods of a lower priority than the share pod's may get cards first, since the
+    scheduler uses the shadow pod's priority; empty if they may not."""
     if shadow.pod is None or share.priority <= shadow.pod.priority:
         return ""
     return (

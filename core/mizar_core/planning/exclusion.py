@@ -1,7 +1,7 @@
-"""Exclusion of parts from a snapshot, such that their absence does no harm.
+"""Excludes parts from a snapshot in such a way that their absence does no harm.
 
-What is excluded is neither served nor ended, and no decision relies on it; but an excluded shadow
-pod still counts against its quota, an excluded node still exists, and whatever belongs to an
+An excluded part is neither served nor ended, and no decision relies on it. But an excluded shadow
+pod still counts against its quota, an excluded node still exists, and everything that belongs to an
 excluded quota or pool is excluded with it.
 """
 
@@ -79,7 +79,7 @@ class Exclusion:
                 one
                 for one in whole.shares
                 if PartName("Pod", one.key, one.resource) not in self._names
-                # Which quota would pay for them is not known.
+                # It is not known which quota their shadow pods would count against.
                 and not (one.node is None and one.namespace in tenants)
             ),
             nodes=tuple(
@@ -105,8 +105,8 @@ class Exclusion:
 
 
 def placeholder(shadow: ShadowView) -> ShadowView:
-    """A shadow pod that only counts against the quota, as the given one does: it appears to be
-    going away."""
+    """A stand-in for the shadow pod that counts against the same quota and does nothing else: it
+    appears to be terminating."""
     return ShadowView(
         namespace=shadow.namespace,
         name=shadow.name,

@@ -32,14 +32,16 @@ from mizar_core.planning.pool_nodes import model_requirements
 from mizar_core.planning.snapshot import NodeView, ShadowView
 
 AVOIDED_NODES_MAX = 256
-"""Nodes to avoid that a shadow pod's affinity excludes: each is a line in the pod's spec."""
+"""The most avoided nodes that a shadow pod's affinity excludes: each takes a requirement of its own
+in the pod's spec."""
 
 
 class FeasibleNodes:
     """The feasible nodes in a snapshot; each answer is computed once.
 
-    Needs that name a few nodes are judged on those alone: there may be as many such needs as
-    nodes."""
+    Needs that name a few nodes are compared with those nodes only: there may be as many such needs
+    as nodes.
+    """
 
     def __init__(
         self,
@@ -49,8 +51,9 @@ class FeasibleNodes:
         avoided: Collection[str] = frozenset(),
         taken: Mapping[tuple[str, str], int] = MappingProxyType({}),
     ) -> None:
-        """`avoided`: nodes that new shadow pods keep off where there are others. `taken`: how many
-        cards of a (resource, node) other pods than shadow pods have, where that is known."""
+        """`avoided`: nodes on which no new shadow pod is placed while there are others. `taken`:
+        how many cards of a (resource, node) pods other than shadow pods have, where that is
+        known."""
         self._pools = pools
         shadows = list(shadows)
         self._anti_affinity = _anti_affinity(shadows)
@@ -74,7 +77,7 @@ class FeasibleNodes:
         self._covers: dict[tuple[str, Needs, Needs], bool] = {}
 
     def of_pool(self, pool: str) -> Needs:
-        """What every shadow pod of a pool needs of its node."""
+        """The constraints of every shadow pod of a pool on its node."""
         if pool not in self._of_pool:
             self._of_pool[pool] = self._avoiding(pool, self._of_pool_anywhere(pool))
         return self._of_pool[pool]
@@ -129,8 +132,8 @@ class FeasibleNodes:
         return self._serves[key]
 
     def accepts(self, pool: str, needs: Needs) -> Accepts:
-        """Tells whether a shadow pod with these needs serves a share pod, by the share pod's
-        needs."""
+        """A function that tells, by a share pod's needs, whether a shadow pod with these needs
+        serves it."""
         return Accepts(
             lambda share: self.serves(pool, needs, share), self._pins_served(pool, needs)
         )
@@ -144,9 +147,9 @@ class FeasibleNodes:
         return self._covers[key]
 
     def accepts_blocked(self, pool: str, needs: Needs, own: Needs) -> Accepts:
-        """Tells whether a share pod may as well wait for a shadow pod with these needs that gets no
-        node: a new one for it could go nowhere else. `own`: its needs without those that admission
-        adds to every shadow pod."""
+        """Like `accepts`, for a shadow pod that gets no node: a share pod waits for it only if a
+        new shadow pod for the share pod could be placed nowhere else. `own`: the shadow pod's needs
+        without those that admission adds to every shadow pod."""
         return Accepts(
             lambda share: (
                 self.serves(pool, needs, share)
@@ -156,9 +159,10 @@ class FeasibleNodes:
         )
 
     def needs_for(self, pool: str, share: Needs) -> Needs:
-        """What a shadow pod for the share pod needs of its node, and no more than that.
+        """The constraints on its node that a shadow pod for the share pod needs, and no more.
 
-        Where the share pod may go to all nodes of the pool, these are the pool's own needs."""
+        Where the share pod may go to all nodes of the pool, these are the pool's own needs.
+        """
         key = pool, share
         if key not in self._needed:
             base = self._tolerant(pool, share)
@@ -217,7 +221,7 @@ class FeasibleNodes:
         if not share.anti_affinity <= needs.anti_affinity:
             return False
         if not self._feasible(pool, needs):
-            # The nodes that the share pod excludes say nothing about those that are yet to come.
+            # The nodes that the share pod excludes say nothing about future nodes.
             return needs.implies(replace(share, excluded_nodes=frozenset()))
         return not self._open(pool, needs) & ~self._fitting(share)
 
@@ -227,7 +231,7 @@ class FeasibleNodes:
         return self._anywhere[pool]
 
     def _avoiding(self, pool: str, needs: Needs) -> Needs:
-        """The needs, without the nodes to avoid where there are others."""
+        """The needs, with the nodes to avoid excluded if there are others."""
         found = self._feasible(pool, needs) & self._to_avoid
         if not found or not self.has_others(pool, needs):
             return needs
@@ -241,7 +245,7 @@ class FeasibleNodes:
         return feasible & ~self._taken(needs) if needs.anti_affinity else feasible
 
     def _taken(self, needs: Needs) -> int:
-        """The nodes that the anti-affinity excludes."""
+        """The nodes that the needs' anti-affinity excludes, as bits."""
         if needs.anti_affinity not in self._taken_from:
             self._taken_from[needs.anti_affinity] = _bits(
                 self._positions[name]
@@ -299,7 +303,7 @@ class FeasibleNodes:
         return (one for one in self.candidates(needs) if resource in one.cards)
 
     def _is_free(self, pool: str, base: Needs, share: Needs) -> bool:
-        """Whether there are nodes for the base, and the share pod may go to all of them."""
+        """Whether there are nodes that the base allows, and the share pod may go to all of them."""
         found = 0
         for taints, nodes in self._nodes_of(pool).items():
             if all(base.tolerates(one) for one in taints):
@@ -371,7 +375,7 @@ def _positions_in(bits: int) -> Iterator[int]:
 
 
 def on_node(node: NodeView) -> Accepts:
-    """Tells whether a node admits a pod, by the pod's needs."""
+    """A function that tells, by a pod's needs, whether the node admits it."""
     return Accepts(lambda needs: fits(needs, node), pins_of(node))
 
 
@@ -385,9 +389,9 @@ def _anti_affinity(shadows: Iterable[ShadowView]) -> dict[str, set[AntiAffinity]
 
 
 def pool_needs(pool: GPUPool, nodes: Iterable[NodeView]) -> Needs:
-    """What a pool's shadow pods need of their nodes. The taint by which nodes keep pods without
-    cards away is tolerated without being named in the pool: that of whole cards for MIG devices
-    too."""
+    """The constraints of a pool's shadow pods on their nodes. They tolerate, even if the pool does
+    not list it, the taint that keeps pods without cards off GPU nodes, which has the resource as
+    its key; for MIG devices also that of whole cards."""
     spec, models = pool.spec, model_requirements(pool, nodes)
     resources = {spec.physical_resource}
     if is_mig(spec.physical_resource):
@@ -422,7 +426,8 @@ def has_models_of(needs: Needs, pool: Needs) -> bool:
 
 
 def _is_as_strict(own: Requirement, wanted: Requirement) -> bool:
-    """It may exclude further models, whose nodes are gone now."""
+    """Whether a requirement is at least as strict as the wanted one. It may exclude further models,
+    whose nodes are gone by now."""
     if own[:2] == wanted[:2] and own.operator == "NotIn":
         return set(own.values) >= set(wanted.values)
     return own == wanted

@@ -13,8 +13,9 @@ Kind = tuple[Needs, frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Accepts:
-    """Tells whether something serves a pod, by the pod's needs. `pins`: where the needs have pins,
-    it accepts them only if it has one of those; None if it may accept any needs."""
+    """Tells whether something, such as a node, serves a pod, by the pod's needs. `pins`: needs that
+    have pins are accepted only if one of their pins is among these; None if any needs may be
+    accepted."""
 
     judge: Callable[[Needs], bool]
     pins: frozenset[Pin] | None = None

@@ -24,7 +24,7 @@ from mizar_core.planning.snapshot import ShadowView
 
 
 def advance(draft: Draft) -> None:
-    """Plan the next step of each shadow pod that does not depend on demand."""
+    """Plan, for each shadow pod, the next step that does not depend on demand."""
     for shadow, stage in draft.in_order():
         if stage in (ShadowStage.FINISHED, ShadowStage.LOST):
             _clean_up(draft, shadow, stage)

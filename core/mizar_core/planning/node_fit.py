@@ -1,6 +1,6 @@
 """Whether a pod fits a node, as the scheduler decides it by node selector, required node affinity
-and taints. What takes more than the pod and the node to decide is left to the scheduler.
-Nodes that are cordoned or not ready: see `NodeView.available` in snapshot.py.
+and taints. Constraints that involve more than the pod and the node are left to the scheduler. Nodes
+that are cordoned or not ready: see `NodeView.available` in snapshot.py.
 
 https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
 """
@@ -20,10 +20,12 @@ Pairs = frozenset[tuple[str, str]]
 """Labels of a node, or a node selector."""
 
 Pin = tuple[str, str]
-"""What one node is found by: NAME_FIELD with its name, or HOSTNAME with the value of that label."""
+"""A key by which one node is found: NAME_FIELD with its name, or HOSTNAME with the value of that
+label."""
 
 PINS_MAX = 8
-"""Needs that name more nodes than this count as naming none."""
+"""The most nodes that needs may name to be looked up by them. Needs that name more are compared
+with all nodes."""
 
 
 class Requirement(NamedTuple):
@@ -71,8 +73,8 @@ class Toleration(NamedTuple):
 
 
 class AntiAffinity(NamedTuple):
-    """Required anti-affinity to other pods of the same sort. `digest`: of the selector that tells
-    which; `topology`: the node label whose value no two of them may share."""
+    """A pod's required anti-affinity to pods like itself. `digest`: of the label selector that
+    selects them; `topology`: the key of the node label whose value must differ between them."""
 
     digest: str
     topology: str
@@ -104,7 +106,7 @@ class Needs:
 
     @cached_property
     def text(self) -> str:
-        """The same text for the same needs, and for no others."""
+        """A text that is the same for equal needs, and for no others."""
         tolerations = sorted(self.tolerations, key=repr)
         return repr(
             (
@@ -118,15 +120,15 @@ class Needs:
 
     @cached_property
     def judged_terms(self) -> tuple[Term, ...]:
-        """The terms, with sets of values where they have many: each is looked up once a node."""
+        """The terms, with long lists of values as sets, since each is searched once per node."""
         return tuple(
             Term(tuple(_judged(one) for one in term.labels), term.fields) for term in self.terms
         )
 
     @cached_property
     def pins(self) -> frozenset[Pin]:
-        """Every node that meets these needs has one of these pins; none if they do not name a few
-        nodes."""
+        """Pins of which every node that meets these needs has one; empty if the needs do not name
+        nodes, or more than PINS_MAX."""
         own = _hostnames(self.selector)
         found = [own] if own else [_first_pins(one) for one in self.terms]
         pins = frozenset[Pin]().union(*found) if all(found) else frozenset[Pin]()
@@ -134,8 +136,8 @@ class Needs:
 
     @cached_property
     def all_pins(self) -> frozenset[Pin]:
-        """Every pin that occurs in these needs: where they imply other needs that have pins, they
-        name one of those too."""
+        """Every pin that occurs in these needs. If they imply other needs that have pins, one of
+        those is among them."""
         found = (_pins(line) for term in self.terms for line in (*term.fields, *term.labels))
         return _hostnames(self.selector).union(*found)
 
@@ -171,7 +173,7 @@ NO_NEEDS = Needs()
 
 
 class Node(Protocol):
-    """What counts of a node."""
+    """The parts of a node that needs refer to."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""The plan: from a snapshot of the cluster to the actions that it takes, in rounds.
+"""The planner: decides, in rounds, which actions the state of the cluster in a snapshot requires.
 
 Pure: no I/O, no clock, no randomness.
 """
@@ -53,9 +53,9 @@ def plan(snapshot: Snapshot, now: datetime) -> Plan:
 
 @contextmanager
 def _garbage_collection_paused() -> Iterator[None]:
-    """Planning makes very many small objects and no reference cycles; the garbage collector would
-    look for cycles in the whole process every few thousand objects, which takes the longer the
-    larger the cluster is."""
+    """Pause garbage collection: planning makes very many small objects and no reference cycles, and
+    the collector would search the whole process for cycles every few thousand objects, which takes
+    longer the larger the cluster is."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -114,7 +114,7 @@ def _round(draft: Draft) -> dict[str, DemandOutcome]:
     keep_warm(draft, [one for one in draft.entitlements if not draft.waiting(one.resource)])
     outcomes = meet_all_demand(draft)
     # Share pods that wait come first, since they need shadow pods on certain nodes; a quota that
-    # owes them one keeps nothing warm until then.
+    # denies them one keeps nothing warm until then.
     denials = (one for made in outcomes.values() for one in made.denials.values())
     owing = {one.entitlement.shape for one in denials if one.entitlement is not None}
     keep_warm(draft, [one for one in draft.entitlements if one.shape not in owing])

@@ -1,5 +1,5 @@
-"""An object for which planning fails is excluded from the plan, so that it does
-not stop all others of its pool."""
+"""Excludes from the plan each object for which planning fails, so that the other objects of its
+pool are still planned."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ Planner = Callable[[Snapshot, datetime], Plan]
 
 @dataclass(frozen=True)
 class IsolatedPlan:
-    """A plan, and what is excluded from it: each part as it was, and how planning failed with
-    it."""
+    """A plan, and the parts that are excluded from it: each as it was, with the error of
+    planning."""
 
     plan: Plan
     excluded: Mapping[PartName, tuple[Part, Exception]] = field(default_factory=dict)
@@ -44,8 +44,8 @@ def plan_isolated(
     """The plan without the parts that make `planner` fail. `known`: the parts that were excluded
     the last time, which are excluded again for as long as they are the same.
 
-    A generator that returns the plan; it yields before each further try, since some dozens of them
-    may take a while. Raises what `planner` raises where excluding parts does not help.
+    A generator that returns the plan. It yields before each further try, since dozens of tries may
+    take a while. Raises what `planner` raises where excluding parts does not help.
     """
     search = _Search(snapshot, now, planner)
     excluded = _unchanged(known, snapshot) if known else {}
@@ -97,8 +97,9 @@ class _Search:
     def narrowed(
         self, suspects: Sequence[PartName], exclusion: set[PartName]
     ) -> Generator[None, None, Sequence[PartName]]:
-        """The suspects without quotas and pools, or without pools, if it is not they: what belongs
-        to them goes with them, so that excluding one helps against a bug in any of that."""
+        """The suspects without quotas and pools, or without pools, if the culprits are among the
+        rest. Excluding a quota or pool excludes everything that belongs to it, so it would be found
+        guilty of an error in any of that."""
         for owners in (("GPUQuota", "GPUPool"), ("GPUPool",)):
             few = [one for one in suspects if one.what not in owners]
             yield
@@ -109,7 +110,8 @@ class _Search:
     def culprits(
         self, suspects: Sequence[PartName], exclusion: set[PartName]
     ) -> Generator[None, None, set[PartName]]:
-        """The suspects that must be excluded as well; without all suspects planning succeeds."""
+        """The suspects that must be excluded as well, given that planning succeeds without all of
+        them."""
         if len(suspects) == 1:
             return set(suspects)
         half = len(suspects) // 2
@@ -135,7 +137,8 @@ def _concerns(action: Action, exclusion: Exclusion) -> bool:
 
 
 def _with(planned: Plan, told: Sequence[Action], snapshot: Snapshot) -> Plan:
-    """The plan with the reports about excluded parts, as far as it is not too soon for them."""
+    """The plan with the reports about excluded parts, except events that were posted too
+    recently."""
     events = [one for one in told if isinstance(one, EmitEvent)]
     known = {one for one in events if one.is_announced(snapshot.announced)}
     late = {one.subject for one in known if one.is_held_back(snapshot.announced)}
@@ -146,7 +149,7 @@ def _with(planned: Plan, told: Sequence[Action], snapshot: Snapshot) -> Plan:
 
 def _tell(part: Part, error: Exception, now: datetime) -> Action | None:
     """An event or a condition that says that planning fails for a part; None if its condition says
-    so already."""
+    so already, and for parts that have neither."""
     lead = (
         "Mizar can do nothing for it now and leaves it as it is: show an administrator this error"
     )

@@ -36,7 +36,7 @@ def model_of(node: NodeView, pool: GPUPool) -> str | None:
 
 def matches(model: str, globs: Iterable[str]) -> bool:
     """Whether one of the globs matches the model, as a node's label or as NVML writes it: the label
-    has `-` for blanks. Case does not count."""
+    has `-` for blanks. Case is ignored."""
     return any(fnmatchcase(_plain(model), _plain(glob)) for glob in globs)
 
 
@@ -51,12 +51,12 @@ def has_other_model(node: NodeView, pool: GPUPool) -> bool:
 
 
 def model_requirements(pool: GPUPool, nodes: Iterable[NodeView]) -> tuple[Requirement, ...]:
-    """What a pod's affinity must require for a card of one of the pool's models; nothing if it
-    allows any.
+    """The requirements of a pod's node affinity for a card of one of the pool's models; empty if
+    the pool allows any model.
 
-    The scheduler knows no globs. Where the pool has globs, the affinity excludes the other models
-    that there are, rather than name those that fit: nodes of these may be still to come, and a
-    cluster autoscaler creates them only for pods that fit them.
+    The scheduler knows no globs. If the pool has globs, the affinity excludes the other models that
+    are present rather than name those that match: nodes with further matching models may still be
+    added, and a cluster autoscaler adds them only for pods that fit them.
     """
     globs = pool.spec.card_models
     if not globs:

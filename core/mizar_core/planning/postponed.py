@@ -1,9 +1,11 @@
-"""Which waiting share pods one plan judges, so that no namespace can make it last for ever.
+"""Limits how many waiting share pods one plan considers, so that no namespace can make it take
+arbitrarily long.
 
-A plan judges at most JUDGED_MAX distinct needs of each namespace and resource: each may have to be
-compared with every node. Needs that name a few nodes, and those of pods without constraints, cost
-next to nothing and are always judged. Where a namespace has more, lots are drawn anew every TURN,
-so that each of its needs is judged again and again, whatever the other pods do.
+A plan considers at most JUDGED_MAX distinct needs of each namespace and resource: each may have to
+be compared with every node. Needs that name a few nodes, and those of pods without constraints,
+cost next to nothing and are always considered. If a namespace has more, a different pseudo-random
+selection is considered every TURN, so that each of its needs is considered again and again,
+whatever the other pods do.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def without_postponed(
     shares: Iterable[ShareView], now: datetime
 ) -> tuple[list[ShareView], list[ShareView]]:
-    """The share pods that are judged now, and those that are left for a later turn."""
+    """The share pods that are considered now, and those that are left for a later turn."""
     found = list(shares)
     postponed = _postponed(found, (now - EPOCH) // TURN)
     later = [one for one in found if (one.namespace, one.needs) in postponed]
@@ -35,7 +37,7 @@ def without_postponed(
 
 
 def next_turn(now: datetime) -> datetime:
-    """When lots are drawn again."""
+    """When the next selection is made."""
     return EPOCH + ((now - EPOCH) // TURN + 1) * TURN
 
 

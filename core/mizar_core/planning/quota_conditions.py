@@ -1,4 +1,5 @@
-"""The conditions of quotas and pools: Satisfied and Exhausted, Ready, each with one sentence."""
+"""Computes the conditions Satisfied and Exhausted of quotas and Ready of pools, each with a
+message."""
 
 from __future__ import annotations
 
@@ -51,8 +52,8 @@ class WaitingPod:
 
 
 def waiting_pods(draft: Draft, outcomes: dict[str, DemandOutcome]) -> dict[Key, list[WaitingPod]]:
-    """The waiting share pods, by the first quota that could pay for them; those whose profile no
-    quota of the namespace has, by the namespace's first quota."""
+    """The waiting share pods, by the first quota that could allow them a shadow pod; those whose
+    profile no quota of the namespace has, by the namespace's first quota."""
     found: defaultdict[Key, list[WaitingPod]] = defaultdict(list)
     for resource, outcome in sorted(outcomes.items()):
         for share in outcome.waiting:
@@ -96,7 +97,7 @@ def satisfied(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condi
 
 
 def exhausted(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> ConditionState:
-    """Whether share pods wait because the quota allows no more, or it is overdrawn."""
+    """Whether share pods wait because the quota allows no more, or the quota is overdrawn."""
     if found := sorted({one.message for one in _denials(waiting, EventReason.QUOTA_EXCEEDED)}):
         return ConditionState(True, "QuotaExceeded", f"share pods wait: {'; '.join(found)}")
     if over := _overdrawn(draft, quota):

@@ -1,8 +1,8 @@
 """Quotas: the shadow pods that each quota entitles to, and how much of each quota is used.
 
 A quota is compared neither with other quotas nor with the cards that are free. Shadow pods of
-several quotas may wait for the last card, and the scheduler decides which of them gets it. What
-makes room for them: see preemption.py.
+several quotas may wait for the last card, and the scheduler decides which of them gets it.
+preemption.py makes room for them.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ class Entitlements:
         return self._by_quota.get((quota, devices))
 
     def for_pods_of(self, namespace: str, resource: str) -> list[Entitlement]:
-        """The entitlements that pay for the shadow pods created for the namespace's share pods
-        that request the resource, in the order in which they are used."""
+        """The entitlements to shadow pods for the namespace's share pods that request the resource,
+        in the order in which they are used up."""
         return self._by_demand.get((namespace, resource), [])
 
     def quota_for(self, namespace: str, resource: str) -> Key | None:
-        """The quota that the namespace's share pods that request the resource count for: the first
-        that allows them shadow pods, else the namespace's first, since none of its quotas has the
-        profile; None if it has none."""
+        """The quota under which the namespace's share pods that request the resource are counted:
+        the first that allows them shadow pods; else the namespace's first, since none has the
+        profile; None if the namespace has no quota."""
         found = self.for_pods_of(namespace, resource)
         return found[0].key if found else self._first_of.get(namespace)
 
@@ -118,7 +118,7 @@ class ShadowCount:
         self.count(shadow.quota_key, shadow.devices, shadow.cards, by)
 
     def count(self, quota: Key, devices: int, cards: int, by: int = 1) -> None:
-        """Count `by` shadow pods of a profile in, each with so many cards."""
+        """Add `by` shadow pods of a profile, each with `cards` cards."""
         self.shadows[quota, devices] += by
         self.cards[quota] += by * cards
 
@@ -128,8 +128,8 @@ class ShadowCount:
         return self.shadows[entitlement.shape] >= entitlement.limits.max
 
     def limit_reached(self, entitlement: Entitlement) -> str | None:
-        """The limit that keeps the quota from allowing one more of these shadow pods; None if there
-        is none."""
+        """The limit that keeps the quota from allowing one more of these shadow pods, as text for a
+        message; None if there is none."""
         limits, ceiling = entitlement.limits, entitlement.quota.spec.max_cards
         if self.has_all_shadows(entitlement):
             return (
@@ -145,9 +145,9 @@ class ShadowCount:
 
 
 class QuotaUsage:
-    """How much of each quota is used. `existing` counts all shadow pods, but for those stranded on
-    nodes that do not answer, whose cards nobody else can get there either; `live` counts those that
-    stay.
+    """How much of each quota is used. `existing` counts all shadow pods except those stranded on
+    nodes that do not answer, whose cards no other pod can get either; `live` counts those that are
+    to stay.
 
     A new shadow pod must fit beside all that exist. Whether a drain may be cancelled, and whether
     `min` is met, depends on those that stay.

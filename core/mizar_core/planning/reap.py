@@ -1,5 +1,5 @@
-"""Reaping: surplus shadow pods, and those idle for too long, are drained. The longest idle go
-first, and those whose devices a share pod needs are kept."""
+"""Reaping: drains surplus shadow pods and those that have been idle for too long, the longest idle
+first; keeps those whose devices a share pod needs."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class SpareDevices:
         return self._left.get(_where(shadow), 0) - others >= shadow.healthy
 
     def _drain_would_be_cancelled(self, shadow: ShadowView) -> bool:
-        """Whether its drain would be cancelled for a share pod whose refusal by the scheduler is
-        not confirmed, since the shadow pod has not been idle for long enough."""
+        """Whether the shadow pod's drain would be cancelled for a share pod whose refusal by the
+        scheduler is not confirmed, since it has not been idle for long enough."""
         refused = self._refused.get(_where(shadow))
         return refused is not None and not was_idle_while_refused(shadow, refused, self._draft.now)
 
@@ -83,7 +83,7 @@ def _latest_refusals(outcomes: Mapping[str, DemandOutcome]) -> dict[tuple[str, s
     waits."""
     latest: dict[tuple[str, str], datetime] = {}
     for resource, outcome in outcomes.items():
-        # Replicas are refused the same nodes, and both may be very many.
+        # Replicas are refused the same nodes, and there may be very many of both.
         alike = dict[frozenset[str], datetime]()
         for share in outcome.waiting:
             if (since := share.unschedulable_since) is not None:
@@ -138,7 +138,7 @@ def is_overdue(draft: Draft, shadow: ShadowView) -> bool:
 
 
 def is_above_min(draft: Draft, shadow: ShadowView, beside: Iterable[ShadowView] = ()) -> bool:
-    """Whether its quota's `min` is kept without it and the shadow pods `beside` it."""
+    """Whether the quota's `min` is kept without the shadow pod and those `beside` it."""
     entitlement, shape = draft.entitlements.of(shadow.quota_key, shadow.devices), _shape(shadow)
     least = entitlement.limits.min if entitlement else 0
     others = sum(_shape(one) == shape for one in beside)
@@ -146,9 +146,9 @@ def is_above_min(draft: Draft, shadow: ShadowView, beside: Iterable[ShadowView] 
 
 
 def _is_misplaced(draft: Draft, shadow: ShadowView) -> bool:
-    """Whether it is of no use to the `min` of its quota: its node has left its pool, or it gets no
-    node because of constraints that it owes to an earlier state of its pool or to share pods that
-    are gone, while a shadow pod without them could go elsewhere."""
+    """Whether the shadow pod is of no use to the `min` of its quota: its node has left its pool, or
+    it gets no node because of constraints from an earlier state of its pool or from share pods that
+    are gone, while a shadow pod without them could be placed elsewhere."""
     pod, node = shadow.pod, draft.nodes.get(shadow.on_node or "")
     if node is not None:
         return node.available and not in_pool(node, draft.pools[shadow.pool])
@@ -164,15 +164,15 @@ def _shape(shadow: ShadowView) -> tuple[Key, int]:
 
 def _drop_unneeded(draft: Draft, shadow: ShadowView, outcome: DemandOutcome) -> None:
     needed = shadow.key in outcome.placement.relied_on or shadow.contested
-    # A pod that is judged in another plan may rely on it.
+    # A pod that a later plan considers may rely on it.
     needed = needed or any(one.namespace == shadow.namespace for one in outcome.postponed)
     if draft.blocked_by(shadow) is not None and not needed:
         draft.do(DeleteShadow(shadow.key, ReapReason.UNNEEDED))
 
 
 def by_idleness(draft: Draft, shadows: Iterable[ShadowView]) -> list[ShadowView]:
-    """The shadow pods in the order in which they go: those without a node first (the youngest
-    first, since it waits behind the others), then the longest idle."""
+    """The shadow pods in the order in which they are retired: those without a node first (the
+    youngest first, since it waits behind the others), then the longest idle."""
 
     def key(shadow: ShadowView) -> tuple[bool, int, datetime, Key]:
         unplaced = draft.stages[shadow.key] in UNPLACED

@@ -1,7 +1,7 @@
-"""Replacement of shadow pods that are idle, or that no present node fits: their quota allows no
-more, and a share pod waits that cannot use them because of their node or their profile, or because
-the scheduler refuses it their node. As many go as it takes, and only where a node has cards for
-what replaces them."""
+"""Replaces shadow pods that are idle or fit no present node if their quota allows no more and a
+share pod waits that cannot use them, because of their node or profile or because the scheduler
+refuses it their node. As many as necessary are replaced, and only if a node has cards for the new
+one."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Place = tuple[str, str]
 
 
 def replace_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareDevices) -> None:
-    """End the shadow pods, idle or without a node, that keep a quota from a shadow pod that a share
-    pod waits for."""
+    """Retire shadow pods, idle or without a node, that use up the quota for a shadow pod that a
+    share pod waits for."""
     replacements, helped = _Replacements(draft, spare), list[tuple[DemandOutcome, str, Key]]()
     for outcome in outcomes.values():
         coming, kept = Bins(), _kept_in_vain(outcome)
@@ -118,22 +118,22 @@ def _stays(draft: Draft, quota: str, going: list[ShadowView]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Idle:
-    """The shadow pods of a quota that may go: very many share pods may ask for them. `spare`: those
-    that no present node fits, and those that are idle and whose devices no share pod waits for, in
-    the order in which they go. `by_place`: all idle ones."""
+    """The shadow pods of a quota that may be replaced, found once, since very many share pods may
+    ask for them. `spare`: those that fit no present node, and those that are idle and whose devices
+    no share pod waits for, in the order in which they are replaced. `by_place`: all idle ones."""
 
     spare: dict[Key, ShadowView]
     by_place: Mapping[Place, dict[Key, ShadowView]]
 
     def drop(self, shadow: ShadowView) -> None:
-        """Forget one that goes."""
+        """Forget a shadow pod that is retired."""
         self.spare.pop(shadow.key, None)
         self.by_place.get(_place(shadow), {}).pop(shadow.key, None)
 
 
 class _Replacements:
-    """The replacements of one plan. `_left`: the usage of quotas once what is drained is gone and
-    what replaces it is there."""
+    """The replacements of one plan. `_left`: the usage of quotas once drained shadow pods are gone
+    and their replacements exist."""
 
     def __init__(self, draft: Draft, spare: SpareDevices) -> None:
         self._draft = draft
@@ -151,9 +151,9 @@ class _Replacements:
         attempt: Attempt,
         where: Place,
     ) -> bool:
-        """Whether the quota allows, or will allow, one more shadow pod, which serves the share pod;
-        ends what it takes for that. `where`: the place of the devices that are kept in vain for
-        this share pod, and so count as spare for it alone."""
+        """Make room in the quota for one more shadow pod, which serves the share pod, and retire as
+        many others as that takes. Returns whether there is room, or will be. `where`: the place of
+        the devices that are kept in vain for this share pod, and so count as spare for it alone."""
         draft = self._draft
         if self._left.limit_reached(entitlement) is not None:
             new = attempt.what not in draft.attempted
@@ -169,7 +169,8 @@ class _Replacements:
         return _fits(coming, share)
 
     def silence(self, quota: Key) -> str | None:
-        """What to look at where shadow pods of the quota wait for silent node agents."""
+        """A sentence about a silent node agent that a shadow pod of the quota waits for; None if
+        there is none."""
         if not self._draft.silence.shadows:
             return None
         if quota not in self._silence:
@@ -190,9 +191,10 @@ class _Replacements:
             retire(self._draft, shadow, ReapReason.REPLACED)
 
     def _victims(self, entitlement: Entitlement, where: Place) -> list[ShadowView]:
-        """Shadow pods of the quota that no present node fits, the youngest first, and idle ones,
-        without which it allows one more of the entitlement; none if there are not enough. Those of
-        the same profile may go below its `min`, which what replaces them keeps."""
+        """The shadow pods of the quota to retire so that it allows one more of the entitlement:
+        those that fit no present node, the youngest first, then idle ones; empty if they do not
+        suffice. Those of the same profile may fall below its `min`, since their replacement counts
+        for it."""
         draft, left, chosen = self._draft, self._left.copy(), list[ShadowView]()
         for shadow in self._candidates(entitlement.key, where):
             if left.limit_reached(entitlement) is None:
@@ -212,8 +214,8 @@ class _Replacements:
         return _has_no_node(self._draft, shadow)
 
     def _candidates(self, quota: Key, where: Place) -> Iterable[ShadowView]:
-        """The quota's shadow pods that may go, in the order in which they do, and some that may not
-        any more since others went."""
+        """The quota's shadow pods that may be retired, in order; among them may be some that may
+        not any more, since others were retired."""
         if quota not in self._idle:
             self._idle[quota] = self._find_idle(quota)
         found = self._idle[quota]
@@ -244,7 +246,7 @@ def _place(shadow: ShadowView) -> Place:
 
 def _has_no_node(draft: Draft, shadow: ShadowView) -> bool:
     """Whether the scheduler refuses the shadow pod, and not for want of cards: labels and taints of
-    all present nodes keep it away, or shadow pods that it is to be apart from."""
+    all present nodes keep it away, or its anti-affinity to other shadow pods."""
     pod = shadow.pod
     if pod is None or shadow.unschedulable is None or waits_for_cards(draft, shadow):
         return False

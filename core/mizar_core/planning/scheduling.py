@@ -33,15 +33,16 @@ class Availability(Enum):
     REFUSED = auto()
     """They are free only on nodes that the scheduler refuses the share pod."""
     NONE = auto()
-    """There are none."""
+    """No devices are free or on their way that it could get."""
     POSTPONED = auto()
-    """That is found out in a later plan."""
+    """A later plan finds out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Where one share pod finds its devices. `shadow`: the shadow pod that it depends on, where
-    that has no node yet. `node`: the node that the scheduler refuses it."""
+    """Where one share pod finds its devices. `shadow`: the shadow pod without a node that it
+    depends on, if any. `node`: for REFUSED, the node with free devices that the scheduler refuses
+    it."""
 
     availability: Availability
     shadow: Key | None = None

@@ -24,7 +24,7 @@ class ShadowGroups(Generic[G]):
         return (group for group, members in self._members.items() if members)
 
     def put(self, group: G, key: Key, shadow: ShadowView) -> None:
-        """Add a shadow pod to a group, in place of what has its key there."""
+        """Add a shadow pod to a group, in place of the one that has its key there."""
         self._members[group][key] = shadow
         self._sorted.pop(group, None)
 

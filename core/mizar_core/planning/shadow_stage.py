@@ -85,8 +85,9 @@ def _with_pod(shadow: ShadowView) -> ShadowStage:
 
 
 def stranded_at(shadow: ShadowView, node: NodeView | None) -> datetime | None:
-    """When a shadow pod that is being deleted stops counting against its quota, since its node,
-    which is gone or takes no pods, does not confirm that it has ended; None if it goes on counting.
+    """When a shadow pod that is being deleted stops counting against its quota, since its node is
+    gone or takes no pods and does not confirm that the pod has ended; None if it continues to
+    count.
     """
     pod = shadow.pod
     if pod is None or not pod.deleting or pod.node is None:
@@ -110,14 +111,15 @@ def phase_of(shadow: ShadowView, stage: ShadowStage) -> Phase:
 
 
 def is_agent_silent(shadow: ShadowView, now: datetime) -> bool:
-    """Whether the node agent should have offered the devices long ago."""
+    """Whether the node agent is overdue with offering the devices or with the next step of their
+    drain, so that it counts as silent."""
     until = agent_expected_by(shadow)
     return until is not None and until <= now
 
 
 def agent_expected_by(shadow: ShadowView) -> datetime | None:
-    """When the node agent must have offered the devices, or taken the next step of their drain, or
-    counts as silent; None while nothing is expected of it."""
+    """When the node agent must have offered the devices or taken the next step of their drain; from
+    then on it counts as silent. None while nothing is expected of it."""
     pod = shadow.pod
     if pod is None or pod.bound_at is None:
         return None

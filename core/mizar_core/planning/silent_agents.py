@@ -1,5 +1,5 @@
-"""Silent node agents: which shadow pods they do not answer for, and the nodes that new shadow pods
-keep off because of them."""
+"""Silent node agents: finds the shadow pods that they do not report on, and the nodes that new
+shadow pods avoid because of them."""
 
 from __future__ import annotations
 

@@ -42,10 +42,10 @@ class PodView:
 
     `drain_asked`: when the operator asked for a drain. `in_use`: whether it is marked as in use.
     `unschedulable`: the scheduler's message, if it found no node. `needs`: its constraints on the
-    node. `asked`: those that the operator gave it, where admission has added others; None where it
-    has not, as far as is known. `carve`: the annotation; None if it is not known. `priority`: as
-    Kubernetes has it. `overdue_at`: when a pod that is being deleted should long be gone, as
-    Kubernetes' own quota reckons: its grace period after the time at which it was to end.
+    node. `asked`: the constraints that the operator gave it, if admission has added others; None if
+    it has not, as far as is known. `carve`: the annotation; None if it is not known. `priority`:
+    the number from its PriorityClass. `overdue_at`: when its deletion is overdue by the rule of
+    Kubernetes' ResourceQuotas: a grace period after the time at which it was to end.
     """
 
     uid: str = ""
@@ -112,7 +112,7 @@ class ShadowView:
     heard_at: datetime | None = None
     pod: PodView | None = None
     contested: bool = False
-    # A plan looks each shadow pod up some forty times.
+    # Stored, since a plan uses them some forty times for each shadow pod.
     key: Key = field(init=False, repr=False, compare=False)
     """(namespace, name)."""
     quota_key: Key = field(init=False, repr=False, compare=False)
@@ -149,8 +149,8 @@ class ShareView:
     devices it keeps, where init containers that requested more have ended. `unschedulable`: the
     scheduler's message, if it found no node. `outages`: tolerations with which it stays for longer
     than other pods on a node whose kubelet does not answer. They are not part of `needs`, since
-    they do not restrict where it may go. `priority`: as Kubernetes has it. `claims`: the names of
-    the claims of its volumes; what bound volumes want of the node is in `needs`.
+    they do not restrict where it may go. `priority`: the number from its PriorityClass. `claims`:
+    the names of the claims of its volumes; the node constraints of bound volumes are in `needs`.
 
     Pods that have ended, that are being deleted before they got a node, or that a scheduling gate
     holds back are not in a snapshot.
@@ -262,20 +262,20 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a plan is made from.
+    """All input of a plan.
 
     `announced`: the events that are not to be posted again yet. `missing_classes`: RuntimeClasses
-    that pools name and that do not exist. `refused`: shadow pods that the API server refused and is
-    not to be asked for again yet. `free_since`: since when 1, 2, … devices of a resource have been
-    free on a node, by (resource, node). `attempted`: what was tried in vain a moment ago, see
+    that pools name and that do not exist. `refused`: shadow pods that the API server refused and
+    that must not be created again yet. `free_since`: since when 1, 2, … devices of a resource have
+    been free on a node, by (resource, node). `attempted`: recent attempts that did not help, see
     `Attempt`. `pending`: pods that wait for whole cards. `taken`: cards of a (physical resource,
     node) that other pods than shadow pods have, where that is known. `unanswered`: (quota, devices,
     sequence) of shadow pods whose creation got no answer, so that it may yet take effect.
     `refused_nodes`: nodes that the scheduler has recently refused a waiting share pod, by its (UID,
-    resource), also where no devices are free any more. `names_taken`: names of shadow pods that
-    objects of other clients have. `silent_nodes`: nodes whose agents were silent recently, and when
-    they last were. `namespaces`: the labels of namespaces that have no quota and in which share
-    pods wait, where a pool has a default quota.
+    resource), also where no devices are free any more. `names_taken`: names of shadow pods that are
+    taken by other clients' objects. `silent_nodes`: nodes whose agents were silent recently, and
+    when they last were. `namespaces`: the labels of namespaces that have no quota and in which
+    share pods wait, where a pool has a default quota.
     """
 
     pools: tuple[GPUPool, ...] = ()

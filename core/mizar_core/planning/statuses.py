@@ -79,7 +79,8 @@ def _scheduled(shadow: ShadowView, refusal: str | None, now: datetime) -> Condit
         status, reason, message = False, UNSCHEDULABLE, shadow.unschedulable
     else:
         status, reason, message = False, "Waiting", "the scheduler has not answered yet"
-    # Most shadow pods are where they were: to validate a condition takes longer than all else here.
+    # Most shadow pods are where they were, and validating a condition takes longer than all else
+    # here.
     if known and (known.status == "True", known.reason, known.message) == (status, reason, message):
         return known
     before = [known] if known else []
@@ -176,6 +177,7 @@ def _pool_status(draft: Draft, pool: GPUPool) -> GPUPoolStatus:
 
 
 MODELS_MAX = 64
+"""The most card models in a pool's status, which is the maxItems of the list in the CRD."""
 
 
 @dataclass(slots=True)
@@ -191,7 +193,7 @@ def quota_counts(
     draft: Draft, outcomes: dict[str, DemandOutcome]
 ) -> dict[Key, dict[int, ProfileStatus]]:
     """The counts of every quota, by profile. A waiting share pod counts for the first quota that
-    could pay for it."""
+    could allow it a shadow pod."""
     counts: defaultdict[Key, defaultdict[int, Counter[str]]] = defaultdict(
         lambda: defaultdict(Counter)
     )

@@ -1,8 +1,8 @@
-"""What namespaces borrowed recently, which decides whose turn it is: a second of a borrowed card
-counts half after an hour.
+"""Accounts of what namespaces borrowed recently, which decide whose turn it is: a second of a
+borrowed card counts half after an hour.
 
-The account is in the status of the namespace's quotas. While a namespace has the same number of
-cards, it follows from the last entry and the time, so that nothing needs to be written.
+The account is in the status of the namespace's quotas. While a namespace keeps the same number of
+cards, its account follows from the last entry and the time, so that nothing needs to be written.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from datetime import datetime
 from mizar_core.models import GPUQuota, SpotStatus
 
 HALF_LIFE_S = 3600.0
+"""Seconds after which a second of a borrowed card counts half."""
 STEADY_S = HALF_LIFE_S / math.log(2)
 """Recent card-seconds to which a namespace that always borrows one card converges."""
 
@@ -57,14 +58,15 @@ class Accounts:
         return self._most.get(namespace, 0)
 
     def figure(self, namespace: str, cards: int) -> float:
-        """The recent card-seconds to which a namespace converges if it keeps this many cards: the
-        namespace with the fewest goes next. If only the past counted, one namespace would get all
-        cards that become lendable at once, and keep them."""
+        """The figure by which namespaces take turns, the lowest first: the recent card-seconds plus
+        those to which this many cards converge if they are kept. If only the past counted, one
+        namespace would get all cards that become lendable at once, and keep them."""
         return self.recent(namespace) + cards * STEADY_S
 
 
 def _newer(one: SpotStatus, other: SpotStatus) -> bool:
-    """Of two entries of one namespace, each in a quota of its own, the last one holds."""
+    """Whether the first of two entries of a namespace, each in another quota, was written later:
+    the last one holds."""
     return _rank(one) > _rank(other)
 
 

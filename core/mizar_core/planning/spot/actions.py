@@ -15,7 +15,7 @@ from mizar_core.planning.snapshot import Key, Subject
 
 @dataclass(frozen=True, slots=True)
 class OpenGate:
-    """Release the pod to the scheduler: its turn has come."""
+    """Remove the pod's scheduling gate, since its turn has come."""
 
     spot: Key
     uid: str
@@ -25,7 +25,7 @@ class OpenGate:
 class EvictSpot:
     """Evict a spot pod. `at_once`: its processes have already been ended, so there is nothing left
     for a PodDisruptionBudget to protect, and where one forbids the eviction the pod is deleted.
-    `grace_s`: the seconds that it has to end."""
+    `grace_s`: the seconds that it has to shut down."""
 
     spot: Key
     uid: str
@@ -36,7 +36,7 @@ class EvictSpot:
 
 @dataclass(frozen=True, slots=True)
 class WriteSpotStatus:
-    """What the namespace of a quota borrows; None where there is nothing to tell."""
+    """Write into a quota's status what its namespace borrows; None leaves that part out."""
 
     quota: Key
     status: SpotStatus | None
@@ -44,8 +44,8 @@ class WriteSpotStatus:
 
 @dataclass(frozen=True, slots=True)
 class WriteLent:
-    """How many of a pool's cards are lent, and the condition Lending; None for a pool that lends
-    none."""
+    """Write into a pool's status how many of its cards are lent, and the condition Lending, which
+    is None for a pool that lends none."""
 
     pool: str
     lent: int

@@ -1,5 +1,5 @@
-"""The plan for spot pods: which are evicted, whose turn it is, and what statuses and events say
-about it.
+"""The planner for spot pods: decides which are evicted, whose turn it is to borrow cards, and the
+statuses and events about lending.
 
 Pure: no I/O, no clock, no randomness.
 """
@@ -70,8 +70,8 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
 
 
 def _lost(snapshot: SpotSnapshot) -> Iterator[EvictSpot]:
-    """The pods that have lost their cards according to a node agent, which has already told them
-    why."""
+    """The evictions of pods that have lost their cards according to a node agent, which has already
+    posted the reason as an event."""
     for spot in sorted(snapshot.spots, key=lambda one: one.key):
         if spot.lost is not None and not spot.deleting:
             yield _evict(spot, spot.lost, at_once=True)
@@ -91,10 +91,11 @@ def _cards_of(spots: Iterable[SpotView]) -> Counter[str]:
 
 
 def _surplus(snapshot: SpotSnapshot, accounts: Accounts, now: datetime) -> Iterator[SpotView]:
-    """The newest pods of namespaces that have more cards than their quotas allow now, or all where
-    none are lent; first those that have only a promise. Pods that are already ending count as given
-    back first; of these, only the slow ones have to be evicted. One whose promise has lapsed goes
-    only if it alone wants more than is allowed, or, as the newest, once it has a node."""
+    """The pods to evict because their namespace has more cards than its quotas allow, or all pods
+    if nothing is lent: those with only a promise first, then the newest. The cards of pods that are
+    already ending count as given back first, and of these pods only those that linger are evicted.
+    A pod whose promise has lapsed is evicted only if it alone requests more than is allowed, or, as
+    one of the newest, once it has a node."""
 
     def allowed(spot: SpotView) -> int:
         return accounts.most(spot.namespace) if snapshot.enabled else 0
@@ -136,8 +137,8 @@ def _reclaimed(spot: SpotView, reason: SpotEvictionReason, accounts: Accounts) -
 
 
 def _room(snapshot: SpotSnapshot, now: datetime) -> tuple[Room, frozenset[str]]:
-    """What is left for those that wait: pods whose turn has come already are served first. And for
-    which of these pods there are cards, by UID."""
+    """The room that is left for waiting pods, after the pods whose turn has already come, and the
+    UIDs of those of the latter that there are cards for."""
     room, kept = Room(snapshot.nodes, snapshot.spots), set[str]()
     for spot in sorted(snapshot.spots, key=lambda one: (one.order, one.namespace)):
         if not spot.promised or spot.has_lapsed(now):
@@ -152,7 +153,7 @@ def _room(snapshot: SpotSnapshot, now: datetime) -> tuple[Room, frozenset[str]]:
 def _borrowing(
     snapshot: SpotSnapshot, accounts: Accounts, in_use: Counter[str], left: list[SpotView]
 ) -> dict[str, Borrowing]:
-    """What each namespace borrows, of those that borrow or may."""
+    """What each namespace borrows, for all namespaces that borrow or may borrow."""
     waiting = _cards_of(left)
     names = {one.metadata.namespace or "" for one in snapshot.quotas if one.spec.spot}
     return {

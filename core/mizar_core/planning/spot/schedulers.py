@@ -1,4 +1,5 @@
-"""Schedulers of which nothing is heard: they are down, far behind, or do not exist."""
+"""Detects schedulers that do not react to their pods: they are down, far behind, or do not
+exist."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from mizar_core.planning.spot.snapshot import SpotSnapshot, SpotView
 
 
 class Schedulers:
-    """Which pods are of use to their scheduler when their gate is opened.
+    """Decides, by the state of the schedulers, which pods' gates may be opened.
 
-    One that has said nothing since a promise that lapsed gets its pods one at a time, to find out
-    whether it is back. Otherwise all that wait would be released while it is down, and it would
-    bind them out of turn, and more of them than their quotas allow, when it is back.
+    A scheduler that has not reacted since a promise that lapsed gets its pods one at a time, to
+    find out whether it is back. Otherwise all waiting pods would be released while it is down, and
+    once it is back, it would bind them out of turn and beyond their quotas.
     """
 
     def __init__(self, snapshot: SpotSnapshot, now: datetime) -> None:
@@ -25,11 +26,11 @@ class Schedulers:
         return spot.scheduler not in self._silent & self._asked
 
     def ask(self, spot: SpotView) -> None:
-        """The pod's turn has come."""
+        """Note that the pod's turn has come, so that its scheduler has a pod to react to."""
         self._asked.add(spot.scheduler)
 
 
 def _is_last(spot: SpotView, snapshot: SpotSnapshot) -> bool:
-    """Whether nothing has been heard of the pod's scheduler since."""
+    """Whether the pod's scheduler has reacted to no spot pod after the pod's `unheard_since`."""
     heard = snapshot.heard.get(spot.scheduler)
     return heard is None or spot.unheard_since is None or heard <= spot.unheard_since

@@ -18,8 +18,8 @@ from mizar_core.planning.preemption import lacks_cards
 from mizar_core.planning.snapshot import Announcement, Key, NodeView
 
 GRACE_S = 30
-"""Longest grace period, in seconds, of a pod that has to give its cards back, whatever it asks
-for."""
+"""The longest grace period, in seconds, of a pod that has to give its cards back, whatever its spec
+says."""
 LINGERS_AFTER = timedelta(seconds=GRACE_S + 10)
 """How long a pod may take to end before it counts as lingering: the grace period and a margin for
 clocks that differ."""
@@ -28,8 +28,9 @@ STUCK_AFTER = timedelta(seconds=30)
 """How long a card is kept for a pod that the scheduler refuses for another reason, such as CPU."""
 
 UNHEARD_AFTER = timedelta(minutes=5)
-"""How long a card is kept for a pod of which its scheduler says nothing. Kubernetes' own looks
-within seconds at a pod whose gate was opened, and again after five minutes at one that waits."""
+"""How long a card is kept for a pod that its scheduler does not react to. Kubernetes' own scheduler
+considers a pod within seconds after its gate is opened, and a waiting pod again after five
+minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,14 @@ class SpotView:
     """A spot pod that has not ended.
 
     `cards`: how many it asks for. `gates`: its scheduling gates. `scheduler`: the name of its
-    scheduler. `unschedulable`: that one's message, if it found no node. `lost`: why it lost its
-    cards, by the node agent's condition; None while it has not. `grace_s`: its own, in seconds.
-    `gone_by`: until when it may go on once it is being deleted.
+    scheduler. `unschedulable`: the scheduler's message, if it found no node. `lost`: why it lost
+    its cards, by the node agent's condition; None while it has not. `grace_s`: its own grace
+    period, in seconds. `gone_by`: when its grace period ends, if it is being deleted.
 
-    What the operator saw of its promise: `stuck_since`: since when it has been stuck.
-    `unheard_since`: since when its scheduler has said nothing new of it, though a card is kept for
-    it. `lapsed`: whether its promise has. `late`: when it got a node all the same.
+    The operator's observations of its promise: `stuck_since`: since when it has been stuck, see
+    `is_stuck`. `unheard_since`: since when its scheduler has reported nothing new about it,
+    although a card is kept for it. `lapsed`: whether the promise has lapsed. `late`: when it got a
+    node although its promise had lapsed.
     """
 
     namespace: str
@@ -77,7 +79,7 @@ class SpotView:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing but its turn keeps it from the scheduler."""
+        """Whether Mizar's gate alone keeps it from the scheduler."""
         return self.node is None and self.gates == (SPOT_GATE,) and not self.deleting
 
     @property
@@ -92,7 +94,7 @@ class SpotView:
 
     @property
     def goes(self) -> bool:
-        """Whether it has to end already, for its own or another reason than its quota."""
+        """Whether it is ending already, or has to end for another reason than its quota."""
         return self.deleting or self.lost is not None
 
     def lingers(self, now: datetime) -> bool:
@@ -101,8 +103,8 @@ class SpotView:
 
     @property
     def seniority(self) -> tuple[datetime, str]:
-        """The order in which the pods of a namespace keep their cards. One that got a node after
-        its promise had lapsed is as new there as its node: others have worked meanwhile."""
+        """The order in which the pods of a namespace keep their cards. A pod that got a node after
+        its promise had lapsed counts from that moment: others have been at work meanwhile."""
         return self.late or self.created, self.name
 
     @property
@@ -129,14 +131,15 @@ class SpotView:
         return since + patience if since is not None else None
 
     def has_lapsed(self, now: datetime) -> bool:
-        """Whether its scheduler has refused it for another reason, or said nothing of it, for so
-        long that its promise does not count any more, whatever the scheduler says later. If it gets
-        a node after all, what it has counts again."""
+        """Whether its scheduler has refused it for another reason than its cards, or reported
+        nothing about it, for so long that its promise does not count any more, whatever the
+        scheduler says later. If it gets a node after all, its cards count again."""
         lapses_at = self.lapses_at()
         return self.promised and (self.lapsed or (lapses_at is not None and lapses_at <= now))
 
     def is_unheard(self, now: datetime) -> bool:
-        """Whether its scheduler has said nothing of it for so long that its promise has lapsed."""
+        """Whether its scheduler has reported nothing about it for so long that its promise has
+        lapsed."""
         given_up_at = None if self.is_stuck or not self.promised else self._given_up_at()
         return given_up_at is not None and given_up_at <= now
 
@@ -147,7 +150,7 @@ class SpotView:
 
 @dataclass(frozen=True, slots=True)
 class SpotSnapshot:
-    """Everything that the plan is made from.
+    """All input of the plan.
 
     `enabled`: whether Mizar was installed to lend cards. `announced`: the events that are not to be
     posted again yet. `unreadable`: namespaces with a quota that cannot be read: no pod there loses

@@ -20,7 +20,8 @@ NOTHING = Borrowing()
 def write_quotas(
     snapshot: SpotSnapshot, borrowing: Mapping[str, Borrowing], now: datetime
 ) -> Iterator[WriteSpotStatus]:
-    """What each namespace borrows, into its quotas, where the number of cards changes."""
+    """The actions that write what each namespace borrows into its quotas, where the number of cards
+    changes."""
     for quota in sorted(snapshot.quotas, key=quota_key):
         status = _status(quota, borrowing.get(quota.metadata.namespace or "", NOTHING), now)
         if status != quota.status.spot:
@@ -44,7 +45,8 @@ def _status(quota: GPUQuota, has: Borrowing, now: datetime) -> SpotStatus | None
 
 
 def write_lent(snapshot: SpotSnapshot, now: datetime) -> Iterator[WriteLent]:
-    """How many cards of each pool are lent, and whether it lends any, where that changes."""
+    """The actions that write how many cards of each pool are lent, and whether it lends any, where
+    that changes."""
     lent = _lent(snapshot)
     for pool in sorted(snapshot.pools, key=lambda one: one.metadata.name):
         before = find_condition(pool.status.conditions, ConditionType.LENDING)
@@ -55,8 +57,8 @@ def write_lent(snapshot: SpotSnapshot, now: datetime) -> Iterator[WriteLent]:
 
 
 def _lent(snapshot: SpotSnapshot) -> Counter[str]:
-    """Cards that pods have, by pool: as rules do, a card counts for the first of its pools that
-    lends."""
+    """How many cards spot pods have, by pool. As in the rules for node agents, a card counts for
+    the first of its pools that lends."""
     nodes = {one.name: one for one in snapshot.nodes}
     pools = [pool for pool in snapshot.pools if pool.spec.spot.enabled]
     pools.sort(key=lambda one: one.metadata.name)

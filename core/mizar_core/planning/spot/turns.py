@@ -1,5 +1,5 @@
-"""Whose turn it is: the spot pods to release to the scheduler, by what their namespaces borrowed
-recently, as far as cards are lendable and quotas allow."""
+"""Decides whose turn it is: the spot pods to release to the scheduler, by what their namespaces
+borrowed recently, as far as cards are lendable and quotas allow."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from mizar_core.planning.spot.schedulers import Schedulers
 from mizar_core.planning.spot.snapshot import SpotView
 
 PATIENCE = timedelta(minutes=10)
-"""How long a pod that wants several cards lets others go first."""
+"""How long a pod that requests several cards waits before cards are kept for it; until then, others
+go first."""
 
 
 def is_impatient(spot: SpotView, now: datetime) -> bool:
-    """Whether cards are kept for the pod until it can have all that it wants."""
+    """Whether cards are kept for the pod until it can have all that it requests."""
     return spot.cards > 1 and now - spot.created >= PATIENCE
 
 
 class Room:
     """The free cards of each node: what the node offers less what pods there have, as the scheduler
-    counts. `kept`: how many of them are kept for pods that want more."""
+    counts. `kept`: how many of them are kept for pods that request more."""
 
     def __init__(self, nodes: Iterable[NodeView], spots: Iterable[SpotView]) -> None:
         self._nodes = {
@@ -53,7 +54,8 @@ class Room:
         return sum(self.free.values())
 
     def place(self, spot: SpotView) -> bool:
-        """Take the pod's cards from the fullest node where it can run; whether there is one."""
+        """Take the pod's cards from the fullest node where it can run. Returns whether there is
+        one."""
         shape = spot.needs, spot.cards
         # Room only shrinks: where one pod finds none, another of the same shape finds none.
         if shape in self._full:
@@ -73,7 +75,7 @@ class Room:
 
     def will_have(self, spot: SpotView) -> bool:
         """Whether some node can give the pod all its cards once other borrowers there have ended:
-        where fewer sleep than it wants, keeping them would not bring it any nearer."""
+        if no node has that many cards to lend, keeping cards for the pod would be in vain."""
         return bool(self._asleep(spot))
 
     def _asleep(self, spot: SpotView) -> list[str]:
@@ -109,7 +111,7 @@ def take_turns(
     """The pods whose turn it is, in order. `in_use`: cards of each namespace, to which theirs are
     added; `room` shrinks by them.
 
-    A pod that fits nowhere now holds up no other, until it is impatient.
+    A pod that fits nowhere now does not hold up others, until it is impatient.
     """
 
     def keeps(spot: SpotView) -> bool:
@@ -137,9 +139,9 @@ def _next(
     schedulers: Schedulers,
     keeps: Callable[[SpotView], bool],
 ) -> tuple[SpotView | None, int]:
-    """The namespace's next pod that finds room and is allowed; it, and those before it, leave the
-    queue, which goes when it is empty. And how many cards of its quota are kept for those before
-    it, as the cards of a node are."""
+    """The namespace's next pod that finds room and is within the quota, or None; and how many cards
+    of the quota are kept for pods before it, as the cards of a node are. That pod and those before
+    it leave the queue; if there is no such pod, the namespace's queue is removed."""
     left, kept = queue[name], 0
     for at, spot in enumerate(left):
         fits_quota = spot.cards <= allowed - kept

@@ -1,4 +1,4 @@
-"""Why spot pods wait: an event for each."""
+"""The events that say why spot pods wait."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def waiting_events(
 
 
 def unheard_events(snapshot: SpotSnapshot, now: datetime) -> Iterator[EmitEvent]:
-    """An event for each pod whose turn has come and of which its scheduler says nothing."""
+    """An event for each pod whose turn has come and about which its scheduler reports nothing."""
     for spot in sorted(snapshot.spots, key=lambda one: one.key):
         if spot.is_unheard(now):
             yield _event(
