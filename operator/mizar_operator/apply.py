@@ -1,5 +1,5 @@
-"""Apply, the last of the three steps: from a plan to calls of the API server. Each action can be
-repeated without harm."""
+"""Applies a plan, the last of the three steps of a reconcile: carries out its actions by calls of
+the API server. Each action can be repeated without harm."""
 
 from __future__ import annotations
 
@@ -119,8 +119,9 @@ class Applier:
     async def apply(
         self, snapshot: Snapshot, actions: Iterable[Action], has_news: Callable[[], bool] = _never
     ) -> Result:
-        """Apply all actions in order, those of one type at the same time, but for those that an
-        earlier failure voids. While `has_news` is true, statuses are left to the next plan."""
+        """Apply all actions in order, consecutive ones of one type at the same time, except those
+        that an earlier failure voids. While `has_news` is true, statuses are left to the next
+        plan."""
         # This comes first: an action may drop the budget of a namespace while its last shadow pod
         # goes.
         await self.budgets.keep(snapshot)
@@ -212,7 +213,7 @@ class Applier:
                 await self._evictor.evict(action.share, action.uid)
 
     def _made(self, index: SnapshotIndex, key: Key) -> ShadowView:
-        """The shadow pod. Raises StillInUse while another plan creates it."""
+        """The shadow pod of that key. Raises StillInUse while another plan creates its pod."""
         if self._creator.is_under_way(key):
             raise StillInUse(index.shadows[key], "its pod is being created")
         return index.shadows[key]

@@ -92,7 +92,7 @@ class Caches:
         return all(one.synced.is_set() for one in self)
 
     def problems(self) -> list[str]:
-        """Why nothing can be planned from the copies now."""
+        """Why nothing can be planned from the copies now; empty if it can."""
         return [problem for one in self if (problem := one.problem()) is not None]
 
     def standing_still(self) -> list[str]:
@@ -110,7 +110,7 @@ class Caches:
         }
 
     def keys(self) -> set[str]:
-        """All keys under which there may be something to plan."""
+        """All keys under which there may be something to plan, except SPOT."""
         return {one.spec.resource_prefix for one in self.pools.values()} | {NO_POOL}
 
     def key_of_pool(self, name: str) -> str:

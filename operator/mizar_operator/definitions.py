@@ -1,4 +1,4 @@
-"""Whether the API server's CRDs of Mizar have all fields that this operator knows.
+"""Checks whether the API server's CRDs of Mizar have all fields that this operator knows.
 
 Neither `helm upgrade` nor Flux updates CRDs unless told to. The API server silently drops a field
 that an older CRD lacks from every spec, and refuses the whole of a status that contains one, so
@@ -61,8 +61,9 @@ def _lacking_in_kind(model: type[Model], served: Schema) -> Iterator[str]:
 
 
 def _lacking(node: Schema, parts: Schema, served: Schema | None, field: str) -> Iterator[str]:
-    """`node`: what is known of the field, its `$ref`s among `parts`. `served`: the API server's
-    schema of it; None if it has none."""
+    """The field, or the fields in it, that the API server's schema lacks. `node`: this operator's
+    schema of the field, its `$ref`s among `parts`. `served`: the API server's; None if it has
+    none."""
     if served is None:
         yield field
         return

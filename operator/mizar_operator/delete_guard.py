@@ -1,7 +1,7 @@
 """The delete guard (invariant 3): before a shadow pod is deleted, a live read from the API server
 must show that no pod uses it.
 
-Caches may be behind; only what is read here decides. The deletion itself: see shadow_deletion.py.
+Caches may be behind, so only these reads decide. shadow_deletion.py does the deletion itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class ConfirmedUnused:
 
 
 async def confirm_unused(client: KubeClient, caches: Caches, known: ShadowView) -> ConfirmedUnused:
-    """Confirm that no pod uses the shadow pod now. Raises StillInUse, KubeError."""
+    """Confirm that no pod uses the shadow pod now; returns the objects that were read. Raises
+    StillInUse if a pod uses it or may be about to, and KubeError."""
     shadow, pod = await _read(client, known)
     if shadow is None and pod is None:
         return ConfirmedUnused(None, None)
@@ -52,7 +53,7 @@ async def confirm_unused(client: KubeClient, caches: Caches, known: ShadowView) 
     bound = await _bound(client, known, view)
     if bound:
         others = [await _reread(client, one) for one in _beside(caches, view)]
-        # Once more, and last: nobody who comes meanwhile is overlooked.
+        # Read again as the last step, so that no pod that was bound meanwhile is overlooked.
         bound = await _bound(client, known, view)
     user = may_be_used(view, others, bound)
     if user is not None:

@@ -25,6 +25,7 @@ LOOKED_AT_EVERY_S: Final = 240.0
 """Seconds until a budget is checked again: what refused it, such as a ResourceQuota, may allow it
 now. A deleted budget is checked as soon as the watch reports it."""
 LOOKS_AT_ONCE: Final = 16
+"""Budgets that are read at the same time."""
 
 
 class DisruptionBudgets:
@@ -111,8 +112,8 @@ def watch(client: KubeClient, timing: Timing | None = None) -> Informer[str]:
 def follow(
     watched: Informer[str], budgets: DisruptionBudgets, caches: Caches, add: Callable[[str], None]
 ) -> None:
-    """Look for a budget that was deleted again, and call `add` with the keys of its namespace's
-    shadow pods."""
+    """When a budget is deleted, have it looked for again, and call `add` with the keys of its
+    namespace's shadow pods."""
 
     def changed(before: str | None, now: str | None) -> None:
         if before is not None and now is None:

@@ -1,4 +1,5 @@
-"""Gather, the first of the three steps: from the caches to a snapshot.
+"""Gathers the snapshot that a plan is made from, out of the caches: the first of the three steps of
+a reconcile.
 
 A cache may be behind, and each kind has a watch of its own. An object that looks missing (a shadow
 pod's pod, its node) is therefore read live before the planner may treat it as lost.
@@ -38,8 +39,11 @@ from mizar_operator.runtime_classes import RuntimeClasses
 from mizar_operator.volume_nodes import Terms, VolumeNodes, together
 
 CONFIRMED_FOR_S = 30.0
+"""Seconds for which an object that a live read did not find counts as gone."""
 TAKEN_FOR_S = 10.0
+"""Seconds for which the number of cards that other pods hold on a node is cached."""
 LOOKS_AT_ONCE = 16
+"""The most objects that are read live at the same time, and nodes whose pods one plan reads."""
 
 
 @dataclass
@@ -104,7 +108,7 @@ class Gatherer:
         quotas = [one for one in self._caches.quotas.values() if self._is_mine(one.spec.pool, key)]
         uids = {one.uid for one in shadows} | {one.uid for one in shares}
         memory.forget_old(self._clock(), uids)
-        # A shadow pod that exists was created after all: its number is not to be used again.
+        # A shadow pod that exists was created after all, so its number must not be used again.
         memory.unanswered -= {(one.quota_key, one.devices, one.sequence) for one in shadows}
         nodes = {one.name: one for one in self._caches.nodes.values()}
         bare = {name: NodeView(name, available=False) for _, name in self._caches.nodes.unreadable}
@@ -195,7 +199,7 @@ class Gatherer:
 
     def _suspects(self, key: str) -> list[Ref]:
         """The objects that are missing from the caches and not known to be gone. Where a share pod
-        may have to be evicted because of it, an answer of a moment ago is not enough."""
+        may have to be evicted because of it, an object is read anew each time."""
         gone, now = self.state(key).gone, self._clock()
         found = {
             ref
@@ -227,8 +231,9 @@ class Gatherer:
         return found
 
     async def _look_for_cards(self, key: str) -> Mapping[tuple[str, str], int]:
-        """Cards that other pods have on nodes with idle shadow pods, where a pod waits for several
-        cards: how many shadow pods it preempts depends on them."""
+        """How many cards other pods have on nodes with idle shadow pods, by (resource, node). They
+        are read only while a pod waits for several cards: how many shadow pods it preempts depends
+        on them."""
         if not any(cards > 1 for one in self._caches.pending.values() for _, cards in one.cards):
             return {}
         memory, now = self.state(key), self._clock()
@@ -277,7 +282,7 @@ def _claims(share: ShareView) -> list[Key]:
 
 
 def _bound_by(volumes: Mapping[Key, Terms], share: ShareView) -> ShareView:
-    """The share pod, which needs a node that its volumes can be on."""
+    """The share pod, with the node affinity of its volumes among its needs."""
     if not share.claims or not (terms := together(_claims(share), volumes)):
         return share
     return replace(share, needs=share.needs.merged_with(Needs(terms=terms)))

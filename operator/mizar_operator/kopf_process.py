@@ -1,4 +1,4 @@
-"""How Kopf runs inside the operator's process: its settings, its login, and when it may begin."""
+"""Runs Kopf inside the operator's process: its settings, its login, and when it may begin."""
 
 from __future__ import annotations
 

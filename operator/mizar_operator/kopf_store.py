@@ -3,9 +3,10 @@ further lists correct it.
 
 Kopf reports objects that are created or changed, and those that are deleted while it watches. When
 it had to list again (410 Gone, after a broken connection), it reports the objects that exist, but
-not those that are gone; only a list of our own can tell that. Kopf handles objects concurrently,
-and answers to our own writes come in between, so nothing here may depend on the order: resource
-versions decide between two states of an object, and the UID of a deleted object never comes back.
+not those that are gone; only the store's own list can tell that. Kopf handles objects concurrently,
+and answers to the operator's own writes come in between, so nothing here may depend on the order:
+resource versions decide between two states of an object, and the UID of a deleted object never
+comes back.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 RETRY_S = 2.0
+"""Seconds from a failed list to the next try."""
 LATE_S = 60.0
+"""Seconds, beyond two periods, without a list after which the copy cannot be relied on."""
 GONE_MAX = 20_000
 """How many UIDs of deleted objects are remembered. Only an answer or a list that overlaps with the
 deletion can still bring such an object, and that time is too short for so many deletions."""
@@ -99,8 +102,8 @@ class KopfStore(StoreReader[T]):
         return self._unwatched()
 
     def stands_still(self) -> str | None:
-        """What a restart would solve, or None: no list was begun for too long, or Kopf does not
-        watch."""
+        """The problem that a restart would solve, or None: no list was begun for too long, or Kopf
+        does not watch."""
         if (idle := self._pace.clock() - self._tried_at) > self._late:
             return f"{self._kind.plural}: the API server was not asked for {idle:.0f} s"
         return self._unwatched()
@@ -160,8 +163,8 @@ class KopfStore(StoreReader[T]):
         self.synced.set()
 
     def _put(self, obj: Object, even_older: bool = False) -> bool:
-        """Put the object into the store; whether it is new or newer than the known one, and not
-        known to be deleted."""
+        """Put the object into the store, unless it is known to be deleted. Returns whether that
+        changed what is kept."""
         if obj["metadata"]["uid"] in self._gone:
             return False
         return self._store.put(obj, even_older)

@@ -2,7 +2,7 @@
 
 https://kubernetes.io/docs/concepts/architecture/leases/#leader-election. Clocks of different
 machines are never compared: a holder counts as gone when its Lease has not changed for the whole
-duration on our own clock. What waits for the Lease: see main.py, `Operator._lead`.
+duration on our own clock. `Operator._lead` in main.py waits for the Lease.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Pace:
 
 
 class _Held(Enum):
-    """What a try to take or renew the Lease has shown."""
+    """The outcome of a try to take or renew the Lease."""
 
     HERE = "it is ours"
     ELSEWHERE = "it names another replica, and is good"
@@ -99,9 +99,9 @@ class Leader:
         self._owners = [{**kind, "name": self._owner.name, "uid": uid}]
 
     async def keep(self) -> None:
-        """Renew the Lease for ever. Raises LeadershipLost when it names another replica, at once;
-        and at the deadline where there is no answer, even in the middle of a slow call: the age of
-        the Lease counts from when its last renewal was sent."""
+        """Renew the Lease for ever. Raises LeadershipLost at once if the Lease names another
+        replica, and at the deadline if it could not be renewed, even in the middle of a slow call:
+        the age of the Lease counts from when its last renewal was sent."""
         while (left := self._pace.deadline - (self._clock() - self._renewed)) > 0:
             try:
                 async with asyncio.timeout(left):
@@ -114,8 +114,8 @@ class Leader:
         raise LeadershipLost(f"lease {self._ref.name} could not be renewed")
 
     async def release(self) -> None:
-        """Give the Lease up, so that another replica can lead at once. The process ends soon all
-        the same, where the API server does not answer."""
+        """Give the Lease up, so that another replica can lead at once. Gives up after `retry`
+        seconds, so that the process ends soon even if the API server does not answer."""
         try:
             async with asyncio.timeout(self._pace.retry):
                 lease = await self._client.get(self._ref)

@@ -22,15 +22,16 @@ async def find(client: KubeClient, ref: Ref) -> Object | None:
 
 
 async def is_there(client: KubeClient, ref: Ref, uid: str) -> bool:
-    """Whether the object is there and has this UID; any will do if `uid` is empty. It tells what a
-    Conflict means: the object was changed, or another one has its name now. Raises KubeError."""
+    """Whether the object is there and has this UID; any UID matches if `uid` is empty. The answer
+    tells what a Conflict means: the object was changed, or another one has its name now. Raises
+    KubeError."""
     found = await find(client, ref)
     return found is not None and uid in ("", found["metadata"]["uid"])
 
 
 async def views_on(client: KubeClient, node: str, view: Callable[[Object], T]) -> list[T]:
-    """What `view` makes of each pod that is bound to the node. The pods themselves, which may be
-    large, are looked through page by page. Raises KubeError."""
+    """The result of `view` for each pod that is bound to the node. The pods themselves, which may
+    be large, are read page by page. Raises KubeError."""
     found = list[T]()
     pages = client.list_pages(POD, field_selector=f"spec.nodeName={node}")
     async with aclosing(pages):

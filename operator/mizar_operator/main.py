@@ -48,10 +48,15 @@ log = get_logger(__name__)
 
 LEASE_NAME = "mizar-operator"
 TELL_EVERY_S = 60.0
+"""Seconds between log lines that say which caches are not filled yet."""
 STUCK_AFTER_S = 120.0
+"""Seconds without a result for a key of the queue after which the liveness probe fails."""
 RETRY_MOST_S = 15.0
+"""The most seconds until a failed reconcile of a key is tried again."""
 RESYNC_SPREAD_S = 5.0
+"""Seconds over which a resync spreads the keys."""
 KOPF_ENDS_WITHIN_S = 0.5
+"""Seconds that Kopf, and then the other tasks, get to end before they are abandoned."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -128,8 +133,8 @@ class Operator:
         return self.caches.problems()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until `stop` is set, or until a part ends: no part does unless it fails, and what it
-        raised is raised here. Ends within a second."""
+        """Run until `stop` is set, or until a part ends: a part ends only if it fails, and its
+        error is raised here. Ends within a second."""
         leading = _task("lead", self._lead())
         feeding = [_task("copy", one.run()) for one in (*self.caches, self.budgets)]
         feeding.append(_task("events", self.events.run()))

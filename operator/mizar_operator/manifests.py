@@ -1,4 +1,4 @@
-"""The manifests of the objects that the operator creates. Pure."""
+"""Builds the manifests of the objects that the operator creates. Pure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LEFT_OUT_LABELS = {
     "sidecar.istio.io/inject": "false",
     "kuma.io/sidecar-injection": "disabled",
     "admission.datadoghq.com/enabled": "false",
-    # What a namespace's default service account may do in AWS, a shadow pod need not.
+    # A shadow pod needs none of the AWS permissions of its namespace's default service account.
     "eks.amazonaws.com/skip-pod-identity-webhook": "true",
 }
 LEFT_OUT_ANNOTATIONS = {
@@ -55,18 +55,19 @@ MORE_THAN_THERE_ARE = 2**31 - 1
 `maxUnavailable: 0`, Kubernetes would read the scale of each pod's owner."""
 
 NOBODY = 65535
-"""User and group of the container."""
+"""User and group ID of the container."""
 
 
 @dataclass(frozen=True)
 class PodSettings:
     """Settings of the pods of all ShadowPods. `image`: of their container. `priority_class`: for
     pools that name none; empty for the cluster's default. `grace_s`: seconds that a shadow pod
-    which others delete keeps its cards, so that its users end before. `cpu`, `memory`: request and
-    limit, Kubernetes quantities. Both are the same, since nodes that run out of memory end pods of
-    the QoS class Guaranteed last; pause needs next to none, but with a CPU of 10m its start takes
-    5 s (with 100m 0.6 s), and the kubelet sees no other pod's start meanwhile. `labels`,
-    `annotations`: what the cluster's policies and webhooks want, beside Mizar's own."""
+    keeps its cards after another client deletes it, so that its users end first. `cpu`, `memory`:
+    request and limit, Kubernetes quantities. Both are the same, since nodes that run out of memory
+    end pods of the QoS class Guaranteed last; pause needs next to none, but with a CPU of 10m its
+    start takes 5 s (with 100m 0.6 s), and the kubelet sees no other pod's start meanwhile.
+    `labels`, `annotations`: those that the cluster's policies and webhooks require, in addition to
+    Mizar's own."""
 
     image: str
     priority_class: str = ""
@@ -78,7 +79,7 @@ class PodSettings:
 
 
 def shadow_pod(action: CreateShadow) -> Object:
-    """The ShadowPod. Its finalizer keeps it until its devices are out of use."""
+    """The manifest of the ShadowPod. Its finalizer keeps it until its devices are out of use."""
     namespace, name = action.shadow
     return {
         "apiVersion": API_VERSION,
@@ -113,7 +114,7 @@ def pod(
     pod_settings: PodSettings,
     needs: Needs,
 ) -> Object:
-    """The pod that holds the cards of a ShadowPod; `shadow` must know its UID."""
+    """The manifest of the pod that holds the cards of a ShadowPod; `shadow` must have its UID."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -140,7 +141,7 @@ def pod(
 
 
 def default_quota(action: CreateQuota, pool: GPUPool) -> Object:
-    """The pool's default quota in a namespace."""
+    """The manifest of the pool's default quota in a namespace."""
     namespace, name = action.quota
     spec = default_quota_spec(pool)
     assert spec is not None
@@ -172,7 +173,7 @@ def in_use(*, on: bool) -> Object:
 
 
 def budget(namespace: str) -> Object:
-    """The budget that allows no eviction of the namespace's shadow pods in use."""
+    """The manifest of the budget that allows no eviction of the namespace's shadow pods in use."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -199,8 +200,8 @@ def _owner(kind: str, name: str, uid: str, *, controller: bool) -> Object:
         "name": name,
         "uid": uid,
         "controller": controller,
-        # A foreground deletion of the owner must not delete this one before it is drained; what the
-        # garbage collector tries all the same is refused by the policy of shadow pods' deletion.
+        # A foreground deletion of the owner must not delete this one before it is drained; the
+        # policy of shadow pods' deletion also refuses early deletions by the garbage collector.
         "blockOwnerDeletion": False,
     }
 

@@ -19,7 +19,10 @@ from mizar_operator.pod_views import SharePod
 from mizar_operator.shadow_counters import ShadowCounters
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Bounds, in seconds, of the histogram of the duration of a reconcile's steps."""
 START_BUCKETS = (1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3600.0)
+"""Bounds, in seconds, of the histogram of share pods' start times: from a start on a warm shadow
+pod to one that waits for a node."""
 QUOTA_LABELS = ("namespace", "quota", "profile")
 
 Labels = tuple[str, ...]

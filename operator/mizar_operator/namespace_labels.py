@@ -15,13 +15,15 @@ from mizar_operator.live_objects import find
 log = get_logger(__name__)
 
 BELIEVED_S = 30.0
+"""Seconds for which a namespace's labels are cached."""
 READS_AT_ONCE = 16
+"""Namespaces that are read at the same time."""
 
 Labels = Mapping[str, str]
 
 
 class NamespaceLabels:
-    """`clock` gives monotonic seconds."""
+    """A cache of the labels of namespaces. `clock` gives monotonic seconds."""
 
     def __init__(self, client: KubeClient, clock: Callable[[], float]) -> None:
         self._client = client

@@ -1,4 +1,5 @@
-"""The constraints of a pod on its node, read from a pod's spec and written into a shadow pod's."""
+"""Reads the constraints of a pod on its node from its spec, and writes them into a shadow pod's
+spec."""
 
 from __future__ import annotations
 
@@ -31,9 +32,10 @@ gets tolerations of some of them."""
 OUTAGES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """The taints, of effect NoExecute, of a node whose kubelet does not answer."""
 NO_TOLERATIONS = frozenset[Toleration]()
-"""One object: an empty set is as large as one of four, and most pods have none."""
+"""The one empty set that all pods without such tolerations share: an empty set takes as much memory
+as one of four, and most pods have none."""
 OUTAGE_TOLERATED_S = 300
-"""Seconds for which a pod tolerates them by default."""
+"""Seconds for which a pod tolerates the taints of OUTAGES by default."""
 
 
 CONSTRAINTS_MAX = 256

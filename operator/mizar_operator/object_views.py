@@ -1,4 +1,4 @@
-"""The planner's views of the API server's objects; all other fields are dropped."""
+"""Reduces the API server's objects to the planner's views; all other fields are dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The planner's views of pods: pods of ShadowPods, share pods, and pods that wait for cards."""
+"""Reduces pods to the planner's views: pods of ShadowPods, share pods, and pods that wait for
+cards."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True)
 class HolderPod:
-    """The pod of a ShadowPod. `owner_uid`: the ShadowPod's UID. `resource`: what its cards are
-    carved into."""
+    """The pod of a ShadowPod. `owner_uid`: the ShadowPod's UID. `resource`: the resource that its
+    devices are offered as."""
 
     pool: str
     owner_uid: str
@@ -43,7 +44,7 @@ class HolderPod:
 @dataclass(frozen=True)
 class SharePod:
     """A pod that requests devices. `demands`: one view per resource, with the resource's prefix.
-    `running_at`: when the last of its containers began to run; None until all have."""
+    `running_at`: when the last of its containers began to run; None until all of them run."""
 
     demands: tuple[tuple[str, ShareView], ...]
     running_at: datetime | None = None
@@ -220,7 +221,7 @@ def unschedulable_message(scheduled: Json) -> str | None:
 
 
 def time_or_none(text: str | None) -> datetime | None:
-    """The time in a text; None without one."""
+    """The time in an RFC 3339 text; None without a text, and EPOCH if it cannot be parsed."""
     if not text:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Creating the default quota of a pool in a namespace that has none."""
+"""Creates a pool's default quota in a namespace that has no quota."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mizar_operator.caches import Caches
 
 
 class QuotaCreator:
-    """The answers go into the caches at once. Raises KubeError, Forbidden where somebody else's
-    quota has the name."""
+    """Creates default quotas, and writes the API server's answers into the caches at once. Raises
+    KubeError; Forbidden if a quota of another pool has the name."""
 
     def __init__(self, client: KubeClient, caches: Caches) -> None:
         self._client = client

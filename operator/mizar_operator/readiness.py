@@ -27,7 +27,7 @@ log = get_logger(__name__)
 RETRY_FIRST_S, RETRY_MOST_S = 0.2, 2.0
 """Seconds between tries: at first, and at most."""
 NAMED = 3
-"""How many of the fields that definitions lack are named."""
+"""The most lacking fields that the problem names."""
 POOL_WITHIN_S = 30.0
 """Seconds that readiness waits for the default pool. The leader creates it, and in an upgrade that
 may be a replica which ends only when this one is ready."""
@@ -52,11 +52,12 @@ class Readiness:
         self._problem: str | None = "whether the API server reaches the webhook was not checked yet"
 
     def problems(self) -> list[str]:
-        """What is missing, as sentences; empty if nothing is."""
+        """Why the operator is not ready, as sentences; empty if it is."""
         return [self._problem] if self._problem else []
 
     async def wait(self) -> None:
-        """Return when nothing is missing. Asks ten times in the first seconds, then every 2 s."""
+        """Return when nothing is missing. Checks five times in about the first 2 s, then less
+        often, and at last every RETRY_MOST_S."""
         delay = RETRY_FIRST_S
         while problem := await self._look():
             if problem != self._problem:
@@ -74,8 +75,8 @@ class Readiness:
                 default_pool({}), field_manager=FIELD_MANAGER_OPERATOR, dry_run=True
             )
         except (AlreadyExists, Invalid, Forbidden):
-            # Forbidden by a policy, which comes after the webhook; or for lack of rights, so that
-            # the webhook cannot be asked at all.
+            # Forbidden comes from a policy, which is evaluated after the webhook; or from missing
+            # permissions, so that the webhook cannot be asked at all.
             return None
         except KubeError as error:
             return f"the API server does not reach the webhook: {error}"

@@ -73,7 +73,8 @@ class Reconciler:
         self._rounds = itertools.count(1)
 
     async def reconcile(self, key: str) -> None:
-        """One round. Raises the first error that the round met, when all else is done."""
+        """Run one round for the key: gather, plan, apply. Raises the round's first error, after
+        everything else is done."""
         with bound(pool=self._gatherer.pools_of(key), round=next(self._rounds)):
             await self._round(key)
 
@@ -135,8 +136,8 @@ class Reconciler:
 
     async def _run_in_steps(self, steps: Generator[None, None, IsolatedPlan]) -> IsolatedPlan:
         """Run the steps of a plan and let other tasks run between them, and beside them where they
-        run in a thread. Two of them never run at once: they would take turns, and each turns the
-        garbage collector off and on."""
+        run in a thread. Two steps never run at once: they would only compete for the interpreter,
+        and each turns the garbage collector off and on."""
         while True:
             async with self._planning:
                 found = await self._runs(lambda: _next(steps))
@@ -152,7 +153,7 @@ class Reconciler:
         for offer, message in sorted(result.refused.items()):
             memory.refused.record(offer, now, message)
         if result.used or result.refused or result.names_taken:
-            # The next plan does not count on what could not be deleted or created.
+            # The next plan does not rely on objects that could not be deleted or created.
             self._queue.add(key)
         if (wait := memory.next_try(now)) is not None:
             self._queue.add(key, after=wait + DUE_SLACK_S)

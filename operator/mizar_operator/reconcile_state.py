@@ -1,5 +1,5 @@
-"""The state that the operator keeps from plan to plan, in memory only: losing it costs a repeated
-event or call."""
+"""The state that the operator keeps from plan to plan, in memory only: after a restart, some events
+and calls are repeated."""
 
 from __future__ import annotations
 
@@ -71,15 +71,22 @@ CONTESTED_FIRST_S = 1.0
 """Seconds until a shadow pod that turned out to be in use is tried again: long enough for its node
 agent to have reported which container got the device."""
 CONTESTED_MOST_S = 10.0
+"""The most seconds between two tries to delete a shadow pod in use."""
 REFUSED_FIRST_S = 2.0
 REFUSED_MOST_S = 30.0
+"""Seconds until a shadow pod that the API server refused is created again: at first, and at
+most."""
 TRIED_FIRST_S = 60.0
 TRIED_MOST_S = 3600.0
+"""Seconds until an attempt that did not help is repeated: at first, and at most."""
 EXCLUDED_FOR_S = 300.0
+"""Seconds for which an object that planning fails for stays excluded, until it is tried again."""
 REFUSED_NODE_FOR_S = 600.0
+"""Seconds for which a node that the scheduler refused a share pod counts as refused."""
 NAME_TAKEN_FOR_S = 600.0
 """Seconds for which a name counts as taken: until the quota's next sequence number is past it."""
 SILENT_NODE_FOR_S = 180.0
+"""Seconds for which the node of a silent agent is avoided."""
 
 Excluded = Mapping[PartName, tuple[Part, Exception]]
 
@@ -139,7 +146,8 @@ class ReconcileState:
         self.excluded = found
 
     def note_free(self, free: Mapping[tuple[str, str], int], at: datetime) -> None:
-        """Note how many devices of each (resource, node) are free now; of all others none is."""
+        """Note how many devices of each (resource, node) are free now; those that are not named
+        have none."""
         before, self.free_since = self.free_since, {}
         for key, count in free.items():
             known = before.get(key, ())[:count]
@@ -194,7 +202,8 @@ class ReconcileState:
         return min((one for one in times if one is not None), default=None)
 
     def forget_old(self, now: float, uids: set[str]) -> None:
-        """Forget what has expired, and what is about objects that are not among these UIDs."""
+        """Forget entries that have expired, and those about objects that are not among these
+        UIDs."""
         self.contested.keep_only(uids)
         self.refused.forget_after(REFUSED_MOST_S, now)
         self.attempted.forget_after(TRIED_MOST_S, now)

@@ -12,10 +12,11 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 BELIEVED_S = 30.0
+"""Seconds for which it is cached whether a RuntimeClass exists."""
 
 
 class RuntimeClasses:
-    """`clock` gives monotonic seconds."""
+    """A cache of which RuntimeClasses exist. `clock` gives monotonic seconds."""
 
     def __init__(self, client: KubeClient, clock: Callable[[], float]) -> None:
         self._client = client

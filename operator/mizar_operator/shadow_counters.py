@@ -1,5 +1,5 @@
-"""Counters of shadow pods that were created, reaped and lost, incremented once that has
-happened."""
+"""Prometheus counters of shadow pods that were created, reaped and lost, incremented after the
+fact."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ShadowCounters:
         counter.labels(pool, reason).inc()
 
     def applied(self, snapshot: Snapshot, actions: Iterable[Action]) -> None:
-        """These actions are done. `snapshot`: what they were planned from."""
+        """Count the actions that are done. `snapshot`: the one that they were planned from."""
         nodes = {one.name for one in snapshot.nodes}
         known = {one.key: one for one in snapshot.shadows}
         for action in actions:
@@ -87,7 +87,8 @@ class ShadowCounters:
                 self._note_loss(known[action.shadow], nodes)
 
     def _note_loss(self, shadow: ShadowView, nodes: set[str]) -> None:
-        """Count a loss by its phase, or by its deletion if the shadow pod was unused."""
+        """Count a shadow pod as lost once, when its phase Lost is written, or when it is deleted if
+        it was unused."""
         if stage_of(shadow, nodes) is not ShadowStage.LOST or shadow.uid in self._known_lost:
             return
         self._known_lost.add(shadow.uid)
@@ -95,7 +96,7 @@ class ShadowCounters:
             self._count(self._lost, shadow.pool, loss_of(shadow, nodes).value)
 
     def changed(self, old: ShadowView | None, new: ShadowView | None) -> None:
-        """A ShadowPod that is gone was reaped, unless it was lost before."""
+        """Count a ShadowPod that is gone as reaped, unless it was lost before."""
         if old is None or (new is not None and new.uid == old.uid):
             return
         reason = self._reasons.pop(old.key, ReapReason.OTHER)

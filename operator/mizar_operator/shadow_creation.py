@@ -1,4 +1,4 @@
-"""Creating a ShadowPod and its pod. Objects that an earlier try created are taken over."""
+"""Creates a ShadowPod and its pod; takes over objects that an earlier try created."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class NameTaken(Conflict):
 
 
 class ShadowCreator:
-    """The answers go into the caches at once. Raises KubeError, NameTaken where an object of the
-    same name is not the operator's."""
+    """Creates shadow pods, and writes the API server's answers into the caches at once. Raises
+    KubeError; NameTaken if an object of the same name is not the operator's."""
 
     def __init__(
         self, client: KubeClient, caches: Caches, pod_settings: manifests.PodSettings

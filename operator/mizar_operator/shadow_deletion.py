@@ -1,4 +1,4 @@
-"""Deleting an unused shadow pod: live reads confirm that it is unused, and only the very objects
+"""Deletes an unused shadow pod: live reads confirm that it is unused, and only the very objects
 that were read are deleted."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from mizar_core.planning.snapshot import (
 )
 
 NAMED = 5
-"""How many share pods a log line names at most; the others have lines of their own."""
+"""The most share pods that a log line names; the others have lines of their own."""
 
 
 class SnapshotIndex:

@@ -1,4 +1,4 @@
-"""Writing the statuses of ShadowPods, quotas and pools."""
+"""Writes the statuses of ShadowPods, quotas and pools by server-side apply."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from mizar_kube.store import key_of
 log = get_logger("mizar_operator.uninstall")
 
 PAUSE_S = 1.0
+"""Seconds between two looks at the shadow pods that are left."""
 NAMED = 3
 """How many of the pods that use shadow pods a refusal names."""
 
@@ -215,7 +216,7 @@ async def check(settings: Settings) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Ends with exit code 1, and the sentences of `refusal`, if Mizar must stay."""
+    """Entry point of the check. Exits with code 1 and the reasons if Mizar must stay."""
     settings = load(Settings, argv)
     logs.set_up(settings.log_level, settings.log_format)
     try:

@@ -1,5 +1,5 @@
-"""Objects that exist but cannot be read, as a newer version of Mizar or a mistake may leave them.
-What depends on one is excluded from plans, rather than treated as an orphan."""
+"""Finds objects that exist but cannot be read, as a newer version of Mizar or a mistake may leave
+them. Everything that depends on one is excluded from plans, rather than treated as an orphan."""
 
 from __future__ import annotations
 

@@ -21,9 +21,11 @@ BOUND_BELIEVED_S = 30.0
 """Seconds for which the volume of a bound claim is cached. A bound claim keeps its volume, and a
 volume its nodes, but either may be deleted and created again under the same name."""
 UNBOUND_BELIEVED_S = 5.0
-"""The same for a claim that is not bound yet."""
+"""Seconds for which it is cached that a claim is not bound: few, since it may be bound at any
+time."""
 UNREAD_BELIEVED_S = 60.0
-"""The same for a failed read, for example where the operator lacks the permission."""
+"""Seconds after a failed read of a claim until it is read again: many, since the operator may lack
+the permission."""
 
 READS_AT_ONCE = 16
 """Claims that are read at the same time."""

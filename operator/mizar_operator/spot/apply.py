@@ -1,4 +1,4 @@
-"""From a plan for spot pods to calls of the API server. Each action can be repeated without
+"""Applies a plan for spot pods by calls of the API server. Each action can be repeated without
 harm."""
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from mizar_operator.status_writer import StatusWriter
 log = get_logger(__name__)
 
 OPEN: list[Object] = [
-    # Only our gate, and only of this very pod: gates of other programs stay until these remove
-    # them.
+    # Removes only Mizar's gate, and only of this very pod: gates of other programs stay until these
+    # remove them.
     {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": SPOT_GATE}]},
     {"op": "remove", "path": "/spec/schedulingGates"},
 ]
@@ -129,7 +129,7 @@ class SpotApplier:
         log.info("event", reason=str(event.reason), message=event.message)
 
     def forget(self, uids: set[str]) -> None:
-        """Forget pods that are not among these."""
+        """Forget the counted pods whose UIDs are not among these."""
         self._counted &= uids
 
 

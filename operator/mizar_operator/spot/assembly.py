@@ -1,4 +1,4 @@
-"""The parts that handle spot pods, put together."""
+"""Assembles the parts that handle spot pods."""
 
 from __future__ import annotations
 

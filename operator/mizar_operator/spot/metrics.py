@@ -1,4 +1,4 @@
-"""Metrics of lending, as far as the operator knows."""
+"""The operator's Prometheus metrics of lending."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mizar_operator.metrics import Series
 
 
 class SpotMetrics:
-    """All of them, in the operator's registry."""
+    """The metrics of lending, in the operator's registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._cards = Series(

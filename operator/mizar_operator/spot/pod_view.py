@@ -1,4 +1,4 @@
-"""The planner's view of spot pods."""
+"""Reduces spot pods to the planner's view."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from mizar_operator.object_views import Json, condition_of
 from mizar_operator.pod_views import EPOCH, time_or_none, unschedulable_message
 
 BEGUN = "EvictionByEvictionAPI"
-"""The reason that the API server writes over the node agent's before it deletes the pod. If it
-stops before the deletion, because it or its disk fails, nothing else says that the pod must go."""
+"""The reason with which the API server overwrites the node agent's before it deletes an evicted
+pod. If the API server fails before the deletion, only this reason says that the pod must go."""
 REASONS = {str(one): one for one in SpotEvictionReason} | {BEGUN: SpotEvictionReason.DRAIN}
 
 

@@ -11,21 +11,23 @@ from mizar_core.planning.spot.snapshot import STUCK_AFTER
 
 
 class Promises:
-    """What the operator saw of each spot pod whose gate is open, and when. No object says so:
-    Kubernetes keeps the time of the condition PodScheduled for as long as its status is False, as
-    it is from the pod's creation behind its gate.
+    """The operator's observations of each spot pod whose gate is open, with their times. No object
+    records them: Kubernetes keeps the time of the condition PodScheduled while its status is False,
+    which it is from the creation of a gated pod on.
 
-    A pod that is stuck when the operator starts counts as stuck for long. Otherwise promises that
-    had lapsed would count again, and a pod lose what it got meanwhile. One of which its scheduler
-    says nothing counts again: its gate may have been opened a moment ago."""
+    A pod that is stuck when the operator starts counts as stuck for long: otherwise a promise that
+    had lapsed would count again, and a pod could lose a card that it got meanwhile. The promise of
+    a pod about which its scheduler reports nothing counts again: its gate may have been opened a
+    moment ago.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[str, SpotView] | None = None
         self._heard: dict[str, datetime] = {}
 
     def dated(self, spots: Collection[SpotView], now: datetime) -> tuple[SpotView, ...]:
-        """The spot pods as they are at the time `now`, with what was seen of them until now. What
-        was seen of all other pods is forgotten."""
+        """The spot pods as they are at the time `now`, with all observations of them. Observations
+        of all other pods are forgotten."""
         known, first = self._seen, now
         if known is None:
             known, first = {}, now - STUCK_AFTER
@@ -49,8 +51,9 @@ class Promises:
         return dict(self._heard)
 
     def note(self, kept: Collection[str]) -> None:
-        """There are cards for these pods, by UID. For the others that lack some, their scheduler is
-        right to say nothing."""
+        """Note the UIDs of the pods for which there are cards. For the other pods that lack cards,
+        the time without a reaction of their scheduler starts anew, since it is right to report
+        nothing."""
         for uid, spot in (self._seen or {}).items():
             if spot.lacks_cards and uid not in kept and self._seen is not None:
                 self._seen[uid] = replace(spot, unheard_since=None)

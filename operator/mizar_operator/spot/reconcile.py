@@ -49,7 +49,8 @@ class SpotReconciler:
         self._promises = Promises()
 
     async def reconcile(self) -> None:
-        """One round. Raises the first KubeError that it met, when all else is done."""
+        """Run one round: gather, plan, apply. Raises its first KubeError, after everything else is
+        done."""
         snapshot = self.gather()
         plan = plan_spot(snapshot, self._now())
         self._promises.note(plan.kept)
@@ -65,7 +66,7 @@ class SpotReconciler:
             raise errors[0]
 
     def gather(self) -> SpotSnapshot:
-        """The snapshot that the plan is made from, by the caches."""
+        """The snapshot that the plan is made from, out of the caches."""
         spots = self._promises.dated(self._caches.spots.values(), self._now())
         uids = {one.uid for one in spots}
         self._applier.forget(uids)
@@ -118,7 +119,7 @@ def follow(caches: Caches, add: Callable[[str], None]) -> None:
 
 
 def _of_quota(quota: GPUQuota | None) -> object:
-    """What lending depends on in a quota, and what is written of it."""
+    """The fields of a quota that lending depends on or writes, to be compared."""
     if quota is None:
         return None
     meta = quota.metadata
@@ -126,7 +127,7 @@ def _of_quota(quota: GPUQuota | None) -> object:
 
 
 def _of_pool(pool: GPUPool | None) -> object:
-    """The same for a pool."""
+    """The fields of a pool that lending depends on or writes, to be compared."""
     if pool is None:
         return None
     lending = find_condition(pool.status.conditions, ConditionType.LENDING)

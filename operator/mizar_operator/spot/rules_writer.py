@@ -1,4 +1,4 @@
-"""The ConfigMap from which node agents learn the rules of lending."""
+"""Writes the ConfigMap from which node agents read the rules of lending."""
 
 from __future__ import annotations
 

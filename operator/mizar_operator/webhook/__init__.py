@@ -1,4 +1,4 @@
 """The admission webhook: a separate process that translates resource names and checks quotas.
 
-It keeps no state but copies of GPUPools and GPUQuotas; any number of it may run.
+It keeps no state except copies of GPUPools and GPUQuotas, so any number of replicas may run.
 """

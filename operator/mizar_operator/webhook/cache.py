@@ -32,7 +32,8 @@ READ_TIMEOUT_S = 2.0
 
 @dataclass(frozen=True)
 class QuotaCopy:
-    """What admission needs of a quota: its pool, and how many cards its namespace may borrow."""
+    """The parts of a quota that admission needs: its pool, and how many cards its namespace may
+    borrow."""
 
     pool: str
     spot_max: int
@@ -113,7 +114,7 @@ class Cache:
         return [pool for pool in pools if pool is not None]
 
     async def has(self, kind: Kind, name: str) -> bool:
-        """Whether the API server has an object of the cluster's of that name now. Raises
+        """Whether the API server has a cluster-wide object of that kind and name now. Raises
         KubeError."""
         try:
             await self._client.get(Ref(kind, name), timeout=READ_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The webhook's certificate authority and serving certificate: made, read, renewed. No I/O."""
+"""Creates, reads and renews the webhook's certificate authority and serving certificate. No I/O."""
 
 from __future__ import annotations
 
@@ -90,9 +90,10 @@ def from_secret(data: dict[str, str]) -> Bundle | None:
 def renewed(bundle: Bundle | None, dns_name: str, now: datetime) -> Bundle | None:
     """The bundle to replace this one with; None while this one will do.
 
-    An authority is renewed after two thirds of its life and trusted for a while before it signs,
-    so that API servers trust the certificate of every replica at every moment. What is not valid
-    yet, since it was made while a clock was ahead, is replaced at once: API servers refuse it.
+    An authority is renewed after two thirds of its life and trusted for a while before it signs, so
+    that API servers trust the certificate of every replica at every moment. A certificate that is
+    not valid yet, since it was made while a clock was ahead, is replaced at once: API servers
+    refuse it.
     """
     if bundle is None:
         return fresh(dns_name, now)
@@ -112,7 +113,8 @@ def fresh(dns_name: str, now: datetime) -> Bundle:
 
 
 def _with_new_authority(bundle: Bundle, dns_name: str, now: datetime) -> Bundle:
-    """Shows the same certificate if one of the authorities that stay has signed it."""
+    """The bundle with a new authority. It keeps the serving certificate if one of the authorities
+    that stay has signed it."""
     made, trusted = fresh(dns_name, now), _trusted(bundle.authorities, now)
     stays = any(_signed_by(bundle.certificate, one) for one in trusted)
     shown = bundle if stays else made
@@ -126,7 +128,8 @@ def _trusted(
 
 
 def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:
-    """A clock that is behind by less than SKEW finds valid what was made just now."""
+    """Whether the certificate is valid at `now`. A new one is valid even by a clock that is behind
+    by less than SKEW."""
     return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
 
 

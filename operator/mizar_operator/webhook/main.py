@@ -37,7 +37,8 @@ closes first."""
 
 
 class Webhook:
-    """The running process."""
+    """The webhook's process: serves reviews and metrics, and keeps cache and certificate
+    current."""
 
     def __init__(self, settings: Settings, client: KubeClient) -> None:
         self._settings = settings
@@ -112,7 +113,7 @@ async def run(settings: Settings) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The console script."""
+    """Entry point of `mizar-webhook`; returns the exit code."""
     settings = load(Settings, arguments)
     logs.set_up(settings.log_level, settings.log_format)
     log.info("the webhook starts", version=version(), server=settings.dns_name)

@@ -1,6 +1,6 @@
 """The review of one pod spec: the patch that translates its resource names, or why it is refused.
 
-Pure. Which names a namespace may use, another tenant's among them: see resource_names.py.
+Pure. resource_names.py decides which names a namespace may use.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ def review(pod: PodSpec, pools: VisiblePools) -> Decision:
 def superseded(
     requests: Collection[TranslatedRequest], old: set[tuple[str, ...]]
 ) -> list[TranslatedRequest]:
-    """The requests that are our translation of an earlier spelling, where the user now sends that
-    spelling again as well.
+    """The requests that are Mizar's translation of an earlier spelling, where the user now sends
+    that spelling again as well.
 
-    `kubectl apply` does so: it does not know our translation, and so never removes it.
+    `kubectl apply` does so: it does not know the translation, and so never removes it.
     """
     renamed = {one.request.path for one in requests if one.is_renamed}
     return [
@@ -183,8 +183,8 @@ def overcommitted(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
 
 def mixed_resources(requests: Iterable[TranslatedRequest], spec: Spec) -> Iterator[str]:
     """A sentence for each container that requests devices of several resources, or whole cards as
-    well: a container has one set of limits, which comes with the devices of one resource. What it
-    asks 0 of does not count."""
+    well: a container has one set of limits, which comes with the devices of one resource. Requests
+    of 0 do not count."""
     everything: dict[str, set[str]] = {}
     for entry in resource_entries(spec):
         if entry.asks:

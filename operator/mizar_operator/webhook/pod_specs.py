@@ -1,5 +1,5 @@
-"""What an AdmissionReview is about: the pod spec, which each kind of object has in a place of its
-own, and the names for log lines. Pure."""
+"""Reads the request of an AdmissionReview: the pod spec, whose place depends on the kind of the
+object, and the object's names for log lines. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POD_SPECS: dict[tuple[str, str], tuple[str, ...]] = {
     ("batch", "jobs"): _TEMPLATE,
     ("batch", "cronjobs"): ("spec", "jobTemplate", *_TEMPLATE),
 }
-"""(group, resource) -> the path of the pod spec."""
+"""The path of the pod spec in its object, by the (group, resource) of the request."""
 
 
 @dataclass(frozen=True)

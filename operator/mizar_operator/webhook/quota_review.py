@@ -35,7 +35,7 @@ class Findings:
 
 
 def review_quota(quota: GPUQuota, pools: Iterable[GPUPool], others: Iterable[GPUQuota]) -> Findings:
-    """What is wrong with a quota. `pools`: all pools of the cluster. `others`: the quotas of its
+    """The problems of a quota. `pools`: all pools of the cluster. `others`: the quotas of its
     namespace."""
     named = {pool.metadata.name: pool for pool in pools}
     among = check_quota_among(quota, others, named)
@@ -53,8 +53,8 @@ def review_pool(
     quotas: Iterable[GPUQuota],
     names: Collection[str] = (),
 ) -> Findings:
-    """What is wrong with a pool. `old`: the pool before an update. `pools`, `quotas`: all of the
-    cluster. `names`: those that pools may give to profiles.
+    """The problems of a pool. `old`: the pool before an update. `pools`, `quotas`: all of the
+    cluster. `names`: the aliases that pools may give to profiles.
 
     A change is refused if it breaks a quota that was right before.
     """
@@ -89,8 +89,8 @@ def unchecked(unreadable: Collection[tuple[str, str]]) -> list[str]:
 def _new_aliases(
     pool: GPUPool, old: GPUPool | None, pools: Sequence[GPUPool], names: Collection[str]
 ) -> list[Problem]:
-    """The problems of its aliases, unless it had the same before: the installation may have lost a
-    name, which must not prevent other changes."""
+    """The problems of the pool's aliases, unless it had the same before: the installation may have
+    lost a name, which must not prevent other changes."""
     if old is not None and old.spec.aliases == pool.spec.aliases:
         return []
     return check_aliases(pool, pools, names)

@@ -1,4 +1,5 @@
-"""What a resource name in a pod becomes, by the cluster's pools, or why it cannot be had. Pure."""
+"""Translates a resource name in a pod by the cluster's pools, or says why the pod cannot have the
+resource. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class Match:
 
 class VisiblePools:
     """The cluster's pools, as the pods of one namespace see them. `own`: the pools that the
-    namespace's quotas name. `names`: those that pools may give to profiles as aliases.
+    namespace's quotas name. `names`: the aliases that pools may give to profiles.
 
     Several PerNamespace pools may have the same prefix: the quotas decide which of them a
     namespace gets devices of.
@@ -109,7 +110,7 @@ def offered(pool: GPUPool) -> str:
 
 @dataclass(frozen=True)
 class Translation:
-    """What becomes of a resource's name. At most one of the two sentences is set."""
+    """The translation of a resource's name. At most one of `refusal` and `doubt` is set."""
 
     target: str
     """The name to request instead; the name itself when it stays."""

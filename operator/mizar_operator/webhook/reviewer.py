@@ -1,4 +1,5 @@
-"""The reviews of AdmissionReviews: of pods and templates (mutating), of quotas and pools."""
+"""Answers AdmissionReviews: translates the resources of pods and templates (mutating), and checks
+quotas and pools (validating)."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ class NotReady(Exception):
 
 
 class Reviewer:
-    """Reviews requests by the pools and quotas in `cache`. `names`: those that pools may give to
-    profiles. Raises NotReady, KubeError."""
+    """Reviews requests by the pools and quotas in `cache`. `names`: the aliases that pools may give
+    to profiles. Raises NotReady, KubeError."""
 
     def __init__(
         self, cache: Cache, spot: SpotSettings = LENDS_NOTHING, names: Collection[str] = ()
@@ -127,8 +128,8 @@ class Reviewer:
         return found.warn(*await self._missing_classes(pool), *unchecked(read.unreadable))
 
     async def _missing_classes(self, pool: GPUPool) -> list[str]:
-        """A sentence for each class that the pool's shadow pods name and the API server lacks: it
-        refuses them."""
+        """A sentence for each class that the pool's shadow pods name and that does not exist: the
+        API server refuses such pods."""
         named = (
             (RUNTIME_CLASS, pool.spec.runtime_class_name),
             (PRIORITY_CLASS, pool.spec.priority_class_name),
@@ -141,7 +142,7 @@ class Reviewer:
 
 
 SENTENCES = 20
-"""How many sentences a refusal or a warning has: a pod may have thousands of containers."""
+"""The most sentences in a refusal or a warning: a pod may have thousands of containers."""
 
 
 def _refused(request: Request, sentences: Collection[str]) -> Answer:

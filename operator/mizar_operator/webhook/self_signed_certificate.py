@@ -1,5 +1,5 @@
-"""The webhook's self-signed certificate: made, renewed, and trusted by the API servers. When it is
-renewed is decided in certificate_authority.py."""
+"""Creates and renews the webhook's self-signed certificate, and has API servers trust it.
+certificate_authority.py decides when it is renewed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from mizar_operator.webhook.serving_tls import ServingTLS
 log = get_logger(__name__)
 
 CHECK_EVERY_S = 60.0
+"""Seconds between two checks of the certificate when nothing changes."""
 RETRY_FIRST_S, RETRY_MOST_S = 1.0, 60.0
 """Seconds between tries while they fail, and between renewals in a row: at first, and at most."""
 CONFIGURATIONS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
@@ -137,7 +138,8 @@ class SelfSigned:
         return new, True
 
     async def _write(self, found: Object | None, bundle: Bundle) -> None:
-        """Raises Conflict when another replica was faster: its bundle counts."""
+        """Write the bundle into the Secret. Raises Conflict if another replica was faster, whose
+        bundle counts."""
         if found is not None:
             await self._client.replace(found | {"data": bundle.to_secret()})
             return

@@ -1,4 +1,4 @@
-"""The HTTP side of admission: AdmissionReviews come in over TLS, and answers go out."""
+"""The webhook's HTTP server: receives AdmissionReviews over TLS and answers them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ MAX_REVIEW_BYTES = 16 << 20
 takes objects of up to 3 MiB."""
 
 LARGE_BYTES = 128 << 10
-"""From this size on, reviews take turns: one may take twenty times its size in memory, and whoever
-may create pods may send a hundred of 3 MiB at once. Usual ones never wait."""
+"""Size, in bytes, from which reviews take turns: one may take twenty times its size in memory, and
+any user who may create pods could send a hundred of 3 MiB at once. Usual reviews never wait."""
 LARGE_AT_ONCE = 2
+"""Large reviews that are handled at the same time."""
 READ_S = 5.0
-"""Seconds in which a review must have come: a large one keeps its turn meanwhile."""
+"""Seconds within which a request must have arrived: a large one keeps its turn meanwhile."""
 
 RESOURCES = (*(resource for _, resource in POD_SPECS), "gpupools", "gpuquotas")
 OPERATIONS = ("CREATE", "UPDATE")
-"""What metrics tell apart: any pod of the cluster reaches the webhook, and may say anything."""
+"""The label values of metrics; all others count as `other`, since any pod of the cluster can send
+requests with arbitrary values."""
 
 Review = Callable[[Request], Awaitable[Answer]]
 
@@ -72,7 +74,7 @@ def _handler(
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def in_turn(http: web.Request) -> web.Response:
         started = time.perf_counter()
-        # Without a length it may have any.
+        # A request without a length may have any size.
         if (http.content_length or MAX_REVIEW_BYTES) < LARGE_BYTES:
             return await answer(http, started)
         async with turns:
@@ -96,7 +98,8 @@ def _handler(
 
 
 async def _body(http: web.Request) -> bytes:
-    """The body. aiohttp's own `read` keeps it for as long as the connection is there."""
+    """The request's body. Raises HTTPRequestEntityTooLarge, HTTPRequestTimeout. aiohttp's own
+    `read` would keep the body as long as the connection lasts."""
     parts, size = list[bytes](), 0
     try:
         async with asyncio.timeout(READ_S):

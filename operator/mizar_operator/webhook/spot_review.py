@@ -1,4 +1,4 @@
-"""The review of a pod that asks for cards of sleeping owners: the patch that makes it wait for its
+"""The review of a pod that requests cards of idle owners: the patch that makes it wait for its
 turn, or why it is refused.
 
 Pure.
@@ -31,8 +31,8 @@ from mizar_operator.webhook.pod_specs import PodSpec
 
 _MEANS_SPOT = re.compile(r"mizar\.spot[./].*")
 _NVIDIAS = (PHYSICAL_RESOURCE, *WHOLE_CARDS)
-"""What the names begin with under which NVIDIA's plugin and others hand out cards and parts of
-them, whether a pool has these cards or not."""
+"""Prefixes of the resources by which the device plugins of NVIDIA and others offer cards and parts
+of them, whether a pool has these cards or not."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ LENDS_NOTHING = SpotSettings()
 
 @dataclass(frozen=True)
 class Borrower:
-    """What a namespace may borrow. `most`: cards at the same time. `whole_cards`: the resources by
-    which the pools' whole cards are handed out."""
+    """What a namespace may borrow. `most`: the most cards at the same time. `whole_cards`: the
+    resources by which the pools' whole cards are handed out."""
 
     namespace: str
     most: int = 0
@@ -146,7 +146,8 @@ def _waiting(pod: PodSpec, settings: SpotSettings) -> Patch:
 
 
 def _gated(pod: PodSpec) -> Patch:
-    """A gate can be set when a pod is made, and never later."""
+    """The patch that adds Mizar's scheduling gate. Kubernetes allows a gate to be set only when the
+    pod is created."""
     gates = pod.spec.get("schedulingGates") or []
     if pod.old is not None or any(one.get("name") == SPOT_GATE for one in gates):
         return []
@@ -155,8 +156,9 @@ def _gated(pod: PodSpec) -> Patch:
 
 
 def _prioritised(pod: PodSpec, settings: SpotSettings) -> Patch:
-    """The API server has filled in the priority of pods without a class before it asks us; it
-    computes it again where it is missing, and refuses one that is not the class's."""
+    """The patch that sets the PriorityClass of a pod without one. It removes the priority that the
+    API server has filled in before admission: the API server computes a missing priority again, and
+    refuses one that is not the class's."""
     if pod.old is not None or not settings.priority_class or pod.spec.get("priorityClassName"):
         return []
     computed = [one for one in ("priority", "preemptionPolicy") if one in pod.spec]
