@@ -17,13 +17,13 @@ from mizar_kube.version import version
 Params = dict[str, str]
 
 HEAD_TIMEOUT_S = 75.0
-"""Seconds until the head of an answer must have come: a busy API server queues a call for up to a
-minute before."""
+"""Seconds within which the head of an answer must arrive: a busy API server queues a call for up to
+a minute."""
 
 
 @dataclass(frozen=True)
 class ApiCall:
-    """One request."""
+    """One request to the API server."""
 
     method: str
     path: str
@@ -49,8 +49,8 @@ class ApiCalls:
     async def object(
         self, call: ApiCall, timeout: float | None = None, most: int | None = None
     ) -> Object:
-        """The JSON object that the call is answered with. Raises KubeError, and TooLarge as soon as
-        the answer has more than `most` bytes."""
+        """The JSON object that the call is answered with. `timeout`: seconds for the whole call.
+        Raises KubeError, and TooLarge as soon as the answer has more than `most` bytes."""
         try:
             async with asyncio.timeout(timeout or self._timeout):
                 async with await self._send(call, aiohttp.ClientTimeout()) as response:

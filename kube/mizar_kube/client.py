@@ -16,12 +16,15 @@ from mizar_kube.errors import ConfigError, TooLarge, Unavailable, error_from_sta
 from mizar_kube.kinds import Kind, Object, Ref, kind_of, ref_of
 
 DEFAULT_TIMEOUT_S = 15.0
+"""Seconds that a call may take if its caller does not say otherwise."""
 PAGE_SIZE = 500
+"""Objects of a page, as for Kubernetes' own clients."""
 PAGE_BYTES = 4 << 20
-"""The most bytes of a page with several objects: parsed, it may take ten times as much memory. A
-pod may have more than a MiB, and whoever may create pods could end every program that lists 500 of
-them at once."""
+"""The most bytes of a page with several objects: parsed, a page may take ten times as much memory.
+A pod may have more than a MiB, so any user who may create pods could exhaust the memory of every
+program that lists 500 of them at once."""
 WATCH_TIMEOUT_S = 240
+"""Seconds after which the API server is asked to end a watch."""
 WATCH_SLACK_S = 15.0
 """Seconds beyond its timeout in which a watch must send something or end; they cover a slow API
 server."""
@@ -35,7 +38,8 @@ Objects = list[Object]
 
 @dataclass(frozen=True)
 class Listing:
-    """Objects of one list call (or page), and the version a watch goes on from."""
+    """The objects of one list call (or page), and the resource version that a watch continues
+    from."""
 
     items: list[Object]
     resource_version: str
@@ -43,7 +47,8 @@ class Listing:
 
 @dataclass(frozen=True)
 class WatchEvent:
-    """A change: `type` is ADDED, MODIFIED, DELETED, or BOOKMARK (only a version to go on from)."""
+    """A change: `type` is ADDED, MODIFIED, DELETED, or BOOKMARK (only a version to continue
+    from)."""
 
     type: str
     object: Object
@@ -64,9 +69,11 @@ class KubeClient:
     async def connect(
         cls, kubeconfig: str | Path | None = None, timeout: float = DEFAULT_TIMEOUT_S
     ) -> Self:
-        """A client for the given kubeconfig, or what `credentials.configuration` finds without one.
+        """A client for the given kubeconfig, or for the API server that `credentials.configuration`
+        finds without one.
 
-        Raises ConfigError when there is no way to an API server; makes no call of it yet.
+        Raises ConfigError if no API server is known or its credentials cannot be used; makes no
+        call yet.
         """
         found = await credentials.configuration(kubeconfig)
         try:
@@ -91,9 +98,9 @@ class KubeClient:
         await self.close()
 
     async def get(self, ref: Ref, *, cached: bool = False, timeout: float | None = None) -> Object:
-        """The object as the API server has it now, or else as its copy has it (`cached`), which may
-        be a moment behind and costs etcd nothing: for what every node reads again and again. Raises
-        NotFound."""
+        """The object as the API server has it now or, if `cached`, as the API server's cache has
+        it, which may be a moment behind and spares etcd: for objects that every node reads again
+        and again. Raises NotFound."""
         params = {"resourceVersion": "0"} if cached else None
         return await self.request("GET", ref.path, params=params, timeout=timeout)
 
@@ -159,8 +166,8 @@ class KubeClient:
         dry_run: bool = False,
         timeout: float | None = None,
     ) -> Object:
-        """Create the object; a dry run only asks whether that may be. Raises AlreadyExists,
-        Invalid, Forbidden."""
+        """Create the object; a dry run only checks whether that is allowed. Returns the object as
+        created. Raises AlreadyExists, Invalid, Forbidden."""
         kind, namespace = kind_of(obj), obj["metadata"].get("namespace")
         params = {"fieldManager": field_manager} if field_manager else {}
         if dry_run:

@@ -1,4 +1,5 @@
-"""Clock and random numbers, as parts of a program get them: a simulation brings its own."""
+"""The clock and the random numbers that the parts of a program use; a simulation provides its
+own."""
 
 from __future__ import annotations
 

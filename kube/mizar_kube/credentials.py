@@ -1,7 +1,7 @@
 """The address of an API server and the credentials for it, as kubernetes-asyncio loads them.
 
-They are handed out as its `Configuration`, in which tokens are renewed in place: asking it for the
-token, as ApiClient does before each call, always yields a valid one.
+They come as its `Configuration`, in which tokens are renewed in place: asking it for the token, as
+ApiClient does before each call, always yields a valid one.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ LOAD_TIMEOUT_S = 60.0
 
 
 async def configuration(kubeconfig: str | Path | None = None) -> Configuration:
-    """How to reach the API server: the given kubeconfig (several are separated by colons), else
-    $KUBECONFIG, else the pod's service account, else ~/.kube/config.
+    """The Configuration for the API server of the given kubeconfig (several are separated by
+    colons), else $KUBECONFIG, else the pod's service account, else ~/.kube/config.
 
-    It belongs to one event loop. What callers other than KubeClient use of it: `host` (the URL),
+    It belongs to one event loop. Callers other than KubeClient use its `host` (the URL),
     `ssl_ca_cert`, `cert_file` and `key_file` (paths or None), `verify_ssl`, `tls_server_name`,
     `proxy` (a URL or None), and `await get_api_key_with_prefix(TOKEN)`, the Authorization header's
-    value (`Bearer …`) as it is now, or None. Raises ConfigError when there is no way.
+    value (`Bearer …`) as it is now, or None. Raises ConfigError if none of these can be used.
     """
     source, found = _source(kubeconfig), Configuration()
     await _load(source, found, refused=False)
@@ -90,7 +90,7 @@ class Renewal:
 
 
 class Source(Protocol):
-    """Where a Configuration is loaded from."""
+    """A source that a Configuration is loaded from."""
 
     async def load(self, into: Configuration, refused: bool) -> None:
         """Fill in the Configuration, or renew its token. `refused`: the API server refuses the old
@@ -101,7 +101,7 @@ class ServiceAccount:
     """The service account of a pod: files from the kubelet, which renews the token."""
 
     async def load(self, into: Configuration, refused: bool) -> None:
-        """Read the files."""
+        """Read the files. Raises ConfigError."""
         token, authority = SERVICE_ACCOUNT / "token", SERVICE_ACCOUNT / "ca.crt"
         try:
             InClusterConfigLoader(str(token), str(authority), try_refresh_token=False).load_and_set(
@@ -182,8 +182,8 @@ def _settle(done: asyncio.Future[None], error: ConfigError | None) -> None:
 
 
 def _forget_refresh_tokens(config: Any) -> None:
-    """Remove them: kubernetes-asyncio would send them without a check of the issuer. An expired
-    id-token is an error instead."""
+    """Remove the refresh tokens: kubernetes-asyncio would send them without a check of the issuer.
+    An expired id-token is an error instead."""
     for user in config["users"].value:
         provider = (user.value.get("user") or {}).get("auth-provider") or {}
         (provider.get("config") or {}).pop("refresh-token", None)

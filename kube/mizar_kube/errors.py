@@ -4,11 +4,12 @@ from typing import Any
 
 
 class ConfigError(Exception):
-    """There is no usable way to reach an API server; the message says what is wrong."""
+    """No API server can be reached with the given configuration; the message says what is wrong."""
 
 
 class KubeError(Exception):
-    """The API server refused or failed a call. The message is its own, plus what was asked.
+    """The API server refused or failed a call. The message is the server's, after the name of the
+    call.
 
     `status` is the HTTP status (0 when no answer came), `reason` the Status object's reason,
     `retry_after` the seconds the server asked to wait, if it did.

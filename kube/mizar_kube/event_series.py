@@ -1,4 +1,5 @@
-"""Which events are worth writing: repeats are counted, and no object may fill the event log."""
+"""Decides which events are written: repeats only raise a count, and new events of each object are
+rate-limited."""
 
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,7 +34,7 @@ class Regarding:
 
 @dataclass(frozen=True)
 class Occurrence:
-    """What happened to an object. Equal occurrences are one event with a count."""
+    """Something that happened to an object. Equal occurrences are one event with a count."""
 
     regarding: Regarding
     reason: str
@@ -60,7 +61,7 @@ class Series:
 
     @property
     def wants_update(self) -> bool:
-        """Whether the API server has not got the count yet."""
+        """Whether the API server does not have the count yet."""
         return self.count > self.written_count
 
 
@@ -97,7 +98,8 @@ class EventLog:
         series.written_count, series.written_at, series.refused_at = count, now, None
 
     def refused(self, series: Series, now: float) -> bool:
-        """The API server does not permit to write it. Returns whether it may be tried again."""
+        """Note that the API server forbids writing the event. Returns whether it may be tried
+        again."""
         if series.refused_at is None:
             series.refused_at = now
         series.retry_at = now + REFUSED_AGAIN_S
@@ -121,7 +123,8 @@ class EventLog:
 
 
 def regarding(obj: Object) -> Regarding:
-    """The object itself, as events name it. It must carry apiVersion, kind and metadata."""
+    """The reference by which events name the object, which must have apiVersion, kind and
+    metadata."""
     meta = obj["metadata"]
     return Regarding(
         kind_of(obj), meta["name"], meta.get("namespace") or "", str(meta.get("uid") or "")

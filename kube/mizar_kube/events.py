@@ -1,4 +1,4 @@
-"""Records Kubernetes events in memory at once, and writes them in the background."""
+"""Records Kubernetes events: `emit` keeps them in memory, and a background task writes them."""
 
 import asyncio
 import secrets
@@ -16,12 +16,15 @@ from mizar_kube.timed_wait import wait_until_set
 log = get_logger(__name__)
 
 NOTE_MAX = 1024
+"""The most characters of an event's note: the API server refuses longer ones."""
 ACTION_DEFAULT = "Reconcile"
 FLUSH_EVERY_S = 5.0
+"""Seconds between two checks for counts to write, while there are no new events."""
 TIDY_EVERY_S = 60.0
-"""Between two looks through all events that are kept: after each new one, a storm of pods would
-have the program look through those of all pods for each."""
+"""Seconds between two searches for outdated events: if each new event caused a search, many pods at
+once would make the program search all events for each pod."""
 RETRY_AFTER_S = 2.0
+"""Seconds, at least, until an unavailable API server is tried again."""
 MOST_KEPT = 25_000
 """Events that wait to be written or are kept to count repeats: some 30 MB, for 10,000 pods that get
 a new message every five minutes. The bound matters while the API server is unreachable."""
@@ -144,7 +147,8 @@ class EventRecorder:
 
 
 def event_namespace(about: Regarding) -> str:
-    """Where the event lives: the API server wants those of cluster-wide objects in `default`."""
+    """The namespace of the event: the API server requires `default` for events about cluster-wide
+    objects."""
     return about.namespace or "default"
 
 

@@ -15,6 +15,9 @@ KEEPALIVE_IDLE_S = 15
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_PROBES = 3
 UNANSWERED_MS = 30_000
+"""Milliseconds after which sent data without an acknowledgement ends a connection. The probes above
+end an idle one: KEEPALIVE_PROBES of them unanswered, every KEEPALIVE_INTERVAL_S seconds, after
+KEEPALIVE_IDLE_S seconds of silence."""
 
 
 def session(configuration: Configuration) -> aiohttp.ClientSession:
@@ -61,7 +64,8 @@ class _Authorizing:
         return await send(request)
 
     def _may_have_another_token(self, request: aiohttp.ClientRequest) -> bool:
-        """Has the token that was refused renewed, unless another call did so meanwhile."""
+        """Have the refused token renewed, unless another call did so meanwhile. Returns whether a
+        second try may use another token."""
         refused = request.headers.get("Authorization")
         renewal = self._configuration.refresh_api_key_hook
         if not refused or not isinstance(renewal, Renewal):
@@ -89,7 +93,7 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
     made.setblocking(False)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # The rest is Linux only, where Mizar runs; a developer's laptop does without.
+    # The other options exist only on Linux, where Mizar runs; other systems do without them.
     for option, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_IDLE_S),
         ("TCP_KEEPINTVL", KEEPALIVE_INTERVAL_S),

@@ -50,7 +50,7 @@ class Watched:
 
 
 class Selectors(TypedDict):
-    """Which objects KubeClient lists or watches."""
+    """The selectors of the objects that KubeClient lists or watches."""
 
     label_selector: str
     field_selector: str
@@ -70,7 +70,8 @@ class Timing:
 
 
 class Copy(Protocol):
-    """What is needed to run a local copy of the objects of one kind, and to wait for it."""
+    """The interface of a local copy of the objects of one kind: to run it, to wait for it, and to
+    check it."""
 
     synced: asyncio.Event
 
@@ -86,7 +87,8 @@ class Copy(Protocol):
 
 
 class Informer(StoreReader[T]):
-    """The copy. `run()` keeps it current until cancelled; `synced` is set after the first list.
+    """The copy of the objects that `watched` selects. `run()` keeps it current until cancelled;
+    `synced` is set after the first list.
 
     Listeners (`on_change`) are called from `run` in the order of changes; they should only put a
     key into a queue. All of it belongs to one event loop.
@@ -176,7 +178,7 @@ class Informer(StoreReader[T]):
             async for page in pages:
                 version = page.resource_version
                 keys.update(self._put_page(page.items, even_older=self._is_restored(version)))
-        # What `observe` took in may be newer than the list, which must not undo it.
+        # Objects that `observe` took in may be newer than the list, which must not undo them.
         self._store.keep_only(keys, as_of="" if self._is_restored(version) else version)
         self._version = version
         self._heard_at = self._timing.clock()

@@ -21,7 +21,7 @@ class Kind:
 
     @property
     def api_version(self) -> str:
-        """What objects of this kind carry as apiVersion."""
+        """The apiVersion of objects of this kind."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str | None = None, name: str = "", subresource: str = "") -> str:
@@ -109,7 +109,7 @@ KINDS: dict[tuple[str, str], Kind] = {
 
 
 def kind_of(obj: Object) -> Kind:
-    """The kind of an object, by its apiVersion and kind. Raises LookupError for unknown ones."""
+    """The kind of an object, by its apiVersion and kind. Raises LookupError if KINDS lacks it."""
     key = (str(obj.get("apiVersion", "")), str(obj.get("kind", "")))
     if key not in KINDS:
         raise LookupError(f"kind {key[1]!r} of {key[0]!r} is not listed in mizar_kube.kinds")

@@ -1,6 +1,6 @@
 """Keeps kubernetes_asyncio from importing its models and its API classes, over 800 modules and 32
-MiB of memory in each program, none of which Mizar uses. To be imported before kubernetes_asyncio;
-whoever asks for one of those classes all the same gets it, and all others with it."""
+MiB of memory in each program, none of which Mizar uses. It must be imported before
+kubernetes_asyncio. Access to one of those classes still works, and imports all of them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ USED: Final = {
     "ApiException": "exceptions",
     "Configuration": "configuration",
 }
-"""What is imported from the package's modules one by one."""
+"""The names that are imported from the package one by one, each with its module."""
 
 
 class _LazyPackage(ModuleType):
-    """A package whose `__init__` runs when a name is asked for that is not in `used`."""
+    """A package whose `__init__` runs only when a name is accessed that is neither in `used` nor a
+    module of the package."""
 
     def __init__(self, name: str, folder: Path, used: dict[str, str]) -> None:
         super().__init__(name)
@@ -51,7 +52,8 @@ def _refuse(name: str) -> Any:
 
 
 def install() -> None:
-    """Take the packages' places, unless they were imported already."""
+    """Put lazy packages in place of kubernetes_asyncio's client and models, unless these were
+    imported already."""
     found = importlib.util.find_spec("kubernetes_asyncio")
     if PACKAGE in sys.modules or found is None or not found.submodule_search_locations:
         return

@@ -5,9 +5,10 @@ A log call names an event in a few fixed words and says the rest in keys, which 
     log = get_logger(__name__)
     log.info("limits written", slot=slot.name)
 
-What a piece of work is about is bound once, with `bound` or `bind`, and is then in every line that
-it logs, those of other libraries included. In a cluster a line is a JSON object, on a terminal it
-is for reading. All lines pass through the standard library's root logger.
+The objects that a piece of work is about are bound once, with `bound` or `bind`, and are then in
+every line that it logs, including lines of other libraries. In a cluster, a line is a JSON object;
+on a terminal, it is formatted for people. All lines pass through the standard library's root
+logger.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 
 def set_up(level: str, form: str = "auto", stream: TextIO | None = None) -> None:
     """Log from `level` on to `stream` (default: standard error). `form`: json, console, or auto,
-    which is console on a terminal. What ends the process, or a thread, is logged too."""
+    which is console on a terminal. Errors that end the process or a thread are logged too."""
     stream = stream or sys.stderr
     handler, terminal = _Handler(stream), stream.isatty()
     console = form == "console" or (form == "auto" and terminal)

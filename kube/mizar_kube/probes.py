@@ -22,6 +22,7 @@ from prometheus_client import (
 from mizar_kube.version import version
 
 PAGE_EVERY_S = 0.1
+"""Seconds, at least, between two pages of metrics."""
 
 Problems = Callable[[], Iterable[str]]
 """Returns the problems, a sentence each; empty when all is well."""
@@ -45,9 +46,10 @@ def registry(component: str) -> CollectorRegistry:
 
 
 class _Pages:
-    """Pages of metrics, made one after the other in a thread: some read files. One is begun at most
-    every PAGE_EVERY_S seconds, and serves all requests that came until then. Otherwise anyone who
-    can reach the port could occupy all threads of the program with requests."""
+    """Pages of metrics, made one after the other in a thread, since some metrics read files. A page
+    is begun at most every PAGE_EVERY_S seconds, and serves all requests that came until then.
+    Otherwise anyone who can reach the port could occupy all threads of the program with
+    requests."""
 
     def __init__(self, figures: CollectorRegistry) -> None:
         self._figures = figures

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsError
 
 Path = tuple[str, ...]
-"""A setting within its sections."""
+"""The name of a setting, after those of the sections that it is in."""
 
 
 class SettingsRefused(Exception):
@@ -21,7 +21,7 @@ class SettingsRefused(Exception):
 def describe_errors(
     kind: type[BaseSettings], error: ValidationError | SettingsError, argv: Sequence[str]
 ) -> str:
-    """One sentence on each of the errors."""
+    """The errors as text, with one sentence on each."""
     if isinstance(error, ValidationError):
         return "; ".join(_sentence(kind, one, argv) for one in error.errors())
     # A value that should be JSON and is not: the message quotes the field's name.

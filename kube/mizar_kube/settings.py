@@ -1,9 +1,10 @@
-"""A program's settings: flags, environment variables or a file, each by the same name.
+"""Reads a program's settings from flags, environment variables or a file, by the same names.
 
 A program's settings are a subclass of `Settings` with a description for each field; `load` reads
 them. The flag `--metrics-port` wins over the variable `MIZAR_METRICS_PORT`, that over the key
-`metricsPort` in the file of `--config`, and that over what Kubernetes tells the pod. A key of the
-file that is not a setting is refused, unless the class sets `ignores_unknown_keys`.
+`metricsPort` in the file of `--config`, and that over the names that Kubernetes gives the pod, its
+node and its namespace. A key of the file that is not a setting is refused, unless the class sets
+`ignores_unknown_keys`.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ T = TypeVar("T", bound=Settings)
 def load(kind: type[T], argv: Sequence[str] | None = None) -> T:
     """The settings of a program by its arguments (default: the process') and the environment.
 
-    Ends the process with a sentence and exit code 2 when they can't be used.
+    Prints a sentence and ends the process with exit code 2 if they cannot be used.
     """
     try:
         return read(kind, sys.argv[1:] if argv is None else argv)

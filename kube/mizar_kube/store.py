@@ -1,4 +1,4 @@
-"""The objects of a local copy, and the changes that its listeners are called for."""
+"""The store of a local copy: keeps the objects, and calls listeners for changes."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Key = tuple[str, str]
 """(namespace, name); the namespace of a cluster-wide object is the empty string."""
 
 Trim = Callable[[Object], T | None]
-"""What to keep of an object; None when it is of no interest."""
+"""Returns the part of an object to keep; None if nothing of it is of interest."""
 
 OnChange = Callable[[T | None, T | None], None]
 """Called with (old, new): old is None for a new object, new is None for a deleted one."""
@@ -101,7 +101,8 @@ class Store(Generic[T]):
         return before != self.get(key)
 
     def drop(self, key: Key, version: str = "") -> None:
-        """Remove the object; its deletion has this version, if that is known."""
+        """Remove the object, unless a newer version than `version`, that of its deletion, is
+        known."""
         if self._knows_newer(key, version):
             return
         self.unreadable.pop(key, None)
@@ -166,7 +167,7 @@ class Store(Generic[T]):
 
 
 class StoreReader(Generic[T]):
-    """What users of a local copy read of its store; a subclass puts the objects there."""
+    """The part of a local copy that its users read; a subclass puts the objects into the store."""
 
     def __init__(self, trim: Trim[T]) -> None:
         self._store = Store(trim)

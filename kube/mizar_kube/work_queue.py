@@ -1,4 +1,5 @@
-"""A work queue of keys: each key once, one worker per key, retries after a back-off."""
+"""A work queue of keys: each key is queued once and given to one worker at a time; failed keys are
+retried after a back-off."""
 
 import asyncio
 import heapq
@@ -57,7 +58,7 @@ class WorkQueue(Generic[K]):
         self._wake.set()
 
     def resync(self, keys: Iterable[K], over: float, random: Callable[[], float]) -> None:
-        """Work on all keys, spread over the next `over` seconds."""
+        """Schedule work on all keys, spread over the next `over` seconds."""
         for key in keys:
             self.add(key, after=over * random())
 
@@ -112,7 +113,7 @@ class WorkQueue(Generic[K]):
         return self._clock() - min(since, default=self._clock())
 
     def __len__(self) -> int:
-        """Keys that could be worked on now."""
+        """How many keys are ready for a worker."""
         self._move_due()
         return len(self._ready)
 
