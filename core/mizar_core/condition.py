@@ -26,7 +26,7 @@ class Condition(Model):
 
 
 def find_condition(conditions: Iterable[Condition], type: str) -> Condition | None:
-    """The condition of that type; None if there is none."""
+    """The condition of that type; None if the conditions have none."""
     return next((one for one in conditions if one.type == type), None)
 
 
@@ -38,7 +38,8 @@ def set_condition(
     message: str,
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """The conditions with this one set, sorted by type.
+    """The conditions, sorted by type, with the one of this type set. The message is cut off after
+    MESSAGE_MAX characters.
 
     `last_transition_time` is `now` if the status changed, else what it was.
     """

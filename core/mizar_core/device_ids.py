@@ -71,7 +71,7 @@ def card_of(index: int, shape: Shape) -> int:
 
 
 def devices_from_value(ids: Iterable[DeviceID]) -> str:
-    """The value of `container_devices_from`: per shadow pod, the devices that a container gets.
+    """The value of `container_devices_from`: the devices that a container gets, per shadow pod.
 
     One device each: `{"_/shadow-2-x7k4q/main":{"*":["shadow-2-x7k4q-0"]}}`.
     """

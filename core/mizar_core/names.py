@@ -122,8 +122,9 @@ FIELD_MANAGER_SPOT: Final = "mizar-operator-spot"
 FIELD_MANAGER_NODEAGENT: Final = "mizar-nodeagent"
 
 MAIN_CONTAINER: Final = "main"
-"""Container name in these annotations' keys and values: the kubelet's Allocate call does not give
-the container's name, so the runtime component expects this one."""
+"""Container name in the annotations of `container_devices_ids` and `container_devices_from`: the
+kubelet's Allocate call does not give the container's name, so the runtime component expects this
+one."""
 
 LABEL_MAX: Final = 63
 """The most characters of a DNS label, and of a Kubernetes label's value."""

@@ -136,8 +136,8 @@ def _requested(spec: Spec, is_wanted: Callable[[str], bool]) -> dict[str, int]:
 
 
 def _of(container: Mapping[str, Any], is_wanted: Callable[[str], bool]) -> Counter[str]:
-    """What one container requests, of each resource that is wanted; its limit where it gives no
-    request, as Kubernetes has it."""
+    """The amount that one container requests of each wanted resource; as in Kubernetes, its limit
+    if it has no request."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return Counter({key: _whole(amount) for key, amount in asked.items() if is_wanted(key)})

@@ -1,8 +1,9 @@
-"""The devices that a container should get: the answer to the kubelet's GetPreferredAllocation.
+"""Chooses the devices that a container should get: the answer to the kubelet's
+GetPreferredAllocation.
 
-One shadow pod rather than several, one card rather than several, one NUMA node rather than
-several, and shadow pods that are partly used before idle ones, so that idle ones stay idle and can
-give their cards back.
+It prefers one shadow pod rather than several, one card rather than several, one NUMA node rather
+than several, and shadow pods that are partly used before idle ones, so that idle ones stay idle and
+can give their cards back.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class _Known:
 
 @dataclass(frozen=True)
 class _Choice:
-    """The devices to choose from, and what the choice depends on."""
+    """The devices to choose from, and the facts that the choice depends on."""
 
     free: set[DeviceID]
     known: _Known
@@ -149,7 +150,8 @@ def _share_out(
     groups.
 
     Groups of its fixed devices come first. Then, as long as no group has enough, the largest; then,
-    of those that have enough: the fewest cards, one in use before an idle one, the tightest fit.
+    of those that have enough, the group with the fewest cards; a group in use before an idle one;
+    the tightest fit.
     """
     started, used = known
     rest = {key: len(devices) for key, devices in groups.items()}

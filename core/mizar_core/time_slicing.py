@@ -116,7 +116,7 @@ class Sharer:
 
     @property
     def borrows(self) -> bool:
-        """Whether it has no share and may only use what others leave."""
+        """Whether it has no share and may only use time that others leave."""
         return self.mode == "Soft" and not self.share
 
 
@@ -155,9 +155,10 @@ def allowed_share(sharer: Sharer, grant: TimeGrant) -> int:
 class _Demand:
     """The demand of a card's working containers, in basis points.
 
-    `needs`: the sum of those that need little. Of the others, `own`: the shares that Hard and Soft
-    ones have in any case; `weights`: the shares of the Weighted ones; `peers`, `peers_own`: how
-    many Soft ones have the highest `priority`, and the sum of their shares.
+    `needs`: the sum for containers that need little. For the others, `own`: the sum of the shares
+    of Hard and Soft containers, which they have in any case; `weights`: the sum of the shares of
+    Weighted ones; `peers`, `peers_own`: how many Soft ones have the highest `priority`, and the sum
+    of their shares.
     """
 
     needs: int = 0
@@ -244,11 +245,11 @@ def _period(working: Sequence[Sharer], rates: Sequence[int]) -> int:
 
 def consecutive_windows(rates: Sequence[int], period: int) -> list[Window]:
     """Windows one after the other, in proportion to the rates (all positive, in any unit), that
-    fill a `period` of microseconds. None is empty.
+    fill a `period` of microseconds. No window is empty.
 
-    They leave no gap: each container keeps its own rate, and one that lost a moment of its window
-    must be able to make up for it. A change from one container to the next costs each about the
-    same, so each window is longer by that.
+    There are no gaps between windows: each container keeps its own rate, and a container that lost
+    a moment of its window must be able to make up for it. The change from one container to the next
+    costs about the same for each, so each window is longer by that time.
     """
     change = max(1, min(CHANGE_US, period // (CHANGE_PART * len(rates))))
     total, spread = sum(rates), period - change * len(rates)

@@ -1,4 +1,4 @@
-"""The part of an object's metadata that Mizar reads."""
+"""The part of a Kubernetes object's metadata that Mizar reads."""
 
 from __future__ import annotations
 

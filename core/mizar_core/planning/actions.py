@@ -181,9 +181,9 @@ Action = (
     | EmitEvent
     | EvictShare
 )
-"""Any action. Actions are applied in the order of the plan; a failure voids the later ones of the
-same namespace; a failed creation voids only further creations there and actions on that shadow
-pod."""
+"""Any action. Actions are applied in the order of the plan; a failure voids later ones of the same
+namespace, the failed creation of a shadow pod not all of them: see voided_actions.py of the
+operator."""
 
 ShadowAction = (
     CreateShadow

@@ -172,7 +172,7 @@ class Draft:
 
     def _has_wrong_card(self, shadow: ShadowView) -> bool:
         """Whether the shadow pod is on a node whose cards are known to be of a model that its pool
-        does not name. One that is ready or in use is left alone."""
+        does not name. A shadow pod that is ready or in use is left alone."""
         node = self.nodes.get(shadow.on_node or "")
         if node is None or shadow.ready or shadow.held:
             return False

@@ -54,8 +54,9 @@ def parts(snapshot: Snapshot) -> Iterator[tuple[PartName, Part]]:
 
 
 class Exclusion:
-    """The exclusion of some parts, and of what belongs to them. `shadows`: the keys of excluded
-    shadow pods, which still count against their quota; no action may be about them."""
+    """The exclusion of some parts, and of everything that belongs to them. `shadows`: the keys of
+    excluded shadow pods, which still count against their quota and must not be the object of an
+    action."""
 
     def __init__(self, snapshot: Snapshot, names: Collection[PartName]) -> None:
         self._snapshot = snapshot

@@ -1,5 +1,5 @@
-"""The feasible nodes of shadow pods, and what a shadow pod needs of its node so that the share pod
-that waits for it can run there too."""
+"""Finds the feasible nodes of shadow pods, and the constraints with which a shadow pod is placed
+only where the share pod that waits for it can run too."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The steps that follow from a shadow pod's own state: create its pod, cancel a drain, retire it,
-finish its drain, clean up after it."""
+"""Plans the steps that follow from a shadow pod's own state: create its pod, cancel a drain, retire
+it, finish its drain, clean up after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a pod fits a node, as the scheduler decides it by node selector, required node affinity
+"""Decides whether a pod fits a node, as the scheduler does by node selector, required node affinity
 and taints. Constraints that involve more than the pod and the node are left to the scheduler. Nodes
 that are cordoned or not ready: see `NodeView.available` in snapshot.py.
 
@@ -29,7 +29,8 @@ with all nodes."""
 
 
 class Requirement(NamedTuple):
-    """One line of a node affinity: a label (or the field metadata.name), an operator and values."""
+    """One requirement of a node affinity: a label (or the field metadata.name), an operator and
+    values."""
 
     key: str
     operator: str

@@ -1,4 +1,4 @@
-"""The nodes and cards of a pool: which belong to it, and whether its profiles fit the cards."""
+"""Decides which nodes and cards belong to a pool, and whether its profiles fit the cards."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ MIB = 1 << 20
 
 
 def misfit(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
-    """The first profile that fits no card of the pool, and why; None while all of them may fit, as
-    far as the nodes' labels tell the cards' memory. `nodes`: those of the pool."""
+    """A sentence about the first profile that fits no card of the pool; None while all may fit, by
+    the memory in the nodes' labels. `nodes`: those of the pool."""
     sizes = [size for size, _ in _sizes(pool, nodes)]
     if not sizes:
         return None
@@ -88,8 +88,8 @@ def misfit(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
 
 
 def small_cards(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
-    """The first profile whose devices get less memory on some of the pool's nodes than it says, and
-    which nodes; None while there is none, as far as the nodes' labels tell. `nodes`: those of the
+    """A sentence about the first profile whose devices get less memory on some of the pool's nodes
+    than the profile says; None while there is none, by the nodes' labels. `nodes`: those of the
     pool."""
     sizes = sorted(_sizes(pool, nodes))
     for profile in pool.spec.profiles:
@@ -107,7 +107,8 @@ def small_cards(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
 
 
 def _sizes(pool: GPUPool, nodes: Iterable[NodeView]) -> Iterator[tuple[int, str]]:
-    """Bytes of a card of each of the nodes, with the node's name, as far as labels tell."""
+    """Bytes of memory of a card of each node, with the node's name, for nodes whose labels have
+    it."""
     label = card_memory_label(pool.spec.physical_resource)
     for node in nodes:
         if size := _card_bytes(node, label):
@@ -121,7 +122,7 @@ def _share(pool: GPUPool, profile: Profile, card: int) -> Fraction:
 
 
 def _least(profile: Profile) -> int:
-    """Bytes that an even share must have, so that a device has what its profile says."""
+    """Bytes that an even share must have, so that a device has the memory that its profile says."""
     return max(profile.memory_bytes or 0, MEMORY_MIN)
 
 

@@ -100,7 +100,8 @@ def _victims(
 
 
 def _named(draft: Draft, needs: Needs, idle: Collection[str]) -> Iterable[str]:
-    """Those of the idle nodes that the needs name, or all if they do not name a few."""
+    """The nodes with idle shadow pods that the needs name, or all of them if the needs do not name
+    a few."""
     if not needs.pins:
         return idle
     return [one.name for one in draft.feasible_nodes.candidates(needs) if one.name in idle]

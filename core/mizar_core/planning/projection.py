@@ -1,4 +1,5 @@
-"""Projection: what a shadow pod becomes when an action is applied and nothing else happens."""
+"""Projection: the state of a shadow pod after an action is applied and nothing else has
+happened."""
 
 from __future__ import annotations
 

@@ -134,7 +134,8 @@ def pool_ready(
 
 
 def _misconfigured(draft: Draft, quota: GPUQuota) -> ConditionState | None:
-    """What is wrong with the quota itself, whatever the state of the cluster."""
+    """The first problem of the quota itself, independent of the state of the cluster; None without
+    one."""
     pool = draft.pools.get(quota.spec.pool)
     if pool is None:
         return ConditionState(

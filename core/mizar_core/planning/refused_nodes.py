@@ -1,6 +1,6 @@
-"""Nodes that the scheduler refuses a share pod although devices are free there: for lack of CPU,
-because of another pod, a volume or anything else. Its reasons cannot be evaluated here, but its
-decisions can be observed.
+"""Finds the nodes that the scheduler refuses a share pod although devices are free there: for lack
+of CPU, because of another pod, a volume or anything else. Its reasons cannot be evaluated here, but
+its decisions can be observed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import NodeView, ShadowView, ShareView
 
 REFUSAL_CONFIRMED_AFTER = timedelta(seconds=15)
-"""How long devices must have been free beside a refusal: long enough for the scheduler to have
-tried again with devices that have just come free."""
+"""How long devices must have been free while the scheduler refuses the node, until the refusal
+counts as confirmed: long enough for the scheduler to have tried again with devices that have just
+become free."""
 
 
 class RefusedNodes:

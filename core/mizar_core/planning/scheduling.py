@@ -1,5 +1,5 @@
-"""Scheduling: how many devices of a resource are free on each node, and where each waiting share
-pod finds its own, as the scheduler will decide.
+"""Simulates the scheduler: how many devices of a resource are free on each node, and where each
+waiting share pod will find its devices.
 
 The devices of one resource form one pool: the scheduler cannot tell which shadow pod they belong
 to.
@@ -24,18 +24,18 @@ class Availability(Enum):
     """Where a waiting share pod finds its devices."""
 
     FREE = auto()
-    """They are free on a node."""
+    """Its devices are free on a node."""
     COMING = auto()
-    """They are on their way, with a shadow pod that is being created or is starting."""
+    """Its devices are on their way, with a shadow pod that is being created or is starting."""
     BLOCKED = auto()
-    """They depend on a shadow pod that the API server refuses or the scheduler finds no cards
-    for."""
+    """Its devices depend on a shadow pod that the API server refuses or the scheduler finds no
+    cards for."""
     REFUSED = auto()
-    """They are free only on nodes that the scheduler refuses the share pod."""
+    """Its devices are free only on nodes that the scheduler refuses it."""
     NONE = auto()
-    """No devices are free or on their way that it could get."""
+    """No devices that it could get are free or on their way."""
     POSTPONED = auto()
-    """A later plan finds out."""
+    """A later plan considers it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""The stage of a shadow pod's life, as the API server's objects tell it, and the phase that users
-see. For the node agent's stages of a drain see docs/adr/0008."""
+"""Determines the stage of a shadow pod's life from the API server's objects, and the phase that
+users see. For the node agent's stages of a drain see docs/adr/0008."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def drain_unanswered_at(shadow: ShadowView) -> datetime | None:
 
 
 def agent_silence(shadow: ShadowView) -> str:
-    """A sentence that says what to look at when the node agent does not answer."""
+    """A sentence for users about a node agent that does not answer, with what to check."""
     if shadow.ready or shadow.draining:
         return (
             f"shadow pod {shadow.name} on node {shadow.on_node} is to give back its cards, but the "

@@ -145,12 +145,13 @@ class ShareView:
     """A share pod's request for devices of one resource: it waits while `node` is None, else it is
     bound.
 
-    `count`: devices. `owner`: the UID of its controller, else its own. `after_init`: how many
-    devices it keeps, where init containers that requested more have ended. `unschedulable`: the
-    scheduler's message, if it found no node. `outages`: tolerations with which it stays for longer
-    than other pods on a node whose kubelet does not answer. They are not part of `needs`, since
-    they do not restrict where it may go. `priority`: the number from its PriorityClass. `claims`:
-    the names of the claims of its volumes; the node constraints of bound volumes are in `needs`.
+    `count`: how many devices. `owner`: the UID of its controller, else its own. `after_init`: how
+    many devices it keeps, where init containers that requested more have ended. `unschedulable`:
+    the scheduler's message, if it found no node. `outages`: tolerations with which it stays for
+    longer than other pods on a node whose kubelet does not answer. They are not part of `needs`,
+    since they do not restrict where it may go. `priority`: the number from its PriorityClass.
+    `claims`: the names of the claims of its volumes; the node constraints of bound volumes are in
+    `needs`.
 
     Pods that have ended, that are being deleted before they got a node, or that a scheduling gate
     holds back are not in a snapshot.
@@ -195,7 +196,7 @@ class ShareView:
 
 @dataclass(frozen=True, slots=True)
 class CardsOnNode:
-    """Cards of one physical resource: the node's capacity, and what of it is allocatable."""
+    """Cards of one physical resource: the node's capacity, and how many of them are allocatable."""
 
     total: int
     healthy: int
@@ -239,8 +240,8 @@ class PendingView:
 @dataclass(frozen=True, slots=True)
 class Refused:
     """A refusal of shadow pods of this quota and profile by the API server, because of a
-    ResourceQuota, a missing RuntimeClass, a policy or a webhook. It is in a snapshot until it is
-    time to try again."""
+    ResourceQuota, a missing RuntimeClass, a policy or a webhook. It is part of snapshots until the
+    creation may be tried again."""
 
     quota: Key
     devices: int

@@ -1,5 +1,5 @@
-"""The statuses that the operator writes for ShadowPods, quotas and pools: phases, conditions, and
-the counts of devices and cards."""
+"""Computes the statuses that the operator writes for ShadowPods, quotas and pools: phases,
+conditions, and the counts of devices and cards."""
 
 from __future__ import annotations
 
@@ -217,7 +217,8 @@ def quota_counts(
 
 
 def _profile_status(devices: int, counts: Counter[str]) -> ProfileStatus:
-    """Pods may wait for any number of devices, more than a status can have."""
+    """The status of a profile. Counts are bounded, since pods may wait for more devices than a
+    status can hold."""
     return ProfileStatus(devices=devices, **{name: bounded(counts[name]) for name in counts})
 
 

@@ -1,5 +1,5 @@
-"""Accounts of what namespaces borrowed recently, which decide whose turn it is: a second of a
-borrowed card counts half after an hour.
+"""Accounts of the card-seconds that namespaces borrowed recently, which decide whose turn it is: a
+second of a borrowed card counts half after an hour.
 
 The account is in the status of the namespace's quotas. While a namespace keeps the same number of
 cards, its account follows from the last entry and the time, so that nothing needs to be written.

@@ -22,7 +22,7 @@ class Schedulers:
         self._asked = {one.scheduler for one in snapshot.spots if one.promised and one.counts(now)}
 
     def takes(self, spot: SpotView) -> bool:
-        """Whether the pod may have its turn now, as far as its scheduler is concerned."""
+        """Whether the state of the pod's scheduler allows the pod to have its turn now."""
         return spot.scheduler not in self._silent & self._asked
 
     def ask(self, spot: SpotView) -> None:

@@ -25,8 +25,8 @@ def is_impatient(spot: SpotView, now: datetime) -> bool:
 
 
 class Room:
-    """The free cards of each node: what the node offers less what pods there have, as the scheduler
-    counts. `kept`: how many of them are kept for pods that request more."""
+    """The free cards of each node, as the scheduler counts: offered cards minus those of the pods
+    there. `kept`: how many of them are kept for pods that request more."""
 
     def __init__(self, nodes: Iterable[NodeView], spots: Iterable[SpotView]) -> None:
         self._nodes = {
