@@ -122,8 +122,8 @@ class Applier:
         """Apply all actions in order, consecutive ones of one type at the same time, except those
         that an earlier failure voids. While `has_news` is true, statuses are left to the next
         plan."""
-        # This comes first: an action may drop the budget of a namespace while its last shadow pod
-        # goes.
+        # This comes first: an action may drop the budget of a namespace when its last shadow pod is
+        # deleted.
         await self.budgets.keep(snapshot)
         index, result, voided = SnapshotIndex(snapshot), Result(), VoidedActions()
         for _, group in groupby(actions, key=type):

@@ -36,8 +36,9 @@ UNBOUND = "spec.nodeName=,status.phase=Pending"
 
 
 class Caches:
-    """One copy per kind. A key is the resource prefix of a pool: the share pods of pools with the
-    same prefix request the same resources, so these pools are planned together, by one worker.
+    """The operator's copies, one per kind, and the keys under which plans are made. A key is the
+    resource prefix of a pool: the share pods of pools with the same prefix request the same
+    resources, so these pools are planned together, by one worker.
 
     Kopf's handlers feed the stores of Mizar's own kinds; informers follow pods and nodes, of which
     there are many and which need no handler. The API server sends only pods that hold cards or

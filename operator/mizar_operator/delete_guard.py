@@ -96,8 +96,8 @@ def _is_out_of_use(view: ShadowView, known: ShadowView) -> bool:
 
 
 def _beside(caches: Caches, view: ShadowView) -> list[ShadowView]:
-    """The other shadow pods on the node that may offer the same resource, by the cache. One that
-    the cache does not know yet can only make the answer more careful."""
+    """The other shadow pods on the node that may offer the same resource, by the cache. A shadow
+    pod that the cache lacks can only make the answer more cautious."""
     return [
         one
         for one in caches.shadows.values()

@@ -22,8 +22,8 @@ from mizar_operator.manifests import LABEL_MANAGED_BY, budget
 log = get_logger(__name__)
 
 LOOKED_AT_EVERY_S: Final = 240.0
-"""Seconds until a budget is checked again: what refused it, such as a ResourceQuota, may allow it
-now. A deleted budget is checked as soon as the watch reports it."""
+"""Seconds until a budget is checked again: a ResourceQuota or policy that refused it may allow it
+by then. A deleted budget is checked as soon as the watch reports it."""
 LOOKS_AT_ONCE: Final = 16
 """Budgets that are read at the same time."""
 

@@ -47,10 +47,11 @@ class Evictor:
         patience_s: float = BUDGET_RESPECTED_S,
         grace_s: int | None = None,
     ) -> bool:
-        """Evict this very pod; does nothing where it is gone or another pod has its name. A
+        """Evict the pod with this UID; does nothing if it is gone or another pod has its name. A
         PodDisruptionBudget, or a policy, may hold the eviction off for `patience_s` seconds.
-        `grace_s`: the seconds that the pod has to end, its own if None; of one that is being
-        deleted it can only shorten them. Returns whether the pod goes. Raises KubeError."""
+        `grace_s`: the seconds that the pod has to shut down; None for its own grace period; for a
+        pod that is being deleted already, it can only shorten the period. Returns False while the
+        eviction is held off. Raises KubeError."""
         ref = Ref(POD, pod[1], pod[0])
         try:
             return await self._evict(ref, uid, patience_s, grace_s)

@@ -255,7 +255,8 @@ class Gatherer:
         return found
 
     def _take(self, ref: Ref, obj: Object, found: FoundLive) -> bool:
-        """Keep what was found; False if it is another client's pod of that name."""
+        """Keep the object that was found. Returns False if it is another client's pod of that
+        name."""
         if ref.kind == NODE:
             self._caches.nodes.observe(obj)
             found.nodes[ref.name] = object_views.node_view(obj)

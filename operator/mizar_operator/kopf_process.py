@@ -36,7 +36,7 @@ async def login(memo: Memo, **_: Any) -> kopf.AiohttpSession:
 
 @kopf.on.cleanup()
 async def cleanup(memo: Memo, **_: Any) -> None:
-    """Kopf's clean-up: called when it begins to end, for whatever reason."""
+    """Kopf's clean-up: called when it begins to end, for any reason."""
     memo.ended()
 
 

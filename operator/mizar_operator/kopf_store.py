@@ -131,7 +131,8 @@ class KopfStore(StoreReader[T]):
                 await self._pace.sleep(self._pace.period * (0.8 + 0.4 * self._pace.random()))
 
     async def refresh(self) -> None:
-        """Make the copy agree with a list. Raises KubeError; what was listed until then counts."""
+        """Make the copy agree with a list. Raises KubeError; the pages that were listed until then
+        are kept."""
         corrected, keys, version = 0, set[Key](), ""
         self._tried_at = self._pace.clock()
         async with aclosing(self._client.list_pages(self._kind)) as pages:

@@ -2,7 +2,7 @@
 
 https://kubernetes.io/docs/concepts/architecture/leases/#leader-election. Clocks of different
 machines are never compared: a holder counts as gone when its Lease has not changed for the whole
-duration on our own clock. `Operator._lead` in main.py waits for the Lease.
+duration by the replica's own clock. `Operator._lead` in main.py waits for the Lease.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Leader:
             log.info("the lease was not released", lease=self._ref.name, error=error)
 
     async def _try(self) -> _Held:
-        """Take or renew the Lease, and tell which replica has it."""
+        """Take or renew the Lease. Returns which replica has it."""
         sent = self._clock()
         if (held := await self._write()) is _Held.HERE:
             self._renewed = sent

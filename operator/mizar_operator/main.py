@@ -211,13 +211,13 @@ class Operator:
         )
 
     async def _kopf_ended(self) -> None:
-        """Raise KopfFailed when Kopf begins to end. It may never reach its end: when one of its
+        """Raise KopfFailed when Kopf begins to end. Kopf may never finish ending: when one of its
         watches fails, the others wait for credentials that are never renewed."""
         await self._kopf_ending.wait()
         raise KopfFailed("Kopf has ended; its last message says why")
 
     async def _take_back_signals(self, stop: asyncio.Event) -> None:
-        """Install our signal handlers again, since Kopf replaces them when it begins."""
+        """Install the operator's signal handlers again, since Kopf replaces them when it begins."""
         await self._kopf_ready.wait()
         _take_signals(stop)
 
@@ -264,7 +264,7 @@ def _task(name: str, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 
 async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel the tasks. One that does not end soon is abandoned: see `_kopf_ended`."""
+    """Cancel the tasks. A task that does not end soon is abandoned: see `_kopf_ended`."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks, timeout=KOPF_ENDS_WITHIN_S)

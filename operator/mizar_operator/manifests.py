@@ -161,7 +161,8 @@ def default_quota(action: CreateQuota, pool: GPUPool) -> Object:
 
 
 def in_use(*, on: bool) -> Object:
-    """The change of a pod's metadata when the shadow pod comes into use, or goes out of it."""
+    """The merge patch for a pod's metadata when the shadow pod comes into use (`on`), or is no
+    longer in use."""
     marks: dict[str, dict[str, str | None]] = {
         "labels": {LABEL_IN_USE: "true"},
         "annotations": {**ANNOTATIONS_IN_USE},

@@ -130,7 +130,8 @@ class Metrics:
         self.waiting.show(key, {(*labels,): n for labels, n in plan.waiting.items()})
 
     def applied(self, snapshot: Snapshot, result: Result) -> None:
-        """Count the outcome of a plan's actions. `snapshot`: what it was made from."""
+        """Count the outcome of a plan's actions. `snapshot`: the one that the plan was made
+        from."""
         for outcome, actions in (("done", result.done), ("failed", result.failed)):
             for action in actions:
                 self.actions.labels(type(action).__name__, outcome).inc()
@@ -149,8 +150,8 @@ class Metrics:
         return self.refused.labels(*labels)
 
     def _forget_refusals(self, key: str, quotas: Mapping[Key, object]) -> None:
-        """Remove the series of quotas that are gone. One that another key has now, since its pool
-        was made anew, is still there."""
+        """Remove the series of quotas that are gone. A quota that another key has now, since its
+        pool was created again, is not gone."""
         before, self._quotas[key] = self._quotas.get(key, set()), set(quotas)
         for namespace, name in before.difference(*self._quotas.values()):
             for labels in [one for one in self._refused if one[:2] == (namespace, name)]:

@@ -1,12 +1,12 @@
-"""The operator's readiness: the definitions of Mizar's kinds are not older than it is, the API
-server reaches the webhook, and there is a default pool.
+"""Checks the operator's readiness: the CRDs of Mizar's kinds are not older than the operator, the
+API server reaches the webhook, and there is a default pool.
 
 For a moment after a webhook's pod is ready, the API server's node has no route to it yet, and pods
 that request shares are refused. The operator is not ready before that is over, so that
 `helm install --wait` returns when the first share pods can be created.
 
-With older definitions it is not ready either, so that an upgrade keeps the operator that they are
-for, and `helm upgrade --wait` fails.
+With older CRDs it is not ready either, so that an upgrade keeps the previous operator, which
+matches them, and `helm upgrade --wait` fails.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.2, 2.0
 NAMED = 3
 """The most lacking fields that the problem names."""
 POOL_WITHIN_S = 30.0
-"""Seconds that readiness waits for the default pool. The leader creates it, and in an upgrade that
-may be a replica which ends only when this one is ready."""
+"""Seconds that readiness waits for the default pool. The leader creates it, and during an upgrade
+the leader may be a replica of the previous version, which ends only when this one is ready."""
 
 _OLDER = (
     "the CRDs of Mizar in the cluster are older than this operator and lack {}: "
@@ -39,8 +39,8 @@ _OLDER = (
 
 
 class Readiness:
-    """Checks by reading the definitions, and by a dry run that creates a pool. After one success it
-    does not check again: the webhook's own probes tell whether it keeps working."""
+    """Checks readiness by reading the CRDs' schemas, and by a dry run that creates a pool. After
+    one success it does not check again: the webhook's own probes tell whether it keeps working."""
 
     def __init__(
         self, client: KubeClient, makes_pool: bool, clock: Callable[[], float] = time.monotonic

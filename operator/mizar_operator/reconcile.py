@@ -40,9 +40,9 @@ async def run_here(step: Step) -> IsolatedPlan | None:
 
 
 async def run_in_thread(step: Step) -> IsolatedPlan | None:
-    """Run the step in a thread, so that the Lease is renewed however long it takes. Nothing that
-    a plan is made from changes: a snapshot's parts are replaced in the caches, never changed. The
-    thread of a cancelled step goes on to its end, unless the process ends before."""
+    """Run the step in a thread, so that the Lease is renewed however long it takes. The input of a
+    plan does not change meanwhile: the caches replace objects and never modify them. The thread of
+    a cancelled step continues to its end, unless the process ends before."""
     return await asyncio.to_thread(step)
 
 

@@ -18,8 +18,8 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Backoff:
-    """One obstacle: until when it is not tried again (seconds of the clock), after which delay, and
-    the message about it."""
+    """One obstacle: until when it is not tried again (seconds of the clock), the delay in seconds,
+    and the message about it."""
 
     until: float
     delay: float

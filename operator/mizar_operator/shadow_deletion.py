@@ -32,8 +32,8 @@ class ShadowDeleter:
         self._budgets = budgets
 
     async def delete(self, known: ShadowView) -> None:
-        """Delete the pod first, then the ShadowPod: as long as that exists, the operator goes on
-        until the cards are free."""
+        """Delete the pod first, then the ShadowPod: as long as the ShadowPod exists, the operator
+        continues until the cards are free."""
         confirmed = await confirm_unused(self._client, self._caches, known)
         if confirmed.pod is not None:
             await self._delete_one(self._caches.holders.observe, POD, confirmed.pod)

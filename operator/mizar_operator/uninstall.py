@@ -28,7 +28,7 @@ from mizar_kube.store import key_of
 log = get_logger("mizar_operator.uninstall")
 
 PAUSE_S = 1.0
-"""Seconds between two looks at the shadow pods that are left."""
+"""Seconds between two lists of the shadow pods that are left."""
 NAMED = 3
 """How many of the pods that use shadow pods a refusal names."""
 

@@ -21,8 +21,8 @@ class Unreadable(Exception):
 
 
 def shadows(caches: Caches) -> Iterator[ShadowView]:
-    """ShadowPods that cannot be read, as far as their labels describe them: they count against
-    their quota."""
+    """The views of ShadowPods that cannot be read, by their labels, so that they still count
+    against their quota. ShadowPods without the label of their profile are left out."""
     for (namespace, name), meta in caches.shadows.unreadable.items():
         labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
         devices, sequence = labels.get(LABEL_PROFILE, ""), notes.get(ANNOTATION_SEQUENCE, "")

@@ -31,7 +31,7 @@ READS_AT_ONCE = 16
 """Claims that are read at the same time."""
 READS_MAX = 64
 """The most claims that are read for one plan, so that other pods do not wait for it too long. The
-rest are read for later plans; until then, what was read earlier is used."""
+rest are read for later plans; until then, earlier results are used."""
 
 Terms = tuple[Term, ...]
 
@@ -48,7 +48,7 @@ class VolumeNodes:
     async def of(self, claims: Collection[Key]) -> dict[Key, Terms]:
         """The node affinity of the volumes of these claims, each given as (namespace, name). Claims
         are left out that are not bound, whose volume has no affinity, or that cannot be read now,
-        since planning has to go on without them."""
+        since planning has to continue without them."""
         self._found = {key: one for key, one in self._found.items() if key in claims}
         due = [key for key in claims if self._until(key) <= self._clock()]
         first = sorted(due, key=lambda key: (self._until(key), key))[:READS_MAX]

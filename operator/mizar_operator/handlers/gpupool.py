@@ -1,4 +1,4 @@
-"""GPUPool: which cards are shared, and how."""
+"""Watches GPUPools: which cards are shared, and how."""
 
 from __future__ import annotations
 

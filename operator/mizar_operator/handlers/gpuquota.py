@@ -1,7 +1,7 @@
-"""GPUQuota: what a tenant may have of a pool, and what is kept warm for it.
+"""Watches GPUQuotas: how many shadow pods a tenant may have of a pool, and how many are kept warm.
 
-Its deletion waits for nothing. The shadow pods that it leaves end when no pod uses them: see
-`advance` in mizar_core/planning/lifecycle.py.
+The deletion of a quota waits for nothing. The shadow pods that it leaves are deleted when no pod
+uses them: see `advance` in mizar_core/planning/lifecycle.py.
 """
 
 from __future__ import annotations

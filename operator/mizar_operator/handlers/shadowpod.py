@@ -1,4 +1,4 @@
-"""ShadowPod: holds cards that the node agent carves into devices."""
+"""Watches ShadowPods, which hold the cards that node agents carve into devices."""
 
 from __future__ import annotations
 

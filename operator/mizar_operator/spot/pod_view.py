@@ -43,7 +43,7 @@ def spot_view(obj: Object) -> SpotView | None:
 
 
 def _lost(status: Json) -> SpotEvictionReason | None:
-    """Why a pod has lost its cards, by the condition that a node agent writes, or an eviction that
-    was begun; None if none says so."""
+    """Why a pod has lost its cards, by the condition DisruptionTarget, which a node agent or the
+    start of an eviction sets; None without it."""
     found = condition_of(status, "DisruptionTarget")
     return REASONS.get(found.get("reason", "")) if found.get("status") == "True" else None

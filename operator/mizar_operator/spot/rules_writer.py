@@ -33,8 +33,8 @@ class RulesWriter:
         self._written: tuple[str, float] | None = None
 
     async def write(self, rules: str) -> float | None:
-        """Write the rules, unless they are there. Returns after how many seconds to look again;
-        None where nothing is lent. Raises KubeError."""
+        """Write the rules, unless they are there. Returns the seconds until the next check; None if
+        nothing is lent. Raises KubeError."""
         await self._keep(rules)
         return None if rules == NO_RULES else BELIEVED_S
 

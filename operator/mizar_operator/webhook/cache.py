@@ -80,7 +80,7 @@ class Cache:
         return VisiblePools(self._pools.values(), namespace, own, names)
 
     def borrower(self, namespace: str, names: Iterable[str] = ()) -> Borrower:
-        """What the namespace may borrow, from the copies. `names`: as of VisiblePools."""
+        """How many cards the namespace may borrow, from the copies. `names`: as of VisiblePools."""
         most = sum(quota.spot_max for quota in self._quotas_of(namespace))
         whole_cards = {pool.spec.physical_resource for pool in self._pools.values()}
         return Borrower(namespace, most, whole_cards | {PHYSICAL_RESOURCE, *names})

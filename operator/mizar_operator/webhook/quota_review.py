@@ -30,7 +30,7 @@ class Findings:
     warnings: tuple[str, ...] = ()
 
     def warn(self, *sentences: str) -> Findings:
-        """The same with further warnings."""
+        """These findings with further warnings."""
         return replace(self, warnings=(*self.warnings, *sentences))
 
 

@@ -66,8 +66,9 @@ class VisiblePools:
 
     @cached_property
     def aliases(self) -> Aliases:
-        """The profiles' aliases, as far as the installation permits them. Of several pools with
-        one, which the webhook refuses, the first has it."""
+        """The profiles' aliases that the installation permits, each with the resource that it
+        stands for. If several pools have the same alias, which the webhook refuses, the first
+        pool's counts."""
         found: dict[str, ParsedResource] = {}
         for pool in self._pools:
             for alias, devices in pool.spec.aliases.items():
@@ -78,7 +79,8 @@ class VisiblePools:
 
     def match(self, prefix: str, profile: int) -> Match | None:
         """The pool whose resources have this prefix, with or without a tenant before it; None if
-        there is none. Of several, one of the namespace's own that has the profile comes first."""
+        there is none. Of several pools, one that a quota of the namespace names and that has the
+        profile comes first."""
         found = [
             Match(pool, tenant)
             for pool in self._pools

@@ -113,7 +113,7 @@ class Reviewer:
         quota = GPUQuota.from_dict(request["object"])
         pools = await self._cache.read_pools()
         others = await self._cache.read_quotas(request.get("namespace"))
-        # Its own earlier state may be what cannot be read.
+        # The unreadable quota may be this one in its earlier state.
         unreadable = set(others.unreadable) - {key_of(request["object"])}
         found = review_quota(quota, pools, others.quotas)
         return found.warn(*unchecked(unreadable))

@@ -112,8 +112,8 @@ class SelfSigned:
             self._renewals.reset()
 
     async def reconcile(self) -> bool:
-        """Renew what is due, serve with the current bundle, and have it trusted. Returns whether
-        anything was due. Raises KubeError."""
+        """Renew the bundle if it is due, serve with the current one, and have it trusted. Returns
+        whether it was renewed. Raises KubeError."""
         self._bundle, renewed_now = await self._current()
         if self._tls.use(self._bundle.certificate_pem, self._bundle.key_pem):
             log.info("certificate in use", expires=self._tls.expires)

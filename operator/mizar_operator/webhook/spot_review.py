@@ -50,7 +50,7 @@ LENDS_NOTHING = SpotSettings()
 @dataclass(frozen=True)
 class Borrower:
     """What a namespace may borrow. `most`: the most cards at the same time. `whole_cards`: the
-    resources by which the pools' whole cards are handed out."""
+    resources by which device plugins offer the pools' whole cards."""
 
     namespace: str
     most: int = 0
