@@ -58,7 +58,7 @@ class KubeClient:
     """Calls of the API server. `async with await KubeClient.connect() as client: ...`
 
     Every call ends within its timeout and raises an error of `mizar_kube.errors`; none is retried
-    here, except once with a fresh token when the server says that ours has expired.
+    here, except once with a fresh token after a 401.
     """
 
     def __init__(self, configuration: Configuration, timeout: float = DEFAULT_TIMEOUT_S) -> None:

@@ -1,4 +1,4 @@
-"""The address of an API server and the credentials for it, as kubernetes-asyncio loads them.
+"""Loads the address of an API server and the credentials for it, by kubernetes-asyncio.
 
 They come as its `Configuration`, in which tokens are renewed in place: asking it for the token, as
 ApiClient does before each call, always yields a valid one.
@@ -71,7 +71,7 @@ class Renewal:
         if self._running is None and (self._refused or self._clock() >= self._due):
             self._running = asyncio.create_task(self._renew(configuration))
         if self._running is not None:
-            # When this call is cancelled, a slow plugin goes on for the next call.
+            # When this call is cancelled, a slow plugin continues for the next call.
             await asyncio.shield(self._running)
 
     def refuse(self) -> None:
@@ -167,7 +167,7 @@ class Kubeconfig:
             await loader.load_and_set(into)
             self._loader = loader
         except Exception as error:
-            # kubernetes-asyncio raises whatever YAML, certificates, programs and HTTP raise.
+            # kubernetes-asyncio lets errors of YAML, certificates, programs and HTTP pass.
             why = str(error) or repr(error)
             raise ConfigError(f"cannot use the kubeconfig {self._paths}: {why}") from error
 

@@ -61,7 +61,7 @@ class Unavailable(KubeError):
 
 
 class TooLarge(KubeError):
-    """The answer is larger than the caller wants to hold in memory. Ask for less at a time."""
+    """The answer is larger than the caller permits, to bound its memory. Ask for less at a time."""
 
 
 _BY_REASON: dict[str, type[KubeError]] = {

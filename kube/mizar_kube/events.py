@@ -65,7 +65,7 @@ class EventRecorder:
     ) -> None:
         """Record that something happened to an object. `reason` is CamelCase, `note` a sentence.
 
-        The same again within ten minutes raises the event's count.
+        A repeat within ten minutes only raises the event's count.
         """
         if len(self._log) >= MOST_KEPT:
             return
@@ -89,8 +89,8 @@ class EventRecorder:
             await wait_until_set(self._wake, within=FLUSH_EVERY_S)
 
     async def flush(self) -> None:
-        """Write what is due. Raises Unavailable when the API server does not answer; the rest stays
-        to be written."""
+        """Write all events and counts that are due. Raises Unavailable when the API server does not
+        answer; the rest is kept for the next call."""
         for series in self._log.due(self._clock()):
             try:
                 await self._write(series)

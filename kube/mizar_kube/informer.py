@@ -1,7 +1,7 @@
 """A local copy of the objects of one kind, kept up to date by list and watch.
 
-Only what `trim` keeps of each object stays in memory. The copy stays correct across ends of
-watches, restarts of the API server, expired versions, and objects deleted while nothing watched.
+Only the part of each object that `trim` returns stays in memory. The copy stays correct across ends
+of watches, restarts of the API server, expired versions, and objects deleted while nothing watched.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 STALE_AFTER_S = 180.0
-"""Seconds without word of the API server after which the copy is stale: it sends a bookmark about
-once a minute."""
+"""Seconds without any answer of the API server after which the copy is stale: the API server sends
+a bookmark about once a minute."""
 STANDS_STILL_S = 600.0
 """Seconds without a request to the API server or an answer after which the loop counts as hanging.
 A watch ends by itself long before that, and so does every pause between tries."""
@@ -58,8 +58,8 @@ class Selectors(TypedDict):
 
 @dataclass(frozen=True)
 class Timing:
-    """An informer's clock (monotonic seconds), sleep, random numbers and timeouts; tests bring
-    theirs."""
+    """An informer's clock (monotonic seconds), sleep, random numbers and timeouts; tests provide
+    their own."""
 
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
@@ -115,13 +115,13 @@ class Informer(StoreReader[T]):
         return key in self._store
 
     def age(self) -> float:
-        """Seconds since the API server was last heard of (event, bookmark, list, end of watch)."""
+        """Seconds since the last answer of the API server (event, bookmark, list, end of watch)."""
         return self._timing.clock() - self._heard_at
 
     def since_attempt(self) -> float:
-        """Seconds since it last asked the API server for anything, or got an answer. While none
-        comes it asks again and again, so that only an informer that hangs has not done so for
-        minutes."""
+        """Seconds since the informer last sent a request to the API server or got an answer. It
+        retries for as long as there is no answer, so this exceeds minutes only if the informer
+        hangs."""
         return self._timing.clock() - max(self._heard_at, self._tried_at)
 
     def problem(self, stale_after: float = STALE_AFTER_S) -> str | None:

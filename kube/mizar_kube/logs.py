@@ -50,7 +50,7 @@ KEYS: Final[Mapping[str, str]] = {
     "name": "of an object that is none of these",
     "identity": "a replica's name",
     "lease": "of the leader",
-    # Doing what.
+    # The work that a line is about.
     "call": "of the kubelet, to a device plugin, or of the container runtime",
     "round": "of planning, counted from the start of the process",
     "operation": "of an admission review",

@@ -35,8 +35,8 @@ def key_of(obj: Object) -> Key:
 
 
 def is_newer(version: str, than: str) -> bool:
-    """Whether a resource version certainly comes after another; those that are no numbers can't
-    be compared."""
+    """Whether a resource version is newer than another; False if one is not a number, since these
+    cannot be compared."""
     return version.isdigit() and than.isdigit() and int(version) > int(than)
 
 
@@ -47,8 +47,8 @@ def _version(meta: Object) -> str:
 class Store(Generic[T]):
     """Trimmed objects by key. Listeners are called once for each change of what is kept.
 
-    An object that was deleted and created again under its name is a deletion and a creation to
-    them. One for which `trim` raises is not kept; `unreadable` has its metadata.
+    For an object that was deleted and created again under its name, they are called with a deletion
+    and a creation. An object for which `trim` raises is not kept; `unreadable` has its metadata.
     """
 
     def __init__(self, trim: Trim[T]) -> None:
@@ -63,7 +63,7 @@ class Store(Generic[T]):
         self._listeners.append(listener)
 
     def get(self, key: Key) -> T | None:
-        """What is kept of the object, or None."""
+        """The part of the object that is kept, or None."""
         entry = self._entries.get(key)
         return entry.value if entry else None
 
@@ -72,7 +72,7 @@ class Store(Generic[T]):
         return [entry.value for entry in self._entries.values()]
 
     def items(self) -> list[tuple[Key, T]]:
-        """Keys and what is kept; the list is the caller's."""
+        """All keys with the parts that are kept; the list is the caller's."""
         return [(key, entry.value) for key, entry in self._entries.items()]
 
     def __len__(self) -> int:
@@ -180,7 +180,7 @@ class StoreReader(Generic[T]):
         self._store.listen(listener)
 
     def get(self, name: str, namespace: str = "") -> T | None:
-        """What is kept of one object, or None."""
+        """The part of one object that is kept, or None."""
         return self._store.get((namespace, name))
 
     def values(self) -> list[T]:

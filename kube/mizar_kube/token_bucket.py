@@ -20,7 +20,8 @@ class TokenBucket:
         return True
 
     def reserve(self, now: float) -> float:
-        """Take the next token, present or to come. Returns the seconds until it is there."""
+        """Take the next token, which may be a future one. Returns the seconds until it is
+        available."""
         self._fill(now)
         self._tokens -= 1
         return max(0.0, -self._tokens * self._every)

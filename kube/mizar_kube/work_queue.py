@@ -21,11 +21,12 @@ K = TypeVar("K", bound=Hashable)
 
 
 class WorkQueue(Generic[K]):
-    """Keys that wait for a worker. `get` gives a key to one worker at a time.
+    """A queue of keys that wait for a worker. `get` gives a key to one worker at a time.
 
-    A key that is added while a worker has it comes again after `done`; a key that is added twice
-    comes once. `retry` adds it after the key's own back-off, which `forget` (a success) resets.
-    `clock`: monotonic seconds; `random`: numbers in [0, 1). All of it belongs to one event loop.
+    A key that is added while a worker has it is queued again after `done`; a key that is added
+    twice is queued once. `retry` adds it after the key's own back-off, which `forget` (a success)
+    resets. `clock`: monotonic seconds; `random`: numbers in [0, 1). All of it belongs to one event
+    loop.
     """
 
     def __init__(
