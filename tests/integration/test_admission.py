@@ -364,7 +364,7 @@ class TestPolicies:
 
     def test_a_share_pod_without_its_label_is_no_pod_that_mizar_sees(self, kube: Kube) -> None:
         pod = objects.share_pod("kube-system", "x", "kube-system.mizar.share/gpu.2")
-        assert "was not seen by Mizar's webhook, which labels such pods" in refusal(kube, pod)
+        assert "Mizar's webhook, which labels such pods, did not process it" in refusal(kube, pod)
         pod["metadata"]["labels"] = {"mizar.share/share-pod": "true"}
         dry_run(kube, pod)
 
@@ -529,7 +529,7 @@ class TestEscapes:
         annotate = ("annotate", "pod", "annotated", f"--namespace={TENANT}")
         status, said = kube.attempt(*annotate, "cdi.k8s.io/x=nvidia.com/gpu=all")
         assert status != 0
-        assert "an annotation cdi.k8s.io/... reaches cards beyond the share" in said
+        assert "an annotation cdi.k8s.io/... can expose cards beyond the share" in said
         kube.run(*annotate, "example.com/x=y")
         kube.delete("pod", "annotated", TENANT, "--grace-period=0", "--force")
 

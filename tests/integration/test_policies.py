@@ -118,7 +118,7 @@ def policies_are_on(kube: Kube) -> bool:
     said = kube.attempt("create", "--dry-run=server", "--filename=-", input=body)[1]
     pod = json.dumps(shadow_pod("not-yet"))
     also = kube.attempt("create", "--dry-run=server", "--filename=-", input=pod)[1]
-    return "only Mizar's operator makes" in said and "only Mizar's operator makes" in also
+    return "only Mizar's operator creates" in said and "only Mizar's operator creates" in also
 
 
 def shadowpod(name: str = NAME) -> Object:
@@ -188,14 +188,17 @@ def test_nobody_changes_what_a_shadow_pod_runs(
 ) -> None:
     status, said = patch(kube, who, *SPEC[what])
     assert status != 0, said
-    assert "nobody changes what a shadow pod runs: to have other shadow pods" in said
+    assert "the spec of a shadow pod cannot be changed: change the GPUPool instead" in said
 
 
 META = {
-    "owners": ({"ownerReferences": None}, "belongs to its ShadowPod: delete the ShadowPod"),
+    "owners": (
+        {"ownerReferences": None},
+        "the owner of a shadow pod cannot be changed: delete its ShadowPod",
+    ),
     "finalizers": (
         {"finalizers": ["example.com/mine"]},
-        "nobody changes a shadow pod's finalizers",
+        "the finalizers of a shadow pod cannot be changed",
     ),
     "carve": ({"annotations": {"mizar.share/carve": "{}"}}, "only Mizar's operator changes"),
     "in use": ({"labels": IN_USE}, "only Mizar's operator changes"),
@@ -234,7 +237,7 @@ def test_a_shadow_pods_status_is_kubernetes_own(kube: Kube, shadow: str) -> None
     ended = merge(status={"phase": "Failed"})
     status, said = patch(kube, NETWORK, "--subresource=status", *ended)
     assert status != 0
-    assert "only the kubelet and Kubernetes' controllers say how" in said
+    assert "only the kubelet and Kubernetes' controllers may write" in said
     nominated = merge(status={"nominatedNodeName": "n"})
     assert patch(kube, SCHEDULER, "--subresource=status", *nominated)[0] == 0
 
@@ -248,7 +251,7 @@ def test_nobody_puts_a_container_into_a_shadow_pod(kube: Kube, shadow: str) -> N
     for ask in (how, resize):
         status, said = patch(kube, "", *ask)
         assert status != 0, said
-        assert "nobody changes what a shadow pod runs" in said
+        assert "the spec of a shadow pod cannot be changed" in said
 
 
 def connect(kube: Kube, how: str, pod: str, who: str = EDITOR) -> str:
@@ -269,7 +272,7 @@ def test_nobody_gets_into_a_shadow_pod(kube: Kube, shadow: str, how: str) -> Non
     for who in (EDITOR, ""):
         named = [shadow, f"{shadow}:80", f"https:{shadow}:80"] if how == "proxy" else [shadow]
         for name in named:
-            assert "name the pod that shares its cards" in connect(kube, how, name, who)
+            assert "use a pod that shares its cards" in connect(kube, how, name, who)
         said = connect(kube, how, "plain", who)
         assert "does not have a host assigned" in said or "address not allowed" in said
     kube.delete("pod", "plain", TENANT, "--grace-period=0", "--force")
@@ -286,7 +289,7 @@ def evict(kube: Kube, who: str, pod: str, namespace: str = TENANT) -> str:
 
 def test_only_who_administers_nodes_evicts_a_shadow_pod(kube: Kube, shadow: str) -> None:
     kube.apply(objects.plain_pod(TENANT, "plain", nodeSelector={"mizar.share/nowhere": "true"}))
-    assert "evict or delete those pods, and it goes by itself" in evict(kube, EDITOR, shadow)
+    assert "evict or delete those pods, and Mizar deletes it" in evict(kube, EDITOR, shadow)
     assert '"status":"Success"' in evict(kube, EDITOR, "plain").replace(" ", "")
     assert '"status":"Success"' in evict(kube, DRAINER, shadow).replace(" ", "")
     kube.delete("pod", "plain", TENANT, "--grace-period=0", "--force")
@@ -297,9 +300,12 @@ def test_only_who_administers_nodes_deletes_a_shadow_pod(kube: Kube, shadow: str
     delete = ("delete", "pod", NAME, f"--namespace={TENANT}", "--dry-run=server")
     status, said = kube.attempt(*delete, EDITOR)
     assert status != 0
-    assert "delete those pods, and it goes by itself after the idle timeout" in said
+    assert "delete those pods, and Mizar deletes it after the idle timeout" in said
     collector = "--as=system:serviceaccount:kube-system:generic-garbage-collector"
-    assert "drained by Mizar's operator before it goes" in kube.attempt(*delete, collector)[1]
+    assert (
+        "can be deleted only after Mizar's operator has drained it"
+        in kube.attempt(*delete, collector)[1]
+    )
     namespaces = "system:serviceaccount:kube-system:namespace-controller"
     group = "--as-group=system:serviceaccounts:kube-system"
     for who in ((DRAINER,), (OPERATOR,), (f"--as={namespaces}", group)):
@@ -315,7 +321,7 @@ def delete_all(kube: Kube, path: str, who: str = EDITOR) -> str:
 def test_who_deletes_all_pods_deletes_no_shadow_pod(kube: Kube, shadow: str) -> None:
     """Such a request does not name the pods."""
     said = delete_all(kube, "/api/v1/{}/pods")
-    assert "delete those pods, and it goes by itself after the idle timeout" in said
+    assert "delete those pods, and Mizar deletes it after the idle timeout" in said
     found = kube.get("pod", shadow, TENANT)
     assert found is not None
     assert "deletionTimestamp" not in found["metadata"]
@@ -330,7 +336,7 @@ def test_the_scheduler_preempts_no_shadow_pod_in_use(kube: Kube, shadow: str) ->
         kube.attempt(*delete)[1],
         patch(kube, SCHEDULER, "--subresource=status", *mark)[1],
     ):
-        assert "nobody preempts it while they do" in said
+        assert "it cannot be preempted until they end" in said
     use(kube, on=False)
     assert patch(kube, SCHEDULER, "--subresource=status", *mark)[0] == 0
     kube.run(*delete)
@@ -357,7 +363,7 @@ def test_only_the_scheduler_gives_a_shadow_pod_its_node(
     body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": NAME}, "target": target}
     path = f"/api/v1/namespaces/{TENANT}/{where.format(NAME)}"
     ask = ("create", "--raw", path, "--filename=-", EDITOR)
-    sentence = "only the scheduler gives a shadow pod its node"
+    sentence = "only the scheduler may bind a shadow pod to a node"
     # Until the API server has read the Role, it only says that this is forbidden.
     wait_for("its refusal", lambda: sentence in kube.attempt(*ask, input=json.dumps(body))[1])
 
@@ -369,7 +375,7 @@ class TestShadowPodObjects:
         ask = ("create", "--dry-run=server", "--filename=-")
         status, said = kube.attempt(*ask, input=json.dumps(shadowpod("mine")))
         assert status != 0
-        assert "only Mizar's operator makes ShadowPods; raise min or max" in said
+        assert "only Mizar's operator creates ShadowPods; raise min or max" in said
 
     @pytest.mark.parametrize(
         "meta",
@@ -407,7 +413,7 @@ class TestShadowPodObjects:
             }
         )
         none = merge({"finalizers": None})
-        sentence = "keeps its cards while somebody uses them"
+        sentence = "finalizer protects cards that pods may be using"
         # Until the API server has read the Role, it only says that this is forbidden.
         wait_for("refusal", lambda: sentence in patch(kube, EDITOR, *none, kind="shadowpod")[1])
         assert patch(kube, DRAINER, *none, kind="shadowpod")[0] == 0
@@ -434,66 +440,66 @@ BEYOND: dict[str, tuple[Change, str]] = {
     ),
     "another image": (
         lambda pod: pod["spec"]["containers"][0].update(image="evil:1"),
-        f"a shadow pod's image is {PAUSE}: if a webhook makes it evil:1, set the chart's",
+        f"a shadow pod's image must be {PAUSE}: if a webhook changes it to evil:1, set the chart's",
     ),
     "another container": (
         lambda pod: pod["spec"]["containers"].append(main(pod) | {"name": "side"}),
-        "has one container, main: if a webhook adds one",
+        "must have exactly one container, main: if a webhook injects another",
     ),
     "an init container": (
         lambda pod: pod["spec"].update(initContainers=[{"name": "init", "image": PAUSE}]),
-        "has one container, main",
+        "must have exactly one container, main",
     ),
     "a command": (
         lambda pod: pod["spec"]["containers"][0].update(command=["sh"]),
-        "pauses, and does nothing else",
+        "must only pause, without command",
     ),
     "a hook": (
         lambda pod: pod["spec"]["containers"][0].update(
             lifecycle={"preStop": {"exec": {"command": ["sh"]}}}
         ),
-        "pauses, and does nothing else",
+        "must only pause, without command",
     ),
     "a secret": (
         lambda pod: pod["spec"]["containers"][0].update(
             env=[{"name": "A", "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}]
         ),
-        "pauses, and does nothing else",
+        "must only pause, without command",
     ),
     "a volume": (
         lambda pod: pod["spec"].update(volumes=[{"name": "v", "hostPath": {"path": "/"}}]),
-        "has no volumes and no token: if a webhook adds one",
+        "must have no volumes and no service account token: if a webhook adds one",
     ),
     "a token": (
         lambda pod: pod["spec"].pop("automountServiceAccountToken"),
-        "has no volumes and no token",
+        "must have no volumes and no service account token",
     ),
     "the node's network": (
         lambda pod: pod["spec"].update(hostNetwork=True),
-        "gets no rights on its node",
+        "must not have privileges, capabilities, host namespaces",
     ),
     "the node's processes": (
         lambda pod: pod["spec"].update(hostPID=True),
-        "gets no rights on its node",
+        "must not have privileges, capabilities, host namespaces",
     ),
     "privileges": (
         lambda pod: pod["spec"]["containers"][0].update(securityContext={"privileged": True}),
-        "gets no rights on its node",
+        "must not have privileges, capabilities, host namespaces",
     ),
     "a capability": (
         lambda pod: pod["spec"]["containers"][0]["securityContext"].update(
             capabilities={"add": ["SYS_ADMIN"]}
         ),
-        "gets no rights on its node",
+        "must not have privileges, capabilities, host namespaces",
     ),
-    "a node": (lambda pod: pod["spec"].update(nodeName="n"), "which the scheduler chooses"),
+    "a node": (lambda pod: pod["spec"].update(nodeName="n"), "host namespaces or nodeName"),
     "a gate": (
         lambda pod: pod["spec"].update(schedulingGates=[{"name": "kueue.x-k8s.io/admission"}]),
-        "by the scheduling gate kueue.x-k8s.io/admission: have that webhook leave out",
+        "but a webhook added kueue.x-k8s.io/admission: exempt pods with",
     ),
     "another scheduler": (
         lambda pod: pod["spec"].update(schedulerName="hami-scheduler"),
-        "a webhook handed it to hami-scheduler: have that webhook leave out pods with",
+        "a webhook set schedulerName hami-scheduler: exempt pods with",
     ),
 }
 
@@ -601,7 +607,7 @@ def test_the_budget_of_shadow_pods_in_use_is_the_operators(kube: Kube) -> None:
     body = json.dumps(manifests.budget(TENANT))
     create = ("create", "--filename=-", "--dry-run=server")
     weak = json.dumps(manifests.budget(TENANT) | {"spec": {"maxUnavailable": 1, "selector": {}}})
-    sentence = "this budget is Mizar's: it holds evictions off shadow pods in use"
+    sentence = "this PodDisruptionBudget is Mizar's: it protects shadow pods in use"
     assert sentence in kube.attempt(*create, EDITOR, input=weak)[1]
     kube.run("create", "--filename=-", OPERATOR, input=body)
     here = ("pdb", "mizar-shadow-pods-in-use", f"--namespace={TENANT}")
@@ -650,7 +656,7 @@ def test_a_share_pod_keeps_its_label(kube: Kube) -> None:
     for value in (None, "false"):
         status, said = kube.attempt(*here, *merge({"labels": {"mizar.share/share-pod": value}}))
         assert status != 0
-        assert "mizar.share/share-pod stays for as long as the pod is there" in said
+        assert "mizar.share/share-pod cannot be removed or changed while the pod exists" in said
     kube.run(*here, *merge({"labels": {"app": "y"}}))
     kube.delete("pod", "share", TENANT, "--grace-period=0", "--force")
 
@@ -740,7 +746,7 @@ class TestForeignShares:
     """Resources of HAMi and Volcano, which nobody offers where Mizar alone shares cards."""
 
     ASK = ("create", "--filename=-", EDITOR)
-    SENTENCE = "waits for ever: ask for mizar.share/gpu.N alone"
+    SENTENCE = "would stay Pending: request only mizar.share/gpu.N"
 
     def ask(self, kube: Kube, obj: Object) -> tuple[int, str]:
         return kube.attempt(*self.ASK, "--dry-run=server", input=json.dumps(obj))
@@ -750,7 +756,7 @@ class TestForeignShares:
         for spec in (asking("nvidia.com/gpumem"), asking("nvidia.com/gpumem", init=True)):
             status, said = self.ask(kube, templates(spec)[kind])
             assert status == 0, said
-            assert "Mizar has no nvidia.com/gpumem, and" in said
+            assert "Mizar does not offer nvidia.com/gpumem, and" in said
             assert self.SENTENCE in said
         status, said = self.ask(kube, templates(asking())[kind])
         assert (status, "Warning" in said) == (0, False), said
@@ -762,7 +768,7 @@ class TestForeignShares:
             *("volcano.sh/vgpu-memory-percentage", "volcano.sh/vgpu-cores"),
         )
         said = self.ask(kube, templates(asking(*known))["Pod"])[1]
-        assert f"Mizar has no {', '.join(known)}, and" in said
+        assert f"Mizar does not offer {', '.join(known)}, and" in said
 
     def test_kubernetes_gives_ephemeral_containers_none(self, kube: Kube) -> None:
         """So the policy needs not look at them."""
@@ -789,7 +795,10 @@ class TestForeignShares:
             assert status != 0, said
             assert self.SENTENCE in said
             install(cluster, foreignShares="Allow")
-            wait_for("silence", lambda: self.ask(kube, there["Job"])[1].count("Mizar has") == 0)
+            wait_for(
+                "silence",
+                lambda: self.ask(kube, there["Job"])[1].count("Mizar does not offer") == 0,
+            )
         finally:
             kube.delete("deployment", "foreign", TENANT)
             install(cluster)

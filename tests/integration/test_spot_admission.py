@@ -86,8 +86,8 @@ def priority_class(kube: Kube, name: str, **fields: Any) -> None:
 def test_a_spot_pod_preempts_nobody_by_a_class_of_its_own(kube: Kube) -> None:
     pod = objects.spot_pod(TENANT, "x", priorityClassName="system-cluster-critical")
     assert (
-        "a pod that borrows cards never preempts others, and its PriorityClass"
-        " system-cluster-critical lets it: name one whose preemptionPolicy is Never,"
+        "a pod that borrows cards must not preempt others, but its PriorityClass"
+        " system-cluster-critical allows that: use one whose preemptionPolicy is Never,"
         f" such as {CLASS}"
     ) in refusal(kube, pod)
 
@@ -190,7 +190,7 @@ class TestGate:
         ask = ("patch", "pod", "spot", f"--namespace={TENANT}", "--type=json")
         status, said = kube.attempt(*ask, f"--patch={self.OPEN}")
         assert status != 0
-        assert "only Mizar's operator opens the gate mizar.share/spot" in said
+        assert "only Mizar's operator may remove the scheduling gate mizar.share/spot" in said
         kube.run(*ask, f"--patch={self.OPEN}", OPERATOR)
         found = kube.get("pod", "spot", TENANT)
         assert found is not None
@@ -206,7 +206,7 @@ class TestGate:
             "patch", "pod", "spot", f"--namespace={TENANT}", f"--patch={patch}"
         )
         assert status != 0
-        assert "mizar.share/spot-pod stays as it is" in said
+        assert "mizar.share/spot-pod cannot be added, changed or removed" in said
 
     def test_the_operator_does_nothing_else_to_it(self, kube: Kube, spot: Object) -> None:
         ask = ("patch", "pod", "spot", f"--namespace={TENANT}", OPERATOR, "--type=json")
@@ -221,12 +221,12 @@ class TestGate:
 
     def test_where_the_webhook_does_not_look_there_is_no_way_around(self, kube: Kube) -> None:
         pod = objects.spot_pod("kube-system", "x")
-        assert "asks for mizar.spot/gpu and was not seen by Mizar's webhook" in refusal(kube, pod)
+        assert "the pod requests mizar.spot/gpu, but Mizar's webhook" in refusal(kube, pod)
         pod["metadata"]["labels"] = {"mizar.share/spot-pod": "true"}
-        assert "was not seen by Mizar's webhook" in refusal(kube, pod)
+        assert "did not process it" in refusal(kube, pod)
         pod["spec"]["schedulingGates"] = [GATE]
         said = refusal(kube, pod)
-        assert "never preempts others, and its PriorityClass lets it: name one" in said
+        assert "must not preempt others, but its PriorityClass allows that: use one" in said
         pod["spec"]["priorityClassName"] = CLASS
         dry_run(kube, pod)
 

@@ -27,9 +27,9 @@ def context(**fields: Any) -> Object:
     return {"securityContext": fields}
 
 
-VISIBLE = "sets NVIDIA_VISIBLE_DEVICES or the like, which reaches cards beyond the share"
+VISIBLE = "sets NVIDIA_VISIBLE_DEVICES or a similar variable, which can expose cards beyond"
 MOUNTED = "container main mounts a volume over /etc/ld.so.preload, /run/mizar,"
-HOST = "in which limits, devices or containers of the node are kept"
+HOST = "where the node keeps limits, devices or containers"
 PRIVILEGED = "is privileged or has the capability SYS_ADMIN"
 
 # What differs from a plain share pod: of its container, of one beside it, of its spec and metadata.
