@@ -95,8 +95,8 @@ def _gated(spec: Json) -> str | None:
     if not gates:
         return None
     return (
-        f"the scheduling gate {gates} holds it back: have the webhook that adds it leave out pods "
-        f"with the label {LABEL_SHADOW_POD}"
+        f"the scheduling gate {gates} holds it back: exempt pods with the label {LABEL_SHADOW_POD} "
+        "from the webhook that adds it"
     )
 
 

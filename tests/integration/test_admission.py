@@ -95,7 +95,7 @@ def test_a_pool_names_a_resource(kube: Kube, named: Object) -> None:
 
 def test_a_name_that_no_pool_has_now(kube: Kube) -> None:
     pod = objects.share_pod(TENANT, "x", "nvidia.com/vgpu")
-    sentence = "no profile of a GPUPool has this name as its alias"
+    sentence = "no profile of a GPUPool has this alias"
     # A pool of an earlier test may have had the name, and the webhook still has a copy for a
     # moment.
     wait_for("its refusal", lambda: sentence in refusal(kube, pod))

@@ -382,7 +382,7 @@ class TestTurns:
             "an event that says why it waits",
             lambda: [m for r, m in kube.events(TENANT, "second") if r == "SpotWaiting"],
         )
-        assert waits == ["waits for its turn: no card of a sleeping owner is free; it is the next"]
+        assert waits == ["waits for its turn: no card of a sleeping owner is free; it is next"]
         wait_for("the figures", lambda: self.borrowed(kube).get("waiting") == 1)
         assert self.borrowed(kube)["inUse"] == 1
         wait_for("the pool's figure", lambda: self.lent(kube) == 1)

@@ -67,8 +67,8 @@ def no_entitlement(draft: Draft, share: ShareView) -> Denial:
         return Denial(
             EventReason.UNKNOWN_PROFILE,
             f"no quota of namespace {share.namespace} ({has}) has profile {profile} "
-            "of a pool that offers it: ask for a profile that it has, or an administrator to add "
-            "this one to the quota",
+            "of a pool that offers it: request a profile that a quota has, or ask an administrator "
+            "to add this one",
         )
     return Denial(
         EventReason.NO_QUOTA,
@@ -136,7 +136,7 @@ def _no_node_can_fit(draft: Draft, entitlement: Entitlement, share: ShareView) -
             return _no_node(f"its nodeSelector {key}={value} excludes the nodes of pool {name}")
     if _excludes_too_many(_shortened(draft, share.needs)):
         return _no_node(
-            f"there are {len(share.needs.excluded_nodes)} nodes that it cannot go to: the "
+            f"it cannot run on {len(share.needs.excluded_nodes)} nodes, too many to exclude: the "
             "scheduler refuses them (the pod's condition PodScheduled says why), or a pod there "
             "excludes it by anti-affinity"
         )
@@ -170,9 +170,8 @@ def finds_no_node(draft: Draft, shadow: ShadowView) -> str:
         return message
     node, taint = found
     return (
-        f"{message}; it does not tolerate the taint {taint} of node {node}, nor is there a node of "
-        f"pool {shadow.pool} for it without one: add a toleration to the share pod, unless such "
-        "nodes are still to come"
+        f"{message}; it does not tolerate the taint {taint} of node {node}, and pool {shadow.pool} "
+        "has no node for it without such a taint: add a toleration to the share pod, or such a node"
     )
 
 

@@ -38,8 +38,8 @@ Choice = Creation | Denial | None
 
 POSTPONED = Denial(
     EventReason.WAITING_FOR_SHADOW,
-    f"its namespace has pods of more than {JUDGED_MAX} different constraints on their nodes that "
-    f"wait, and {JUDGED_MAX} of these are considered at a time: it is considered later",
+    f"the waiting pods of its namespace have more than {JUDGED_MAX} different node constraints, of "
+    f"which {JUDGED_MAX} are considered at a time: this pod is considered later",
 )
 
 

@@ -28,7 +28,7 @@ SCHEDULING = "Scheduling"
 
 DRAINED_FOR = {
     ReapReason.PREEMPTED: "its cards go to a pod that waits for them",
-    ReapReason.REPLACED: "it makes room for one that a pod waits for",
+    ReapReason.REPLACED: "it makes room for a shadow pod that a share pod waits for",
     ReapReason.AGENT_SILENT: "its node's agent does not offer its devices",
     ReapReason.IDLE: "nobody has used it for the idle timeout",
     ReapReason.OVER_QUOTA: "its quota allows fewer now",
@@ -83,12 +83,12 @@ def _not_admitted(draft: Draft, share: ShareView) -> Why:
         return (
             EventReason.NO_POOL,
             f"the GPUPool that offered {share.resource} is gone, or has another resource prefix: "
-            "create the pod again once there is one",
+            "create the pod again once a GPUPool offers it",
         )
     return (
         EventReason.NOT_ADMITTED,
         f"{share.resource} was not rewritten at admission and no node will ever offer it: "
-        "see that mizar-webhook runs, then create the pod again",
+        "check that mizar-webhook is running, then create the pod again",
     )
 
 
@@ -117,9 +117,9 @@ def _outranked(share: ShareView, shadow: ShadowView) -> str:
     if shadow.pod is None or share.priority <= shadow.pod.priority:
         return ""
     return (
-        f" (its shadow pod waits behind pods for whole cards of a priority above "
-        f"{shadow.pod.priority}, though the pod's own is {share.priority}: give pool {shadow.pool} "
-        "a higher priorityClassName)"
+        f" (the shadow pod has priority {shadow.pod.priority}, the share pod {share.priority}: "
+        "pods that request whole cards with a priority in between go first; set a higher "
+        f"priorityClassName in pool {shadow.pool})"
     )
 
 

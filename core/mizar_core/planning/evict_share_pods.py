@@ -65,8 +65,8 @@ def loss_reason(draft: Draft, shadow: ShadowView) -> str:
             return "its pod was deleted or evicted"
         case LossReason.CARD_LOST:
             return (
-                "one is gone from the node, or another pod has it: condition Ready of the "
-                "ShadowPod says which"
+                "a card is gone from the node, or another pod has it: see condition Ready of the "
+                "ShadowPod"
             )
         case LossReason.POD_ENDED:
             return f"its pod ended ({shadow.pod.phase if shadow.pod else 'gone'})"

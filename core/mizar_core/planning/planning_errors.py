@@ -151,7 +151,7 @@ def _tell(part: Part, error: Exception, now: datetime) -> Action | None:
     """An event or a condition that says that planning fails for a part; None if its condition says
     so already, and for parts that have neither."""
     lead = (
-        "Mizar can do nothing for it now and leaves it as it is: show an administrator this error"
+        "Mizar cannot plan for it now and leaves it as it is: report this error to an administrator"
     )
     message = f"{lead}: {error!r}"[:1000]
     match part:

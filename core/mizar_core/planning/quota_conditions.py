@@ -91,7 +91,7 @@ def satisfied(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condi
             return state
     if not quota.spec.profiles:
         return ConditionState(
-            True, "Satisfied", "it has no shadow pods: its namespace only borrows"
+            True, "Satisfied", "the quota has no profiles: its namespace only borrows cards"
         )
     return ConditionState(True, "Satisfied", "no pod waits, and the minimum is kept warm")
 
@@ -247,7 +247,7 @@ def _borrowers_wait(quota: GPUQuota) -> ConditionState | None:
         False,
         str(EventReason.SPOT_WAITING),
         f"spot pods wait to borrow {counted(quota.status.spot.waiting, 'card')}: their events say "
-        "what for",
+        "why",
     )
 
 
@@ -260,7 +260,7 @@ def _below_minimum(draft: Draft, quota: GPUQuota) -> ConditionState | None:
                 False,
                 "MinimumNotWarm",
                 f"{len(found)} of at least {counted(one.min, 'shadow pod')} of profile "
-                f"{one.devices} kept: the quota's other limits leave no room",
+                f"{one.devices} are kept warm: the quota's other limits leave no room for more",
             )
         ready = sum(draft.stages[s.key] is ShadowStage.READY for s in found)
         if ready < one.min:

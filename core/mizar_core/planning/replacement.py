@@ -93,7 +93,10 @@ def _replacement_denial(draft: Draft, quota: Key) -> Denial:
     going = [one for one in found if not (draft.is_live(one) or draft.is_stranded(one))]
     if going and all(waits_for_silent_agent(draft, one) for one in going):
         silence = agent_silence(going[0])
-        return Denial(EventReason.NODE_AGENT_SILENT, f"its place is taken: {silence}")
+        return Denial(
+            EventReason.NODE_AGENT_SILENT,
+            f"a shadow pod that it cannot use is still in the way: {silence}",
+        )
     if going and all(one.held or draft.stranded_at(one) for one in going):
         return Denial(EventReason.QUOTA_EXCEEDED, _stays(draft, quota[1], going))
     return Denial(
@@ -107,12 +110,12 @@ def _stays(draft: Draft, quota: str, going: list[ShadowView]) -> str:
     for one in going:
         if draft.stranded_at(one):
             return (
-                f"shadow pod {one.name} of quota {quota} counts until its grace period is over: "
-                f"its node {one.on_node} does not confirm its end"
+                f"shadow pod {one.name} counts against quota {quota} until its grace period is "
+                f"over: its node {one.on_node} does not confirm that it has ended"
             )
     return (
-        f"{counted(len(going), 'shadow pod')} of quota {quota} that nobody else can use stay until "
-        "the share pods that use them end"
+        f"{counted(len(going), 'shadow pod')} of quota {quota}, closed to new pods, must stay until"
+        " the share pods that use them end"
     )
 
 

@@ -209,8 +209,8 @@ def past_the_scheduler(pod: PodSpec) -> Iterator[str]:
     its kubelet starts the pod without a card, and no shadow pod is made for it."""
     if node := pod.chosen_node:
         yield (
-            f"nodeName {node} bypasses the scheduler, which alone waits until the node has a "
-            f"device: choose the node by nodeSelector kubernetes.io/hostname: {node}"
+            f"nodeName {node} bypasses the scheduler, which waits until the node has a free device:"
+            f" remove it and select the node by nodeSelector kubernetes.io/hostname: {node}"
         )
 
 

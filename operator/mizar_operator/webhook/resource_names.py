@@ -214,7 +214,7 @@ def nobodys_names(pod: PodSpec, pools: VisiblePools) -> Iterator[str]:
         if entry.key in pools.names - pools.aliases.keys() and entry.identity not in old:
             yield (
                 f"container '{entry.container}', {entry.key}: no profile of a GPUPool has this"
-                " name as its alias: give it to one, then create the pod again"
+                " alias: add it to a profile, then create the pod again"
             )
 
 

@@ -159,7 +159,7 @@ class TestTurns:
         before = planned(quota("a", 1), node(lendable=4), _stuck("x", 29), spot("p"))
         assert opened(before) == []
         assert said(before)["a/p"].endswith(
-            "it borrows 1 of the 1 card that spot.max of its GPUQuotas allows"
+            "namespace a borrows 1 of the 1 card that spot.max of its GPUQuotas allows"
         )
 
     def test_a_promise_of_which_the_scheduler_says_nothing_lapses(self) -> None:
@@ -168,8 +168,8 @@ class TestTurns:
         assert (opened(now), now.due) == (["a/p"], None)
         assert (now.borrowing["a"].in_use, now.borrowing["a"].waiting) == (1, 1)
         assert said(now)["a/x"] == (
-            "its turn has come, and for 5 minutes the scheduler nobody has found no node for it and"
-            " said nothing new: its card may go to others"
+            "its turn has come, but for 5 minutes the scheduler nobody has found no node for it and"
+            " reported nothing new: its card may be given to another pod"
         )
         soon = planned(*there, _unheard("x", 299))
         assert (opened(soon), soon.due) == ([], NOW + timedelta(seconds=1))
@@ -197,8 +197,8 @@ class TestTurns:
         plan = planned(*there, *own, spot("r", age=30))
         assert opened(plan) == ["a/p", "a/r"]
         assert said(plan)["a/q"] == (
-            "waits for the scheduler nobody, of which nothing has been heard since the turn of"
-            " another spot pod came 5 minutes ago"
+            "waits: the scheduler nobody has reported nothing since the turn of another spot"
+            " pod came 5 minutes ago"
         )
         asked = replace(own[0], gates=(), unheard_since=NOW)
         assert opened(planned(*there, asked, own[1])) == []
@@ -477,22 +477,23 @@ class TestEvents:
         told = said(planned(had("a", 9), had("b", 0), *pods, node(lendable=0)))
         no_card = "waits for its turn: no card of a sleeping owner is free"
         assert told == {
-            "b/p0": f"{no_card}; it is the next",
-            "a/p0": f"{no_card}; 1 spot pod before it",
-            "b/p1": f"{no_card}; 2 spot pods before it",
-            "a/p1": f"{no_card}; 3 spot pods before it",
+            "b/p0": f"{no_card}; it is next",
+            "a/p0": f"{no_card}; 1 spot pod ahead of it",
+            "b/p1": f"{no_card}; 2 spot pods ahead of it",
+            "a/p1": f"{no_card}; 3 spot pods ahead of it",
         }
 
     def test_what_its_quota_keeps_it_from(self) -> None:
         told = said(planned(quota("a", 1), running("r"), spot("p"), node(lendable=2)))
         assert told == {
-            "a/p": "waits for others of namespace a: it borrows 1 of the 1 card that spot.max of"
-            " its GPUQuotas allows"
+            "a/p": "waits for other spot pods to end: namespace a borrows 1 of the 1 card that"
+            " spot.max of its GPUQuotas allows"
         }
 
     def test_that_it_fits_nowhere(self) -> None:
         told = said(planned(quota(), spot("p", cards=2), node(lendable=1)))
-        assert told["a/p"].startswith("waits: 1 card could be lent, no node has as many of them")
+        where = "but no node where it can run has enough of them"
+        assert told["a/p"].startswith(f"waits: 1 card could be lent, {where}")
 
     def test_once(self) -> None:
         parts = quota(), spot("p"), node(lendable=0)

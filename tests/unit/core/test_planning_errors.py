@@ -141,8 +141,8 @@ def test_another_failure_is_held_back_while_one_was_told_of_late() -> None:
     found = (one for one in around().actions if isinstance(one, EmitEvent))
     (event,) = (one for one in found if one.reason is failed)
     assert event.message == (
-        "Mizar can do nothing for it now and leaves it as it is: show an administrator this error: "
-        "ZeroDivisionError()"
+        "Mizar cannot plan for it now and leaves it as it is: report this error to an "
+        "administrator: ZeroDivisionError()"
     )
     another = replace(event, message="another failure")
     assert event in around(another.wording).actions

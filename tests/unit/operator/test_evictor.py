@@ -58,8 +58,8 @@ def test_who_is_evicted_for_a_lost_card_is_told_where_to_read_how() -> None:
     made = plan(_snapshot(ready(**HELD, **LOST["another has its card"])), NOW)
     told = [one.message for one in made.actions if isinstance(one, EmitEvent)]
     assert (
-        "evicted: shadow pod shadow-2-aaaaa lost its cards: one is gone from the node, or another "
-        "pod has it: condition Ready of the ShadowPod says which"
+        "evicted: shadow pod shadow-2-aaaaa lost its cards: a card is gone from the node, or "
+        "another pod has it: see condition Ready of the ShadowPod"
     ) in told
 
 

@@ -663,7 +663,7 @@ def test_a_quota_for_borrowers_alone_has_no_shadow_pods(model: Model, operator: 
     told = condition(quota, "Satisfied")
     assert (told["status"], told["message"]) == (
         "True",
-        "it has no shadow pods: its namespace only borrows",
+        "the quota has no profiles: its namespace only borrows cards",
     )
 
 

@@ -787,7 +787,8 @@ def test_a_quota_whose_other_limits_leave_no_room_for_its_least_says_so() -> Non
     found = satisfied(small(quotas=quotas, shadows=(used,)))
     assert (found.status, found.reason) == ("False", "MinimumNotWarm")
     assert found.message == (
-        "0 of at least 1 shadow pod of profile 2 kept: the quota's other limits leave no room"
+        "0 of at least 1 shadow pod of profile 2 are kept warm: the quota's other limits leave no"
+        " room for more"
     )
 
 
@@ -848,8 +849,8 @@ def test_who_waits_behind_pods_of_lower_priority_is_told_why(
         one for one in actions(EmitEvent, snapshot) if one.reason == EventReason.NO_CARD_FREE
     )
     said = (
-        " (its shadow pod waits behind pods for whole cards of a priority above 100, though the"
-        " pod's own is 101: give pool pool a higher priorityClassName)"
+        " (the shadow pod has priority 100, the share pod 101: pods that request whole cards with"
+        " a priority in between go first; set a higher priorityClassName in pool pool)"
     )
     start = f"no card is free for shadow pod {stuck.name}: {lacking}"
     assert event.message == start + (said if outranked else "")

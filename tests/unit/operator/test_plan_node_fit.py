@@ -383,8 +383,8 @@ def test_whom_very_many_nodes_are_refused_is_told_where_to_read_why() -> None:
     assert not actions(CreateShadow, snapshot)
     (event,) = actions(EmitEvent, snapshot)
     assert (
-        "there are 258 nodes that it cannot go to: the scheduler refuses them (the pod's condition "
-        "PodScheduled says why), or a pod there excludes it by anti-affinity"
+        "it cannot run on 258 nodes, too many to exclude: the scheduler refuses them (the pod's "
+        "condition PodScheduled says why), or a pod there excludes it by anti-affinity"
     ) in event.message
 
 

@@ -59,7 +59,7 @@ def test_one_on_another_node_gives_way_and_its_user_is_told() -> None:
     snapshot = _elsewhere()
     assert _drained(snapshot) == ["shadow-2-there"]
     told = {one.kind: one for one in actions(EmitEvent, snapshot)}
-    assert "a pod waits for" in told["ShadowPod"].message
+    assert "a share pod waits for" in told["ShadowPod"].message
     assert told["Pod"].reason is EventReason.WAITING_FOR_SHADOW
     assert told["Pod"].type == "Normal"
     assert "is being replaced" in told["Pod"].message
@@ -340,8 +340,8 @@ def test_who_waits_for_others_to_end_is_told_so() -> None:
     snapshot = replace(start, shadows=used, shares=(*start.shares, *users))
     told = {one.about[1]: one for one in actions(EmitEvent, snapshot)}
     assert told["p"].reason is EventReason.QUOTA_EXCEEDED and told["p"].type == "Warning"
-    assert "2 shadow pods of quota quota that nobody else can use stay" in told["p"].message
-    assert "that nobody else can use" in _exhausted(snapshot).message
+    assert "2 shadow pods of quota quota, closed to new pods, must stay" in told["p"].message
+    assert "closed to new pods" in _exhausted(snapshot).message
     alone = replace(snapshot, shares=users)
     assert _exhausted(alone).reason == "Overdrawn"
     assert "2 shadow pods of profile 2, 1 allowed" in _exhausted(alone).message

@@ -200,9 +200,9 @@ def test_who_waits_is_told_by_itself_when_the_queue_before_it_gets_shorter() -> 
     cluster = Cluster(quota("a", 4), node(0), *(pod(f"p{i}", age=9 - i) for i in range(3)))
     cluster.round()
     assert [note.split("; ")[1] for _, _, note in cluster.events.told] == [
-        "it is the next",
-        "1 spot pod before it",
-        "2 spot pods before it",
+        "it is next",
+        "1 spot pod ahead of it",
+        "2 spot pods ahead of it",
     ]
     for name in ("p1", "p0"):
         cluster.api.remove(cluster.get(POD, name, "a"))
@@ -213,7 +213,7 @@ def test_who_waits_is_told_by_itself_when_the_queue_before_it_gets_shorter() -> 
         cluster.now += timedelta(seconds=1)
         cluster.work()
     ((about, _, note),) = cluster.events.told[3:]
-    assert (about, note.split("; ")[1]) == ("Pod/p2", "it is the next")
+    assert (about, note.split("; ")[1]) == ("Pod/p2", "it is next")
 
 
 def test_what_was_opened_is_known_before_the_watch_tells() -> None:
@@ -442,8 +442,8 @@ class TestSilentScheduler:
         assert cluster.events.told[-1] == (
             "Pod/first",
             "SpotWaiting",
-            "its turn has come, and for 5 minutes the scheduler nobody has found no node for it and"
-            " said nothing new: its card may go to others",
+            "its turn has come, but for 5 minutes the scheduler nobody has found no node for it and"
+            " reported nothing new: its card may be given to another pod",
         )
 
     def test_a_scheduler_that_dies_while_a_pod_waits_for_a_card(self) -> None:

@@ -228,7 +228,7 @@ class TestAlias:
 
     def test_that_no_pool_has(self) -> None:
         decision = decide(asking(VGPU), names=(VGPU,))
-        assert "no profile of a GPUPool has this name as its alias" in decision.refusals[0]
+        assert "no profile of a GPUPool has this alias" in decision.refusals[0]
         assert decision.doubtful, "the pool may be new"
         decision = decide(asking(VGPU), names=(VGPU,), template=True)
         assert decision.warnings and not decision.refusals

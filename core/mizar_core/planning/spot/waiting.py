@@ -44,8 +44,8 @@ def unheard_events(snapshot: SpotSnapshot, now: datetime) -> Iterator[EmitEvent]
         if spot.is_unheard(now):
             yield _event(
                 spot,
-                f"its turn has come, and for {_MINUTES} the scheduler {spot.scheduler} has found no"
-                " node for it and said nothing new: its card may go to others",
+                f"its turn has come, but for {_MINUTES} the scheduler {spot.scheduler} has found no"
+                " node for it and reported nothing new: its card may be given to another pod",
             )
 
 
@@ -64,8 +64,8 @@ def _unheard(spot: SpotView, schedulers: Schedulers) -> str:
     if schedulers.takes(spot):
         return ""
     return (
-        f"waits for the scheduler {spot.scheduler}, of which nothing has been heard since the turn"
-        f" of another spot pod came {_MINUTES} ago"
+        f"waits: the scheduler {spot.scheduler} has reported nothing since the turn of another spot"
+        f" pod came {_MINUTES} ago"
     )
 
 
@@ -80,15 +80,15 @@ def _over_quota(spot: SpotView, accounts: Accounts, in_use: Counter[str]) -> str
     if have + spot.cards <= most:
         return ""
     return (
-        f"waits for others of namespace {spot.namespace}: it borrows {have} of the"
+        f"waits for other spot pods to end: namespace {spot.namespace} borrows {have} of the"
         f" {counted(most, 'card')} that spot.max of its GPUQuotas allows"
     )
 
 
 def _no_card(room: Room, before: int) -> str:
-    turn = f"{counted(before, 'spot pod')} before it" if before else "it is the next"
+    turn = f"{counted(before, 'spot pod')} ahead of it" if before else "it is next"
     if room.total:
-        where = "no node has as many of them where it can run"
+        where = "but no node where it can run has enough of them"
         return f"waits: {counted(room.total, 'card')} could be lent, {where}; {turn}"
     if room.free_cards:
         return f"waits for its turn: free cards are kept for pods that want several; {turn}"
