@@ -14,8 +14,8 @@ from mizar_nodeagent.mig import Instance
 
 GONE: Final = "the card is gone"
 DIVIDED: Final = (
-    "MIG divides the card, so that CUDA can use its MIG devices alone: run NVIDIA's device plugin "
-    "with MIG strategy single or mixed, which announces these instead of the card"
+    "the card is in MIG mode, so CUDA can use only its MIG devices: run NVIDIA's device plugin "
+    "with MIG strategy single or mixed, which advertises these instead of the card"
 )
 
 UNREAD_FOR: Final = 2

@@ -140,8 +140,8 @@ class CardAccess(Section):
     def _given_by_nri(self) -> CardAccess:
         if "CDIAnnotations" in self.also and self.strategy in ("NRI", "Auto"):
             raise ValueError(
-                "NRI comes after the runtime has read annotations: with strategy "
-                f"{self.strategy}, let `also` name CDI instead of CDIAnnotations"
+                "NRI plugins are called after the runtime has read annotations: with strategy "
+                f"{self.strategy}, use CDI in `also` instead of CDIAnnotations"
             )
         return self
 

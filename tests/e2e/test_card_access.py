@@ -303,7 +303,7 @@ def _waits(kube: Kube, tenant: str, pod: str) -> bool:
     assert found is not None
     for one in found["status"].get("containerStatuses", ()):
         message = str(one["state"].get("waiting", {}).get("message"))
-        assert "does not ask Mizar now" in message, message
+        assert "is not connected to Mizar" in message, message
         return True
     return False
 

@@ -142,7 +142,7 @@ def test_a_backend_that_changes(kube: Kube, stage: "Stage") -> None:
 
     change(kube, pool, isolation={"backend": "None"})
     wait_told(kube, tenant, (HALF_MIB, None), (HALF_MIB, None))
-    assert "keeps its limits" in wait_event(kube, tenant, "shimmed", "LimitsChanged")
+    assert "keeps its memory limits" in wait_event(kube, tenant, "shimmed", "LimitsChanged")
     assert memory_inside(kube, tenant, "shimmed") == HALF_MIB
     kube.apply(share_pod(tenant, "free"))
     kube.wait_running(tenant, "free")

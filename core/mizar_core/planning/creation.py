@@ -171,7 +171,8 @@ def finds_no_node(draft: Draft, shadow: ShadowView) -> str:
     node, taint = found
     return (
         f"{message}; it does not tolerate the taint {taint} of node {node}, and pool {shadow.pool} "
-        "has no node for it without such a taint: add a toleration to the share pod, or such a node"
+        "has no node for it without such a taint: add a toleration to the share pod, or such nodes "
+        "to the pool"
     )
 
 

@@ -243,14 +243,14 @@ def _sentence(found: ProcessWithoutShim) -> str:
     process = found.process
     if found.permitted is not None:
         return (
-            f"container {found.owner.container} holds far more of card {found.uuid} than the "
-            f"{found.permitted >> 20} MiB that it may: process {process.name} ({process.key[0]}) "
-            f"has {found.bytes >> 20} MiB, so its account of them is wrong"
+            f"container {found.owner.container} holds far more memory of card {found.uuid} than "
+            f"its limit of {found.permitted >> 20} MiB: process {process.name} ({process.key[0]}) "
+            f"has {found.bytes >> 20} MiB, so the usage that it reports is wrong"
         )
     return (
         f"process {process.name} ({process.key[0]}) of container {found.owner.container} "
         f"holds {found.bytes >> 20} MiB of card {found.uuid} without Mizar's shim, so its "
-        "limits don't bind it: the program is static, or not of glibc, goes around "
-        "/etc/ld.so.preload, or has loaded a second libcuda; use a glibc image, a dynamic program "
-        "and the one driver of the node, or isolation.backend None"
+        "limits don't apply to it: the program is statically linked, does not use glibc, bypasses "
+        "/etc/ld.so.preload, or has loaded a second libcuda; use a glibc image, a dynamically "
+        "linked program and only the node's driver, or isolation.backend None"
     )

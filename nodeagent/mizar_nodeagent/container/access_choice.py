@@ -175,8 +175,8 @@ class AccessChoice:
         have to."""
         if self.by_nri and self.runtime and self.runtime.problem:
             return (
-                "the container runtime does not ask Mizar before it makes containers, so none gets "
-                f"a card: {self.runtime.problem}"
+                "the container runtime is not connected to Mizar by NRI, so no container gets its "
+                f"card: {self.runtime.problem}"
             )
         return ""
 
@@ -189,13 +189,14 @@ class AccessChoice:
         if self.by_nri or any(slot.by_nri for slot in slots):
             if self.runtime is None:
                 raise StartRefused(
-                    "the pod got its devices when cards came by NRI, which cardAccess.strategy "
-                    f"{self.strategy} does not use: delete the pod, and a new one gets them",
+                    "the pod was admitted while containers got cards by NRI, which cardAccess."
+                    f"strategy {self.strategy} does not use: delete the pod, so that a new one "
+                    "gets its cards",
                     EventReason.NO_CARD_ACCESS,
                 )
             await self.runtime.wait(CONNECTED_WITHIN_S)
             if self.runtime.problem:
                 raise NotYet(
-                    "its card comes by NRI, and the container runtime does not ask Mizar now: "
+                    "it gets its card by NRI, but the container runtime is not connected to Mizar: "
                     f"{self.runtime.problem}"
                 )

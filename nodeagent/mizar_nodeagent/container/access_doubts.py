@@ -42,8 +42,8 @@ def _of_variable(access: CardAccess, runtime: str) -> Doubts:
         return NONE
     if found is None or not found.plain_default:
         return Doubts(
-            remark="whether the node's default runtime is NVIDIA's, which reads "
-            f"NVIDIA_VISIBLE_DEVICES, cannot be told from {path} (cardAccess.containerdConfig)"
+            remark=f"{path} (cardAccess.containerdConfig) does not show whether the node's default "
+            "runtime is NVIDIA's, which reads NVIDIA_VISIBLE_DEVICES"
         )
     kinds = ", ".join(sorted(cdi_files.kinds_of_cards(access)))
     remedy = (

@@ -42,15 +42,15 @@ def _env(container: pb.Container, parts: Parts) -> Iterator[pb.KeyValue]:
     for name in OTHER_CARDS:
         if there[name]:
             raise ContainerRefused(
-                f"it sets {name}, which gives rights on cards beyond its share, and the container "
-                "runtime cannot remove a variable: leave it out of image and pod"
+                f"it sets {name}, which would give it access to cards beyond its share, and the "
+                "container runtime cannot unset variables: remove it from the image and the pod"
             )
     for name, value in parts.env.items():
         # The runtime changes the first of them, and of what is left the last one counts.
         if there[name] > 1:
             raise ContainerRefused(
                 f"its image and its pod both set {name}, and the container runtime cannot "
-                "replace more than one of them: leave it out of the pod's env and envFrom"
+                "replace more than one of them: remove it from the pod's env and envFrom"
             )
         yield pb.KeyValue(key=name, value=value)
 

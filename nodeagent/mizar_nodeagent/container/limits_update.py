@@ -41,8 +41,8 @@ Terms = tuple[tuple[Carve, tuple[Card, ...]], ...]
 """All that a container's limits are computed from, but for its priority, which never changes."""
 
 KEEPS_LIMITS = (
-    "isolation.backend is None now: this container keeps its limits of memory, and a pod that is "
-    "made after this one has none"
+    "isolation.backend is now None: this container keeps its memory limits until its pod is "
+    "deleted; new pods have none"
 )
 
 

@@ -10,12 +10,12 @@ from mizar_nodeagent.container.limits import DeviceGroup
 from mizar_nodeagent.pods import Pod
 
 REFUSED: Final = (
-    f"container {{}} has its limits although the pod's {ANNOTATION_WITHOUT_LIMITS} names it: "
-    "that takes isolation.mayOptOut of the GPUQuota or its pool"
+    f"container {{}} has limits although the pod's {ANNOTATION_WITHOUT_LIMITS} names it: opting "
+    "out requires isolation.mayOptOut in the GPUQuota or its pool"
 )
 NO_MORE: Final = (
-    "isolation.mayOptOut is no longer true: this container runs on without limits until it starts "
-    "again; delete the pod to have that now"
+    "isolation.mayOptOut is no longer true: this container stays without limits until it restarts; "
+    "delete the pod to enforce them now"
 )
 
 

@@ -28,8 +28,8 @@ log = get_logger(__name__)
 
 RUNNING = (pb.CONTAINER_CREATED, pb.CONTAINER_PAUSED, pb.CONTAINER_RUNNING)
 MISSED = (
-    "container {} was made while the container runtime did not ask Mizar: it did not get its card, "
-    "and nothing kept it from other cards; delete the pod"
+    "container {} was created while the container runtime was not connected to Mizar: it did not "
+    "get its card, and may have access to other cards; delete the pod"
 )
 
 

@@ -15,8 +15,8 @@ from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.pods import Pod
 
 WITHOUT_SHIM = (
-    "the pod got its devices while isolation.backend was None, so its containers are without "
-    "Mizar's shim and cannot be limited: delete the pod, and another one is"
+    "the pod was admitted while isolation.backend was None, so its containers run without Mizar's "
+    "shim and cannot be limited: delete the pod, so that a new one is limited"
 )
 
 
@@ -33,9 +33,9 @@ def check_same_card(state: AgentState, pod: Pod | None, ids: Iterable[str]) -> N
     cards = {carving.card(one).uuid for one, carving in carvings if carving is not None}
     if len(cards) > 1:
         raise StartRefused(
-            f"its {len(devices)} devices are on {len(cards)} cards of the node, no card having as "
-            f"many free, and the pod's {ANNOTATION_SAME_CARD} asks for one card: delete the pod, "
-            "and a new one may get others",
+            f"the pod's {ANNOTATION_SAME_CARD} asks for one card, but its {len(devices)} devices "
+            f"are on {len(cards)} cards, since no card of the node had as many free: delete the "
+            "pod, and a new one may get other devices",
             EventReason.SEVERAL_CARDS,
         )
 

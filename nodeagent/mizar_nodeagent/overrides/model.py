@@ -68,7 +68,7 @@ class Overrides:
         try:
             found = yaml.safe_load(text) or []
         except yaml.YAMLError as error:
-            raise OverridesRefused(f"the overrides are no YAML: {error}") from error
+            raise OverridesRefused(f"the overrides are not valid YAML: {error}") from error
         if not isinstance(found, list):
             raise OverridesRefused("the overrides must be a list of nodes with their settings")
         return cls(tuple(_parsed(at, one) for at, one in enumerate(found)))
@@ -110,7 +110,7 @@ def applied(config: Config, settings: Settings) -> Config:
 def _parsed(at: int, body: Any) -> _Override:
     found: _Override = _check(_Override, body, f"overrides[{at}]")
     if not (found.nodes or found.node_selector):
-        raise OverridesRefused(f"overrides[{at}] must say by nodes or nodeSelector where it holds")
+        raise OverridesRefused(f"overrides[{at}] must select nodes by nodes or nodeSelector")
     return found
 
 
@@ -126,7 +126,7 @@ def _check(kind: type[BaseModel], body: Any, where: str) -> Any:
 def _sentence(where: str, error: ErrorDetails) -> str:
     place = ".".join((where, *(to_camel(str(one)) for one in error["loc"])))
     if error["type"] == "extra_forbidden":
-        return f"{place}: there is no such setting, or it is the same on all nodes"
+        return f"{place}: there is no such setting, or it cannot differ between nodes"
     if error["type"] == "missing":
         return f"{place} must be given"
     message = error["msg"].removeprefix("Value error, ").replace("Input should", "it must")

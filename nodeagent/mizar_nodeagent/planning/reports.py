@@ -207,7 +207,11 @@ def _draining(carving: Carving) -> _Condition:
         case DrainStage.LOWERED | DrainStage.BLOCKED:
             return "Unknown", "InProgress", _STAGE_MESSAGES[carving.stage]
     if carving.carve.closed:
-        return "False", "Closed", "it takes no new pods, and goes when its users have ended"
+        return (
+            "False",
+            "Closed",
+            "it takes no new pods, and is deleted when the pods that use it have ended",
+        )
     return "False", "NotAsked", ""
 
 
@@ -221,7 +225,7 @@ def _draining_pending(pod: Pod, pending: Pending) -> _Condition:
 
 _STAGE_MESSAGES = {
     DrainStage.LOWERED: "its devices are withdrawn from the node's status",
-    DrainStage.BLOCKED: "the kubelet gives out no more of its devices; one may still be held",
+    DrainStage.BLOCKED: "the kubelet allocates no more of its devices; one may still be in use",
     DrainStage.DRAINED: "drained: no container can get its devices",
-    DrainStage.LEAVING: "the shadow pod is going or gone",
+    DrainStage.LEAVING: "the shadow pod is being deleted or is gone",
 }

@@ -46,4 +46,4 @@ def _active(loan: CardLoan) -> PodCondition:
     if loan.state.healthy:
         text = f"card {loan.uuid} is {loan.state.lower()}"
         return PodCondition(POD_CONDITION_ACTIVE, False, f"Card{loan.state}", text)
-    return PodCondition(POD_CONDITION_ACTIVE, True, "CardKept", "it has its cards for itself")
+    return PodCondition(POD_CONDITION_ACTIVE, True, "CardKept", "the pod has its cards to itself")

@@ -907,8 +907,8 @@ async def test_by_nri_nothing_starts_while_the_runtime_does_not_ask(
     app = world.app
     with pytest.raises(grpc.aio.AioRpcError) as found:
         await world.start_share()
-    assert "does not ask Mizar now" in (found.value.details() or "")
-    assert any("none gets a card" in problem for problem in app.unready())
+    assert "is not connected to Mizar" in (found.value.details() or "")
+    assert any("no container gets its card" in problem for problem in app.unready())
 
     async with running(socket) as runtime:
         connection = await runtime.connection()
@@ -919,7 +919,9 @@ async def test_by_nri_nothing_starts_while_the_runtime_does_not_ask(
         assert {one.key: one.value for one in adjust.env} == {"NVIDIA_VISIBLE_DEVICES": CARD}
 
         await runtime.stop()
-        await until(lambda: any("none gets a card" in problem for problem in app.unready()))
+        await until(
+            lambda: any("no container gets its card" in problem for problem in app.unready())
+        )
         assert not list(app.unwell()), "a restart of the agent would not help"
         with pytest.raises(grpc.aio.AioRpcError):
             await world.kubelet.start_container(SHARE, "main", RESOURCE)
@@ -952,7 +954,7 @@ async def test_what_came_by_nri_does_not_start_without(world: World) -> None:
     await until(lambda: world.kubelet.is_serving(RESOURCE))
     with pytest.raises(grpc.aio.AioRpcError) as found:
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
-    assert "came by NRI" in (found.value.details() or "")
+    assert "got cards by NRI" in (found.value.details() or "")
     await until(lambda: "NoCardAccess" in world.event_reasons())
 
 

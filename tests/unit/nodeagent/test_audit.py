@@ -590,7 +590,9 @@ async def test_a_forged_account_is_told(tmp_path: Path) -> None:
     await node.audit(STEADY)
     await child.communicate(b"")  # ends it
     ((owner, _, sentence),) = node.warnings
-    assert owner == OWNER and "far more of card" in sentence and "1024 MiB that it may" in sentence
+    assert (
+        owner == OWNER and "far more memory of card" in sentence and "limit of 1024 MiB" in sentence
+    )
 
 
 def test_the_process_of_a_locked_slot_is_alive(tmp_path: Path) -> None:

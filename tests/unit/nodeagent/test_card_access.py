@@ -342,13 +342,13 @@ class TestVariable:
         if text is not None:
             host.containerd(text)
         found = self.doubts(host, runtime)
-        assert "cannot be told" in found.remark and not found.problem and not found.warning
+        assert "does not show whether" in found.remark and not found.problem and not found.warning
 
     def test_nor_what_an_imported_file_imports(self, host: Host) -> None:
         host.cdi(PLUGINS)
         host.containerd(RUNC)
         host.containerd("imports = ['/elsewhere/*.toml']", "conf.d/99-nvidia.toml")
-        assert "cannot be told" in self.doubts(host).remark
+        assert "does not show whether" in self.doubts(host).remark
 
     def test_what_gives_the_agent_its_driver_gives_containers_theirs(self, host: Host) -> None:
         host.cdi(PLUGINS)
@@ -537,7 +537,7 @@ class TestReport:
         made.runtime = SimpleNamespace(problem="socket gone", connections=1)
         await reporter.write()
         assert pods.written[-1]["status"] == "False"
-        assert "none gets a card: socket gone" in pods.written[-1]["message"]
+        assert "no container gets its card: socket gone" in pods.written[-1]["message"]
 
     async def test_what_nobody_reads_and_what_cannot_be_told(self, host: Host) -> None:
         pods = Pods()

@@ -101,7 +101,7 @@ def test_a_file_of_a_later_chart_ends_no_agent(tmp_path: Path) -> None:
 
 def test_annotations_are_not_given_by_nri() -> None:
     flags = ["--card-access.strategy=Auto", "--card-access.also=CDIAnnotations"]
-    with pytest.raises(SettingsRefused, match="let `also` name CDI instead of CDIAnnotations"):
+    with pytest.raises(SettingsRefused, match="use CDI in `also` instead of CDIAnnotations"):
         read(Config, ["--node-name=n", *flags])
 
 

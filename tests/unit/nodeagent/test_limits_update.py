@@ -191,9 +191,7 @@ async def test_a_container_with_the_shim_keeps_its_limits_when_the_backend_is_no
     assert given(held).memory_limit == 8 * GIB
     # An earlier event may tell of limits between the two.
     await until(
-        lambda: any(
-            "keeps its limits of memory" in note for _, note in events(world, "LimitsChanged")
-        )
+        lambda: any("keeps its memory limits" in note for _, note in events(world, "LimitsChanged"))
     )
     world.api.put_pod(shadow_object(isolation=Isolation(compute="Soft")))
     await until(lambda: given(held).compute_mode == COMPUTE_MODES["Soft"])
@@ -215,8 +213,8 @@ async def test_limits_that_end_while_no_agent_runs_are_told_by_the_next_one_alon
     world.api.put_pod(shadow_object(isolation=Isolation(compute="Soft")))
     await until(lambda: len(events(world, "LimitsChanged")) > 1)
     (_, first), (_, second) = events(world, "LimitsChanged")
-    assert "keeps its limits of memory" in first
-    assert "keeps its limits" not in second
+    assert "keeps its memory limits" in first
+    assert "keeps its memory limits" not in second
 
 
 @pytest.mark.parametrize(
@@ -406,4 +404,4 @@ async def test_who_opted_out_is_told_when_that_ends(world: World) -> None:
     world.api.put_pod(shadow_object(memory=2 * GIB))
     await until(lambda: events(world, "IsolationNotEnforced"))
     ((name, note),) = events(world, "IsolationNotEnforced")
-    assert name == "share" and "runs on without limits until it starts again" in note
+    assert name == "share" and "stays without limits until it restarts" in note

@@ -64,18 +64,18 @@ class TestModel:
             (BAD, r"overrides\[0\]\.settings\.cardAccess\.strategi: there is no such setting"),
             (
                 own("{stateDir: /x}"),
-                r"stateDir: there is no such setting, or it is the same on all",
+                r"stateDir: there is no such setting, or it cannot differ",
             ),
-            (own("{cardAccess: {nriSocket: /x}}"), "nriSocket: .* it is the same on all nodes"),
+            (own("{cardAccess: {nriSocket: /x}}"), "nriSocket: .* it cannot differ between nodes"),
             (own("{cardAccess: {strategy: X}}"), "strategy: it must be 'EnvVar', .*, not 'X'"),
             (own("{cardAccess: {devRoot: x}}"), "devRoot: it must be an absolute path on the node"),
             (own("{ignoredXids: [all]}"), r"ignoredXids\.0: it must be a valid integer.*not 'all'"),
-            (own("{cardAccess: {strategy: NRI, also: [CDIAnnotations]}}"), "let `also` name CDI"),
+            (own("{cardAccess: {strategy: NRI, also: [CDIAnnotations]}}"), "use CDI in `also`"),
             (own("{}", "node: [n]"), r"overrides\[0\]\.node: there is no such setting"),
-            ("- settings: {}", "must say by nodes or nodeSelector where it holds"),
+            ("- settings: {}", "must select nodes by nodes or nodeSelector"),
             ("- nodes: [n]", r"overrides\[0\]\.settings must be given"),
             ("a: b", "must be a list of nodes with their settings"),
-            ("- {", "are no YAML"),
+            ("- {", "are not valid YAML"),
         ],
     )
     def test_what_is_wrong_is_named(self, text: str, sentence: str) -> None:

@@ -331,6 +331,6 @@ class TestOptOut:
 
     async def test_what_was_made_without_the_shim_is_no_opt_out(self, node: Node) -> None:
         node.slots.create(RESOURCE, [D0], 0.0, shim=False)
-        with pytest.raises(StartRefused, match="are without Mizar's shim"):
+        with pytest.raises(StartRefused, match="run without Mizar's shim"):
             await node.start(share_claim(D0))
         assert not node.slots.all()[0].opted_out

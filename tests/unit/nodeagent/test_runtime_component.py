@@ -352,7 +352,7 @@ class TestMissed:
         component = node.component()
         component.look([POD], [node.container()])
         ((reason, message),) = node.warnings
-        assert reason == "NoCardAccess" and "container main was made while" in message
+        assert reason == "NoCardAccess" and "container main was created while" in message
         assert component.counts.missed == 1
 
     @pytest.mark.parametrize(
@@ -403,7 +403,7 @@ class TestChoice:
     async def test_it_waits_for_the_runtime(self, by_nri: bool) -> None:
         await self.check("NRI", by_nri, "")
         await self.check("NRI", by_nri, "socket gone", "")
-        with pytest.raises(NotYet, match="does not ask Mizar now: socket gone"):
+        with pytest.raises(NotYet, match="is not connected to Mizar: socket gone"):
             await self.check("NRI", by_nri, "socket gone")
 
     async def test_one_whose_card_came_by_nri_does_not_start_without(self) -> None:
