@@ -35,9 +35,9 @@ MEMORY_MIN: Final = 64 << 20
 _TOO_LITTLE = "is too little memory for any CUDA program to start: write 64Mi or more"
 _NO_NAME = "is not a valid object name: write lower case letters, digits, - and ."
 _NO_NAMESPACE = "is not a valid namespace name: write lower case letters, digits and -"
-_NO_NODE_LABEL = "is none that a node could have: write it as kubectl get nodes --show-labels does"
+_NO_NODE_LABEL = "is not valid on a node: write it as kubectl get nodes --show-labels prints it"
 _NO_NAMESPACE_LABEL = (
-    "is none that a namespace could have: write it as kubectl get namespaces --show-labels does"
+    "is not valid on a namespace: write it as kubectl get namespaces --show-labels prints it"
 )
 _RESOURCE_PART = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -169,7 +169,7 @@ _ALIAS_RULES = rules(
     ),
     rule(
         "!self.matches('/gpu[.][1-9][0-9]{0,3}$') && !self.startsWith('mizar.spot/')",
-        "is Mizar's own name of something else: choose another one",
+        "is a name that Mizar uses for other resources: choose another one",
     ),
 )
 

@@ -391,7 +391,7 @@ def alias_problem(alias: str) -> str | None:
     if alias == PHYSICAL_RESOURCE or alias.startswith(WHOLE_CARDS):
         return "is NVIDIA's own name for whole cards or their instances"
     if parse_resource(alias) or domain == SPOT_RESOURCE.partition("/")[0]:
-        return "is Mizar's own name of something else"
+        return "is a name that Mizar uses for other resources"
     return None
 
 

@@ -159,11 +159,11 @@ REFUSED = {
     ),
     "a selector of what is no label": (
         _selecting({"key": "a b", "operator": "Exists"}),
-        "key must be that of a label, such as kubernetes.io/metadata.name",
+        "key must be a label key, such as kubernetes.io/metadata.name",
     ),
     "a selector of what is no label's value": (
         _selecting({"key": "team", "operator": "In", "values": ["a b"]}),
-        "values must be those of a label: letters and digits",
+        "values must be label values: letters and digits",
     ),
     "a label that no namespace has": (
         _pool(
@@ -174,7 +174,7 @@ REFUSED = {
                 }
             }
         ),
-        "a label is none that a namespace could have: write it as kubectl get namespaces",
+        "a label is not valid on a namespace: write it as kubectl get namespaces",
     ),
     "a spot quota below nothing": (
         _quota({"spot": {"max": -1}}),
@@ -208,7 +208,7 @@ REFUSED = {
     ),
     "alias of whole cards": (_pool(_alias("nvidia.com/gpu")), OF_WHOLE_CARDS),
     "alias of instances": (_pool(_alias("nvidia.com/mig-2g.10gb")), OF_WHOLE_CARDS),
-    "alias of a tenant's": (_pool(_alias("a.mizar.share/gpu.2")), "is Mizar's own name"),
+    "alias of a tenant's": (_pool(_alias("a.mizar.share/gpu.2")), "is a name that Mizar uses"),
     "alias of Kubernetes": (_pool(_alias("x.kubernetes.io/a")), "alias must be an extended"),
     "alias without a slash": (_pool(_alias("vgpu")), "alias must be an extended resource"),
     "alias of the cards": (
@@ -239,11 +239,11 @@ REFUSED = {
     ),
     "a toleration's key": (
         _tolerating(key="a b", operator="Exists"),
-        "key must be that of a taint, such as nvidia.com/gpu",
+        "key must be a taint key, such as nvidia.com/gpu",
     ),
     "a toleration's value": (
         _tolerating(key="a", value="b c"),
-        "value must be that of a taint: letters and digits, between them -, _ and .",
+        "value must be a taint value: letters and digits, with -, _ and . between them",
     ),
     "a toleration's operator": (
         _tolerating(key="a", operator="Gt", value="1"),
@@ -251,11 +251,11 @@ REFUSED = {
     ),
     "a label that no node has": (
         _pool({"nodeSelector": {"a b": "c"}}),
-        "a label is none that a node could have",
+        "a label is not valid on a node",
     ),
     "a label's value that no node has": (
         _pool({"nodeSelector": {"a": "b c"}}),
-        "a label is none that a node could have",
+        "a label is not valid on a node",
     ),
     "a runtime class that cannot be": (
         _pool({"runtimeClassName": "NVIDIA"}),

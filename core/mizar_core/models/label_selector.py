@@ -12,8 +12,8 @@ from mizar_core.model_base import Model
 from mizar_core.names import LABEL_VALUE, QUALIFIED_NAME, is_label_value, is_qualified_name
 from mizar_core.schema import LIST_ATOMIC, rule, rules
 
-BAD_KEY = "key must be that of a label, such as kubernetes.io/metadata.name"
-BAD_VALUE = "values must be those of a label: letters and digits, between them -, _ and ."
+BAD_KEY = "key must be a label key, such as kubernetes.io/metadata.name"
+BAD_VALUE = "values must be label values: letters and digits, with -, _ and . between them"
 VALUES = "with operator In or NotIn there must be values, with Exists or DoesNotExist none"
 
 _HAS_VALUES = "has(self.values) && self.values.size() > 0"

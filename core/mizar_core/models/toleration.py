@@ -16,9 +16,9 @@ from mizar_core.names import LABEL_VALUE, QUALIFIED_NAME, is_label_value, is_qua
 from mizar_core.schema import rule, rules
 
 NO_KEY = "a toleration without a key must have operator Exists: it then tolerates every taint"
-BAD_KEY = "key must be that of a taint, such as nvidia.com/gpu"
+BAD_KEY = "key must be a taint key, such as nvidia.com/gpu"
 NO_VALUE = "with operator Exists there must be no value: leave it out, or write operator Equal"
-BAD_VALUE = "value must be that of a taint: letters and digits, between them -, _ and ."
+BAD_VALUE = "value must be a taint value: letters and digits, with -, _ and . between them"
 NO_SECONDS = "tolerationSeconds needs effect NoExecute: set the effect or leave the seconds out"
 _RULES = (
     rule(
