@@ -1,56 +1,60 @@
 /*
- * mizar_regions.h: the two files through which the node agent and the shim talk.
+ * mizar_regions.h: the layout of the two shared files (memory-mapped regions) by which the node
+ * agent and the shim communicate.
  *
  *   limits   written by the node agent, read by the shim   (0644 root, mounted read-only)
  *   usage    written by the shim, read by the node agent   (0666, mounted read-write)
  *
- * One slot directory on the node holds both, for one container. The node agent creates both
- * files before the container starts: `limits` MIZAR_LIMITS_SIZE zero bytes ("empty": CUDA fails
- * closed until it is written) but for magic, version and size, `usage` MIZAR_USAGE_SIZE zero bytes (sparse)
- * with the header filled in (magic, version, size, card_max, slot_max). Everything else in `usage` starts as
- * zero, and zero means unused. All numbers are little-endian. Files are never replaced or resized once mounted.
+ * One slot directory on the node holds both files of one container. The node agent creates both
+ * before the container starts. `limits` has MIZAR_LIMITS_SIZE bytes, all zero except magic, version
+ * and size; while its state is EMPTY, CUDA fails closed. `usage` is sparse and has MIZAR_USAGE_SIZE
+ * bytes, all zero except the header (magic, version, size, card_max, slot_max); zero means unused.
+ * All numbers are little-endian. Files are never replaced or resized once they are mounted.
  *
- * The layout is mirrored in the node agent (nodeagent/mizar_nodeagent/regions/layout.py); a test compares
- * it with what build/shim/regions-layout prints. What may change, and what a new MIZAR_REGIONS_VERSION
- * means for containers that run with an older one, is in shim/README.md.
+ * The node agent has a copy of the layout (nodeagent/mizar_nodeagent/regions/layout.py); a test
+ * compares it with the output of build/shim/regions-layout. shim/README.md says what may change,
+ * and what a new MIZAR_REGIONS_VERSION means for containers that run with an older one.
  *
  * ---- limits: how it is written and read -------------------------------------------------------
- * There is one writer. It (1) makes `seq` odd, (2) writes state, identity and cards, (3) sets `crc`
- * to the CRC-32 (zlib's) of the bytes [MIZAR_LIMITS_CRC_FROM, MIZAR_LIMITS_CRC_TO), (4) makes `seq`
- * even again: a number it never had before. A reader copies the region while `seq` is even
- * and unchanged, and checks the CRC: a bit flipped on disk must not lift a limit. A process that
- * runs already keeps its last good copy while the region is being written or is damaged; one that
- * starts fails closed. A writer that died half-way is cured by its successor writing everything
- * again. The `live` part is outside seq and crc: each field in it is one aligned word that is valid
- * by itself; the shim clamps it.
- * cards[i] of the limits, cards[i] and held[i] of the usage are the same card: the order never
- * changes while the container lives (values do; a card may be added at the end).
+ * A seqlock with a checksum and a single writer. The writer (1) makes `seq` odd, (2) writes state,
+ * identity and cards, (3) sets `crc` to the CRC-32 (zlib's) of the bytes
+ * [MIZAR_LIMITS_CRC_FROM, MIZAR_LIMITS_CRC_TO), (4) makes `seq` even again, with a value that it
+ * never had before. A reader copies the region while `seq` is even and unchanged, and checks the
+ * CRC, so that a bit flipped on disk does not lift a limit. While the region is being written or is
+ * damaged, a process that already runs keeps its last good copy, and a process that starts fails
+ * closed. If the writer dies in between, the next writer repairs the region by writing everything
+ * again. `live` is not covered by seq and crc: each of its fields is one aligned word that is valid
+ * by itself, and the shim clamps its value.
+ * cards[i] of the limits and cards[i] and held[i] of the usage are the same card. The order never
+ * changes while the container lives; values do, and a card may be added at the end.
  *
  * ---- usage: how it is written and read --------------------------------------------------------
- * Ownership of process slot i is an open-file-description write lock (F_OFD_SETLK) on byte
- * MIZAR_SLOT_LOCK(i) of the usage file, taken by the process whose slot it is and kept by a memory
- * mapping of that open file description which children do not inherit. The kernel drops it when the
- * process dies or execs, in whatever PID namespace it lives; nothing else frees a slot. So
+ * A process owns slot i while it holds an open-file-description write lock (F_OFD_SETLK) on byte
+ * MIZAR_SLOT_LOCK(i) of the usage file. A memory mapping, which children do not inherit, keeps that
+ * open file description. The kernel drops the lock when the process dies or execs, in any PID
+ * namespace; nothing else frees a slot. So
  *     slot i is alive  <=>  F_OFD_GETLK(F_WRLCK, MIZAR_SLOT_LOCK(i), 1) finds a lock,
- * and whoever takes the lock of a slot with `pid` != 0 settles what its last owner left.
- * pid and start_time are as the container sees them; they tell people which process it is.
+ * and a process that takes the lock of a slot with `pid` != 0 settles what the last owner left.
+ * pid and start_time have the container's view; they tell people which process it is.
  *
- * Bytes per card: `ledger` is one 128-bit word, changed by compare-and-swap only:
+ * Bytes per card: `ledger` is one 128-bit word, changed only by compare-and-swap:
  *     lo = seq (32 bits, lowest) | slot (10 bits) | high 22 bits of slot_bytes
  *     hi = low 21 bits of slot_bytes (lowest) | total (43 bits)
- * It says: `total` bytes are taken in the container on this card, and by the last change process
- * slot `slot` holds `slot_bytes` of them. slots[slot].held[card] is brought up to date (bytes and
- * seq) before another slot's change replaces that statement. Hence at every instant, also when
+ * It states that `total` bytes are taken in the container on this card, and that after the last
+ * change process slot `slot` holds `slot_bytes` of them. Before another slot's change replaces that
+ * statement, it is copied to slots[slot].held[card] (bytes and seq). Hence at every instant, even if
  * every process is killed between two instructions:
  *     bytes of slot i = (ledger.slot == i) ? ledger.slot_bytes : slots[i].held[card].bytes
  *     ledger.total    = sum over all slots i of bytes of slot i
- * A reader that wants both halves of one instant reads lo, hi, lo until lo is the same twice.
- * A dead slot's bytes stay in `total` until another process of the container settles them (it does
- * so before refusing memory): the node agent should sum over living slots, of 0 .. slot_high - 1.
+ * A reader that needs both halves of one instant reads lo, hi, lo until both values of lo are equal.
+ * A dead slot's bytes stay in `total` until another process of the container settles them, which it
+ * does before memory is refused. The node agent should therefore sum over the living slots among
+ * 0 .. slot_high - 1.
  *
- * Copies and memsets: each process counts in its slot, on cache lines of its own, those of one card:
- * of the first that was ever counted there. Those of other cards it counts in copies[card], with all
- * other processes. Counters only grow, and no slot's are given back, so nobody's death loses any. Hence
+ * Copies and memsets: each process counts those of one card, the first that was counted in its slot,
+ * in that slot, on cache lines of its own. It counts those of other cards in copies[card], which all
+ * processes share. Counters only grow, and a slot's counters are never reset, so that the death of a
+ * process loses nothing. Hence
  *     copies of a card = copies[card] + sum over all slots i with slots[i].copies.card == card + 1
  */
 #ifndef MIZAR_REGIONS_H
@@ -78,16 +82,21 @@
 #define MIZAR_COMPUTE_HARD 1u
 #define MIZAR_COMPUTE_SOFT 2u
 #define MIZAR_COMPUTE_WEIGHTED 3u
-#define MIZAR_COMPUTE_STOPPED 4u /* no new work, whoever lives: the card is not the container's any more */
+#define MIZAR_COMPUTE_STOPPED 4u /* no work may start, whether or not the agent is alive: the
+                                    card is no longer the container's */
 
-#define MIZAR_SHARE_FULL 10000u /* basis points: the whole card */
+#define MIZAR_SHARE_FULL 10000u /* basis points of the whole card's time */
 
-/* Bytes that one card can be limited to: what the ledger's 43 bits hold (8 TiB less one byte). */
+/*
+ * The most bytes that one card can be limited to, which is what the ledger's 43 bits hold: 8 TiB
+ * less one byte.
+ */
 #define MIZAR_BYTES_MAX ((UINT64_C(1) << 43) - 1)
 
 /*
- * Drivers take memory for code by the page. So many functions (uses of code that nobody has measured yet)
- * are taken to fit one: most need much less than 512 KiB.
+ * Drivers allocate memory for code in pages of 2 MiB. One page is assumed to hold
+ * MIZAR_CODE_PER_PAGE functions (first uses of code that were not measured yet): most functions
+ * need much less than 512 KiB.
  */
 #define MIZAR_CODE_PAGE (UINT64_C(2) << 20)
 #define MIZAR_CODE_PER_PAGE 4u
@@ -96,39 +105,44 @@
 
 struct mizar_limits_card {
     char uuid[MIZAR_UUID_SIZE]; /* "GPU-..." or "MIG-...", NUL-padded */
-    uint64_t memory_limit;      /* bytes this container may hold; 0: none */
-    uint64_t memory_physical;   /* bytes of the card itself; 0: not told */
+    uint64_t memory_limit;      /* bytes that this container may hold; 0: none at all */
+    uint64_t memory_physical;   /* bytes of the whole card; 0: not known */
     uint32_t memory_mode;       /* MIZAR_MEMORY_* */
     uint32_t compute_mode;      /* MIZAR_COMPUTE_* */
-    uint32_t core_share;        /* basis points of the card's time; ignored for COMPUTE_NONE; 0 with
-                                   COMPUTE_SOFT: only what an agent that lives lends by spare_share */
-    uint32_t priority;          /* 0 lowest; a borrower is paused for a higher one. Only the agent reads it;
-                                   UINT32_MAX: a borrower that has its notice */
-    uint64_t context_bytes;     /* of a context on this card, as the agent learned; 0: the shim measures */
+    uint32_t core_share;        /* basis points of the card's time; ignored with COMPUTE_NONE; 0
+                                   with COMPUTE_SOFT: the container gets only what a live agent
+                                   lends by spare_share */
+    uint32_t priority;          /* 0 is the lowest; a borrower is paused for a higher one. Only
+                                   the agent reads it. UINT32_MAX: a borrower that was told to
+                                   leave */
+    uint64_t context_bytes;     /* bytes that a context takes on this card, as the agent
+                                   measured; 0: the shim measures it */
     uint8_t reserved[24];
 };
 
 /* Changes often, one aligned word at a time; not covered by seq and crc. */
 struct mizar_limits_live {
-    uint32_t spare_share;       /* basis points that others leave unused just now (Soft) */
-    uint32_t paused;            /* not 0: start no new work on this card */
+    uint32_t spare_share;       /* basis points that other containers leave unused at present (Soft) */
+    uint32_t paused;            /* not 0: no new work may start on this card */
     uint32_t active_weight;     /* sum of core_share of the busy containers on the card (Weighted) */
-    uint32_t beat;              /* counts up with each round of the node agent */
-    uint64_t unaccounted_bytes; /* what NVML says of the container beyond its own account */
-    uint64_t window; /* when to work, MIZAR_WINDOW_*; 0: at any time */
-    uint32_t wake;   /* a futex: changes when a waiter should look again */
-    uint32_t borrowed; /* not 0: the card is lent while the container sleeps, or is just being given back */
-    uint64_t code_seen; /* uses of code (code_uses) that unaccounted_bytes counts; written after it */
+    uint32_t beat;              /* heartbeat of the node agent: it adds one in each round */
+    uint64_t unaccounted_bytes; /* bytes that NVML reports for the container beyond its own account */
+    uint64_t window; /* when to run work: MIZAR_WINDOW_*; 0: at any time */
+    uint32_t wake;   /* futex word: changes when a waiting thread should check again */
+    uint32_t borrowed; /* not 0: the card is lent while the container is idle, or is being given back */
+    uint64_t code_seen; /* the part of code_uses that unaccounted_bytes includes; written after
+                           unaccounted_bytes */
     uint8_t reserved[80];
 };
 
 /*
- * A window of the card's time that comes again and again, in one word so that it is always whole:
+ * A recurring window of the card's time. It is one word, so that a reader always gets a consistent
+ * window:
  *     length (20 bits, lowest) | start (20 bits) | period (20 bits) | 1 (the highest 4 bits)
  * all in microseconds. The container should have work on the card only while
  *     (CLOCK_MONOTONIC - start) modulo period < length
- * so that containers whose windows do not overlap never share a moment of the card, without one
- * knowing of another.
+ * so that containers whose windows do not overlap never use the card at the same time, although
+ * none knows of another.
  */
 #define MIZAR_WINDOW_BITS 20u
 #define MIZAR_WINDOW_VALID (UINT64_C(1) << 60)
@@ -137,22 +151,23 @@ struct mizar_limits {
     char magic[8];
     uint32_t version; /* MIZAR_REGIONS_VERSION */
     uint32_t size;    /* MIZAR_LIMITS_SIZE */
-    uint32_t seq;     /* odd while it is being written */
+    uint32_t seq;     /* odd while the agent is writing */
     uint32_t crc;
-    uint32_t state; /* MIZAR_STATE_*; here the CRC begins */
+    uint32_t state; /* MIZAR_STATE_*; the CRC's range begins here */
     uint32_t card_count;
-    uint32_t body_version; /* as `version`, which no CRC covers; 0: written before there was this */
+    uint32_t body_version; /* a copy of `version` that the CRC covers; 0: written before this field existed */
     uint8_t reserved0[28];
-    char pod_namespace[64]; /* NUL-padded, all of these */
+    char pod_namespace[64]; /* this and the next four strings are NUL-padded */
     char pod_name[256];
     char pod_uid[64];
     char container[64];
     char slot_name[64]; /* the node agent's name of the slot */
     uint8_t reserved1[448];
     struct mizar_limits_card cards[MIZAR_CARD_MAX];
-    uint8_t reserved2[1024]; /* here the CRC ends */
+    uint8_t reserved2[1024]; /* the CRC's range ends here */
     struct mizar_limits_live live[MIZAR_CARD_MAX];
-    uint32_t asleep; /* not 0: a card is lent while the container sleeps: every launch says that it wakes */
+    uint32_t asleep; /* not 0: a card is lent while the container is idle, so every launch must
+                        report that it is active */
     uint8_t reserved3[2044];
 };
 
@@ -169,59 +184,66 @@ struct mizar_ledger {
 
 struct mizar_held {
     uint64_t bytes;
-    uint64_t seq; /* of the ledger when this was true; the low 32 bits count */
+    uint64_t seq; /* the ledger's seq when `bytes` was recorded; only the low 32 bits are used */
 };
 
 /*
- * The container's GPU time on one card. All times in ns of CLOCK_MONOTONIC. One aligned word each,
- * changed by compare-and-swap or addition.
+ * The container's GPU time on one card. Times are ns, moments are ns of CLOCK_MONOTONIC. Each field
+ * is one aligned word that is changed by compare-and-swap or addition.
  */
 struct mizar_compute {
-    uint64_t paid_until; /* work up to this moment is paid for, at the container's share */
-    uint64_t busy_until; /* the container's work on the card was measured up to this moment */
-    uint64_t charged_ns; /* GPU time charged so far: the length of all moments with work */
-    uint64_t wanted_at;  /* when a process last asked for GPU time, or was waiting for it */
-    uint64_t longest_ns; /* the longest piece of work (a kernel, a graph) of late; advisory */
-    uint64_t waited_ns;  /* how long launches were held up, all in all; advisory */
-    uint64_t longest_at; /* when such a long one was last seen */
-    uint64_t load;       /* the last look at charged_ns, for NVML: utilization.c */
-    uint64_t uncharged_ns; /* moments with work that nobody was charged for yet: the shim's own */
-    uint64_t turn;        /* whose turn it is among the processes, and until when: the shim's own */
-    uint64_t turn_wanted; /* until when another one waits for it */
-    uint64_t window_end;  /* of the window in which work began last ... */
-    uint64_t work_end;    /* ... and of the last of that work */
-    int64_t over;         /* ns by which these differed of late, in all: the shim's own */
+    uint64_t paid_until; /* moment up to which the container's share has been spent: token_bucket.h */
+    uint64_t busy_until; /* moment up to which the container's work on the card was measured */
+    uint64_t charged_ns; /* GPU time charged so far: the union of all intervals with work */
+    uint64_t wanted_at;  /* when a process last asked for GPU time or waited for it */
+    uint64_t longest_ns; /* the longest recent piece of work (a kernel or a graph); advisory */
+    uint64_t waited_ns;  /* total time for which launches had to wait; advisory */
+    uint64_t longest_at; /* when a piece as long as longest_ns was last seen */
+    uint64_t load;       /* the last sample of charged_ns, for NVML: utilization.c */
+    uint64_t uncharged_ns; /* time with work for which no process was charged yet; only the shim uses it */
+    uint64_t turn;        /* which process may add work, and until when: process_turns.c; only
+                             the shim uses it */
+    uint64_t turn_wanted; /* about when another process wants the turn */
+    uint64_t window_end;  /* the end of the last window in which work began ... */
+    uint64_t work_end;    /* ... and the expected end of the last work in it */
+    int64_t over;         /* recent sum (ns) by which work_end exceeded window_end; only the shim uses it */
     uint8_t reserved[144];
 };
 
 struct mizar_usage_card {
-    struct mizar_ledger ledger; /* a cache line pair of its own */
+    struct mizar_ledger ledger; /* on a pair of cache lines of its own */
     uint8_t reserved0[112];
-    uint64_t peak_bytes; /* highest total seen at a refusal or an attach; advisory */
-    uint64_t refused;    /* requests refused for want of memory; advisory */
-    uint64_t settled;    /* dead slots whose bytes were given back; advisory */
-    uint64_t learned_contexts[3]; /* measured costs of contexts, plus one; 0: none. The shim's own */
-    uint64_t code_uses; /* first uses of code, which may have come to the card with them, so far */
+    uint64_t peak_bytes; /* highest total seen when a request was refused; advisory */
+    uint64_t refused;    /* requests refused because the memory limit was reached; advisory */
+    uint64_t settled;    /* dead slots whose bytes were given back to the container; advisory */
+    uint64_t learned_contexts[3]; /* measured costs of contexts (bytes + 1); 0: none; only the
+                                     shim uses them */
+    uint64_t code_uses; /* number of first uses of code so far; each may have loaded code */
     uint8_t reserved1[72];
     struct mizar_compute compute;
 };
 
 /*
- * Of one process on one card. absent_bytes is not too small, but for the instant between a charge and it; it
- * shrinks after that was given back or came to the card. The others are advisory.
+ * One process's state on one card. absent_bytes is never too small, except between a charge and its
+ * update; it shrinks only after the bytes were given back or came to the card. The other fields are
+ * advisory.
  */
 struct mizar_slot_card {
-    uint64_t absent_bytes;  /* as many of held.bytes as may not be on the card */
+    uint64_t absent_bytes;  /* the part of held.bytes that may not be on the card */
     uint64_t gpu_time_ns;   /* GPU time charged so far */
-    uint64_t open_since;    /* work is on the card since then (ns, CLOCK_MONOTONIC); 0: none ... */
-    uint64_t open_until;    /* ... and should be done by then */
+    uint64_t open_since;    /* when the process's present work on the card began (ns,
+                               CLOCK_MONOTONIC); 0: it has none ... */
+    uint64_t open_until;    /* ... and when that work should be done */
 };
 
-/* What a copy is of. MIZAR_COPY_OTHER: between hosts, or the driver finds out from the addresses. */
+/*
+ * Kinds of copies. MIZAR_COPY_OTHER: between host memory, or between unified addresses, whose type
+ * only the driver knows.
+ */
 enum mizar_copy {
     MIZAR_COPY_TO_DEVICE,
     MIZAR_COPY_TO_HOST,
-    MIZAR_COPY_DEVICES, /* from device memory to device memory, of the same card or another one */
+    MIZAR_COPY_DEVICES, /* between device memory of the same card or of two cards */
     MIZAR_COPY_OTHER,
     MIZAR_MEMSET,
     MIZAR_COPY_KINDS
@@ -232,24 +254,25 @@ struct mizar_copied {
     uint64_t bytes;
 };
 
-/* Work of copy engines that was started so far, as far as the driver took it. */
+/* Copies and memsets that the driver has accepted so far. */
 struct mizar_copies {
     struct mizar_copied kinds[MIZAR_COPY_KINDS];
-    uint64_t card; /* in a slot: the card plus one; 0: none yet */
+    uint64_t card; /* in a slot: the card's number plus one; 0: none yet */
     uint8_t reserved[40];
 };
 
 struct mizar_usage_slot {
-    uint32_t pid;          /* 0: never used. As the process itself sees it */
+    uint32_t pid;          /* in the container's PID namespace; 0: the slot was never used */
     uint32_t state;        /* MIZAR_STATE_*: READY once pid ... comm are written */
     uint64_t start_time;   /* field 22 of /proc/pid/stat: clock ticks since boot */
-    uint64_t generation;   /* one more for each owner of the slot */
+    uint64_t generation;   /* number of owners that the slot has had */
     uint64_t pid_ns;       /* inode number of /proc/self/ns/pid */
-    uint64_t attached_ns;  /* CLOCK_REALTIME when it attached */
+    uint64_t attached_ns;  /* CLOCK_REALTIME when the process attached */
     uint32_t uid;
-    uint32_t shim_version; /* MIZAR_SHIM_VERSION: the handshake; MIZAR_SHIM_PAST: part of it goes past */
+    uint32_t shim_version; /* MIZAR_SHIM_VERSION, by which the agent knows that the shim is
+                              loaded; MIZAR_SHIM_PAST: see there */
     char comm[16];
-    uint32_t code_begun[MIZAR_CARD_MAX]; /* uses in code_uses that may not have come yet */
+    uint32_t code_begun[MIZAR_CARD_MAX]; /* uses counted in code_uses whose code may still be loading */
     struct mizar_held held[MIZAR_CARD_MAX];
     struct mizar_slot_card cards[MIZAR_CARD_MAX];
     struct mizar_copies copies;
@@ -261,27 +284,30 @@ struct mizar_usage {
     uint32_t size; /* MIZAR_USAGE_SIZE */
     uint32_t card_max;
     uint32_t slot_max;
-    uint32_t slot_high;    /* slots below this one were used at some time; only grows */
-    uint32_t attached;     /* processes that attached so far: the handshake; wraps */
-    uint32_t no_slot;      /* processes that were refused because every slot was taken */
-    uint32_t shim_version; /* of the process that attached last */
+    uint32_t slot_high;    /* slots from this one on were never used; only grows */
+    uint32_t attached;     /* number of processes that attached so far; wraps around */
+    uint32_t no_slot;      /* number of processes refused because every slot was taken */
+    uint32_t shim_version; /* version of the shim of the process that attached last */
     uint8_t reserved[2008];
-    struct mizar_copies copies[MIZAR_CARD_MAX]; /* of what slots do not count */
+    struct mizar_copies copies[MIZAR_CARD_MAX]; /* copies that are not counted in slots */
     struct mizar_usage_card cards[MIZAR_CARD_MAX];
     struct mizar_usage_slot slots[MIZAR_SLOT_MAX];
 };
 
 #define MIZAR_USAGE_SIZE 1060864u
 
-/* The byte of the usage file that process slot i locks: inside its own structure. */
+/*
+ * The byte of the usage file that the owner of process slot i locks. It lies inside the slot's
+ * structure.
+ */
 #define MIZAR_SLOT_LOCK(i) (12288u + 1024u * (uint32_t)(i))
 
 #define MIZAR_SHIM_VERSION 1u
-#define MIZAR_SHIM_PAST UINT32_MAX /* the process has a second driver, whose calls nobody limits */
+#define MIZAR_SHIM_PAST UINT32_MAX /* the process has a second driver, whose calls are not limited */
 
 /*
- * Every field: struct, field, offset, size. The one table behind the static asserts and behind
- * build/shim/regions-layout.
+ * Every field: structure, name, offset, size. The static asserts and build/shim/regions-layout are
+ * generated from this one table.
  */
 #define MIZAR_LAYOUT(FIELD)                                    \
     FIELD(mizar_limits_card, uuid, 0, 64)                      \

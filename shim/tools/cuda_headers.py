@@ -1,8 +1,8 @@
-"""NVIDIA's published names: CUDA's headers, from the packages of cuda-headers.lock, and NVML's
-functions, from the pynvml that is installed.
+"""Reads the names that NVIDIA publishes: CUDA's headers, from the packages of cuda-headers.lock,
+and the functions of NVML, from the installed pynvml.
 
-The headers are NVIDIA's and are not kept here: they lie in ~/.cache/mizar/cuda-headers. Tests get
-the runtime itself, of the same packages, by fetch() too.
+NVIDIA's headers are not kept in this repository but in ~/.cache/mizar/cuda-headers. Tests also use
+fetch() to get the CUDA runtime of the same packages.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Package:
 
 
 def packages() -> list[Package]:
-    """Old ones first; the last one is what `make check` looks at."""
+    """The packages, oldest first. `make check` compares with the last one."""
     lines = [line for line in LOCK.read_text().splitlines() if line and line[0] != "#"]
     found = [re.match(r"([\w-]+)==([\d.]+) ", line) for line in lines]
     return [Package(m[1], m[2], m.string) for m in found if m]
@@ -63,7 +63,8 @@ def _declares(path: Path) -> bool:
 
 
 def _download(package: Package, into: Path, wanted: Callable[[Path], bool]) -> None:
-    """Files of the package, checked against the lock; platforms do not differ in their headers."""
+    """Put the wanted files of the package into `into`, checked against the lock. The headers are
+    the same on all platforms."""
     with tempfile.TemporaryDirectory() as scratch:
         lock = Path(scratch) / "lock"
         lock.write_text(package.line + "\n")
@@ -82,9 +83,10 @@ def _download(package: Package, into: Path, wanted: Callable[[Path], bool]) -> N
 def fetch(
     package: Package, what: str = "cuda-headers", wanted: Callable[[Path], bool] = _declares
 ) -> Path:
-    """The folder with the package's files that are wanted: unless told, cuda.h and its typedefs.
+    """The folder with the wanted files of the package, by default cuda.h and its typedefs.
 
-    Kept in the cache's folder `what`. SystemExit says why it could not be had."""
+    It is kept in the folder `what` of the cache. Raises SystemExit, which says why, if the package
+    cannot be downloaded."""
     folder = _cache() / what / f"{package.name}-{package.version}"
     if folder.is_dir():
         return folder
@@ -97,18 +99,18 @@ def fetch(
         missed = f"{package.name} {package.version} could not be had"
         raise SystemExit(f"{missed}:\n{error.stderr}") from None
     except OSError:
-        if not folder.is_dir():  # else somebody else was faster with the same
+        if not folder.is_dir():  # otherwise another process has fetched the same
             raise
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     return folder
 
 
-# ---- what they declare ----
+# ---- what the headers declare ----
 
 
 def functions(folder: Path) -> dict[Entry, str]:
-    """Every entry that the typedefs know, with its parameters."""
+    """Every entry in the typedefs, with its parameters."""
     pattern = r"\(CUDAAPI \*PFN_(cu\w+?)_v(\d{4,5})(?:_(ptsz|ptds))?\)\(([^;]*)\);"
     text = "".join(path.read_text() for path in sorted(folder.glob(TYPEDEFS)))
     return {
@@ -118,14 +120,14 @@ def functions(folder: Path) -> dict[Entry, str]:
 
 
 def exports(folder: Path) -> set[str]:
-    """The symbols that cuda.h declares, in every way that it can be compiled."""
+    """The symbols that cuda.h declares, whatever macros it is compiled with."""
     text = (folder / "cuda.h").read_text()
     names = set(re.findall(r"CUDAAPI\s+(cu\w+)\s*\(", text))
     return names | {new for _, new in re.findall(r"#define (cu\w+)\s+(cu\w+)\s*$", text, re.M)}
 
 
 def nvml_functions() -> set[str]:
-    """Every function of NVML that pynvml asks for."""
+    """Every NVML function that pynvml looks up."""
     spec = importlib.util.find_spec("pynvml")
     if not spec or not spec.origin:
         raise SystemExit("pynvml is not installed: run `make setup`")
@@ -134,7 +136,8 @@ def nvml_functions() -> set[str]:
 
 
 def newer() -> list[str]:
-    """Whether a CUDA is out that is newer than every pinned one, as far as can be seen."""
+    """A line for the user if a CUDA newer than every pinned one is published, or if that cannot be
+    found out."""
     last = packages()[-1]
     try:
         newest = re.search(r"\(([\d.]+)\)", _pip(*LOOK, last.name))
@@ -147,7 +150,7 @@ def newer() -> list[str]:
 
 
 def check_exports(folder: Path, known: list[Function], package: Package) -> list[str]:
-    """Hooked functions of this CUDA that cuda.h calls by another symbol than the table."""
+    """Hooked functions of this CUDA for which cuda.h has another symbol than the hook table."""
     published, declared = functions(folder), exports(folder)
     return [
         f"{function.symbol} is not what cuda.h of CUDA {package.version} calls"
@@ -162,7 +165,7 @@ def check_exports(folder: Path, known: list[Function], package: Package) -> list
 
 
 def _types(parameters: str) -> list[str]:
-    """The types of the parameters; `pointer` for every pointer and array."""
+    """The types of the parameters, with `pointer` for every pointer and array."""
     found = []
     for one in parameters.split(","):
         one = one.strip()
@@ -176,7 +179,7 @@ def _types(parameters: str) -> list[str]:
 
 
 def _sizes(types: Iterable[str], include: str, folder: Path) -> dict[str, int]:
-    """sizeof of each type, told by the compiler."""
+    """sizeof of each type, by the compiler."""
     names = sorted(set(types) - {"pointer"})
     rows = "".join(f'printf("%zu %s\\n", sizeof({name}), "{name}");' for name in names)
     code = f'#include <stdio.h>\n#include "{include}"\nint main(void){{{rows}return 0;}}'
@@ -192,7 +195,7 @@ def _sizes(types: Iterable[str], include: str, folder: Path) -> dict[str, int]:
 
 
 def _declared(path: Path) -> dict[str, list[str]]:
-    """The driver's functions of cuda_api.h, its macros expanded."""
+    """The parameter types of the driver functions in cuda_api.h, after macro expansion."""
     command = [os.environ.get("CC", "cc"), "-E", "-P", f"-I{SHIM / 'src'}", str(path)]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.findall(r"^ *CUresult (cu\w+) ?\(([^;]*?)\);", text, re.MULTILINE | re.DOTALL)
@@ -200,7 +203,7 @@ def _declared(path: Path) -> dict[str, list[str]]:
 
 
 def check_parameters(folder: Path, published: dict[Entry, str], known: list[Function]) -> list[str]:
-    """Functions whose declaration in cuda_api.h does not pass what CUDA's own passes."""
+    """Functions whose declaration in cuda_api.h has parameters of other sizes than CUDA's own."""
     ours = _declared(SHIM / "src" / "base" / "cuda_api.h")
     theirs = {
         function.symbol: _types(published[function.entry])

@@ -1,14 +1,15 @@
-"""The hook table: driver.txt and nvml.txt say what the shim does about each function; this writes
-src/lookup/hooks.def from them and compares them with what NVIDIA publishes.
+"""Writes the hook table, src/lookup/hooks.def, from driver.txt and nvml.txt, and checks it.
+
+driver.txt and nvml.txt list how the shim treats each function of the driver and of NVML.
 
     hook_table.py            writes src/lookup/hooks.def
-    hook_table.py --check    fails when it differs from its sources
-    hook_table.py --headers  fails when the newest pinned CUDA has a function without a class, or
-                             one whose wrapper takes other parameters
-    hook_table.py --all      the same with every CUDA of cuda-headers.lock
-    hook_table.py --newest   tells of a CUDA that is newer than those
+    hook_table.py --check    fails if hooks.def differs from what would be written
+    hook_table.py --headers  fails if the newest pinned CUDA has a function without a class, or one
+                             whose wrapper has other parameters
+    hook_table.py --all      the same for every CUDA of cuda-headers.lock
+    hook_table.py --newest   reports a CUDA newer than all of these
 
-Only the last three use the network, and only once for each CUDA: see cuda_headers.py.
+Only the last three use the network. --headers and --all download each CUDA once (cuda_headers.py).
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ STALE = "shim/src/lookup/hooks.def differs from its sources: run `make -C shim t
 
 @dataclass(frozen=True, order=True)
 class Entry:
-    """One answer of cuGetProcAddress: to `base`, from that CUDA version on, of that flavour."""
+    """One result of cuGetProcAddress for the name `base`: the function since that CUDA version, of
+    that flavour."""
 
     base: str
     since: int
-    flavour: str = ""  # or "ptsz", "ptds"
+    flavour: str = ""  # or "ptsz", "ptds": the variants for per-thread default streams
 
     def __str__(self) -> str:
         return f"{self.since}_{self.flavour}" if self.flavour else str(self.since)
@@ -43,17 +45,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Function:
-    """An entry, the symbol that libcuda exports for it, and its class."""
+    """An entry, the symbol that libcuda exports for it, and its class (how the shim treats it)."""
 
     entry: Entry
     symbol: str
-    alias: bool  # the symbol belongs to another base name
+    alias: bool  # the symbol is also one of another base name
     kind: str
     hooked: bool
 
 
 def _lines(path: Path) -> Iterator[tuple[str, bool, list[str]]]:
-    """(class, hooked, words) of every line below a `[class]` or `[class, hooked]`."""
+    """Yields (class, hooked, words) for every line below a `[class]` or `[class, hooked]`."""
     kind, hooked = "", False
     for line in path.read_text().splitlines():
         line = line.partition("#")[0].strip()
@@ -64,14 +66,15 @@ def _lines(path: Path) -> Iterator[tuple[str, bool, list[str]]]:
 
 
 def _parse(base: str, word: str) -> tuple[Entry, str]:
-    """`7000_ptsz` or `12000=cuSymbol`; the symbol is empty where it follows from the rule."""
+    """Parses `7000_ptsz` or `12000=cuSymbol`. The symbol is empty if _symbol() determines it."""
     version, _, symbol = word.partition("=")
     since, _, flavour = version.partition("_")
     return Entry(base, int(since), flavour), symbol
 
 
 def _symbol(entry: Entry, entries: list[Entry]) -> str:
-    """The n-th plain version of f is f_vn; a twin is called after the plain one it belongs to."""
+    """The symbol by NVIDIA's rule: the n-th plain version of f is f_vn; a ptsz or ptds twin has the
+    name of its plain version."""
     plain = [other.since for other in entries if not other.flavour]
     number = max(1, sum(since <= entry.since for since in plain))
     name = entry.base if number == 1 else f"{entry.base}_v{number}"
@@ -79,7 +82,7 @@ def _symbol(entry: Entry, entries: list[Entry]) -> str:
 
 
 def read_driver(path: Path = SHIM / "driver.txt") -> list[Function]:
-    """Every function of driver.txt, in its order."""
+    """Every function of driver.txt, in the order of the file."""
     functions = []
     for kind, hooked, (base, *words) in _lines(path):
         parsed = [_parse(base, word) for word in words]
@@ -92,12 +95,12 @@ def read_driver(path: Path = SHIM / "driver.txt") -> list[Function]:
 
 
 def read_nvml(path: Path = SHIM / "nvml.txt") -> dict[str, bool]:
-    """Every function of nvml.txt: whether it is hooked."""
+    """Every function of nvml.txt, and whether it is hooked."""
     return {name: hooked for _, hooked, names in _lines(path) for name in names}
 
 
 def called_by_shim(sources: Path = SHIM / "src") -> set[str]:
-    """What the shim's code calls itself: REAL(x), RELAXED(x, ...), KNOWN(x), or H_x by name."""
+    """Functions that the shim's code itself uses, by REAL(x), RELAXED(x, ...), KNOWN(x) or H_x."""
     code = "".join(path.read_text() for path in sorted(sources.rglob("*.[ch]")))
     return set(re.findall(r"\b(?:REAL\(|RELAXED\(|KNOWN\(|H_)((?:cu|nvml)[A-Z]\w*)", code))
 
@@ -151,7 +154,7 @@ def _hook(function: Function) -> str:
 
 
 def render(functions: list[Function], nvml: dict[str, bool], called: set[str]) -> str:
-    """hooks.def."""
+    """The text of hooks.def."""
     own = [name for name, hooked in nvml.items() if hooked]
     hooked = {function.symbol for function in functions if function.hooked} | set(own)
     libc = "".join(f'HOOK(LIBC, {name}, "", 0, ANY)\n' for name in LIBC)
@@ -167,7 +170,7 @@ def render(functions: list[Function], nvml: dict[str, bool], called: set[str]) -
 
 
 def table() -> str:
-    """hooks.def as it should be."""
+    """The text that hooks.def should have."""
     return render(read_driver(), read_nvml(), called_by_shim())
 
 
@@ -177,7 +180,7 @@ def table() -> str:
 def check_entries(
     published: dict[Entry, object], functions: list[Function], release: str
 ) -> list[str]:
-    """Functions of a CUDA that have no class."""
+    """Functions of a CUDA that have no class in driver.txt."""
     known = {function.entry for function in functions}
     return [
         UNCLASSIFIED.format(name=entry.base, entry=entry, release=release)
@@ -186,7 +189,7 @@ def check_entries(
 
 
 def check_nvml(published: set[str], known: dict[str, bool]) -> list[str]:
-    """Functions of NVML that tell of memory, processes or use, and have no class."""
+    """NVML functions about memory, processes or utilization that have no class in nvml.txt."""
     telling = re.compile(r"DeviceGet.*(Memory(Info|Usage|Limits)|Process|Utili|Accounting|Samples)")
     return [
         f"{name} of NVML has no class: put it below one of shim/nvml.txt, then run"
@@ -217,7 +220,7 @@ def _newer() -> list[str]:
 
 
 def main() -> int:
-    """0 when nothing is wrong. That a newer CUDA is out is told, and is nothing wrong."""
+    """Returns 0 if nothing is wrong. A newer CUDA is reported, but is not an error."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     for option in ("--check", "--headers", "--all", "--newest"):
         parser.add_argument(option, action="store_true")
@@ -236,6 +239,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    import hook_table  # not __main__: one Entry for all modules
+    import hook_table  # import by name: __main__ would define a second class Entry
 
     sys.exit(hook_table.main())

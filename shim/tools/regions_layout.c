@@ -1,4 +1,7 @@
-/* Prints the layout of the shared regions as JSON, for the test that compares the Python mirror. */
+/*
+ * Prints the layout of the shared regions as JSON, for the test that compares the node agent's
+ * Python copy with it.
+ */
 #include <stdio.h>
 
 #include "mizar_regions.h"

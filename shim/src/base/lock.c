@@ -2,7 +2,7 @@
 
 #include "base/sys.h"
 
-#define PATIENCE 1000 /* ms */
+#define PATIENCE 1000 /* ms that lock_patiently() waits */
 
 void lock_take(uint32_t *lock) {
     while (!lock_try(lock)) sys_sleep(50);

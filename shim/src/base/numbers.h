@@ -1,3 +1,4 @@
+/* Arithmetic helpers: a hash, minimum and maximum of 64-bit integers. */
 #ifndef MIZAR_NUMBERS_H
 #define MIZAR_NUMBERS_H
 

@@ -37,7 +37,8 @@ static CUmemoryPool present_pool(CUdevice device) {
 
 /*
  * Enters the device's present pool. All pools that the program made are known, so an unknown one is
- * the default pool, or was destroyed just now; it is asked for again to tell these apart.
+ * the default pool or was destroyed just now. To tell these apart, the driver is asked for the
+ * present pool again.
  */
 static unsigned enter_present_pool(struct regions *regions, CUdevice device, int card) {
     CUmemoryPool pool = present_pool(device);
@@ -51,8 +52,9 @@ static unsigned enter_present_pool(struct regions *regions, CUdevice device, int
 }
 
 /*
- * The device of a pool that the program did not make: the one whose default pool it is, whatever
- * device the stream belongs to; that of the stream where it is none, since it was destroyed just now.
+ * The device of a pool that the program did not make. A default pool counts to its own device,
+ * whatever device the stream belongs to. Any other unknown pool was destroyed just now, and counts
+ * to the stream's device.
  */
 static CUresult device_of_pool(CUmemoryPool pool, CUstream stream, CUdevice *device) {
     CUmemoryPool usual;

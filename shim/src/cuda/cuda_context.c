@@ -89,8 +89,8 @@ EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 }
 
 /*
- * Whether the context has ended. One that still reports its version exists: others are attached to
- * it.
+ * Whether the context has ended. A context that still reports its version exists, since others are
+ * still attached to it.
  */
 static bool is_gone(CUcontext context) {
     unsigned version;

@@ -3,8 +3,8 @@
  * wrapper, whatever is searched before or instead of the shim.
  *
  * Needed for RTLD_DEEPBIND, with which Julia opens every library by default: a libcudart, cuBLAS or
- * plugin that is opened so finds libc's own dlsym and the driver's own functions before any
- * preloaded ones. Without this, such a program's use of CUDA would have no limits although it does
+ * plugin opened with it finds libc's own dlsym and the driver's own functions before any preloaded
+ * ones. Without this, such a program's use of CUDA would have no limits although it does
  * not try to evade them, so it cannot be left to the audit. Only programs that use the flag pay for
  * it. docs/adr/0010 has the alternatives.
  */

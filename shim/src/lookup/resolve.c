@@ -18,7 +18,7 @@ static void *found_or_none(const char *name) {
 
 const struct resolve_libc *resolve_libc(void) {
     static struct resolve_libc libc;
-    static bool ready; /* threads that come before store the same values */
+    static bool ready; /* threads that run before it is set store the same values */
     if (__atomic_load_n(&ready, __ATOMIC_ACQUIRE)) return &libc;
     __atomic_store_n((void **)&libc.dlsym, found_or_none("dlsym"), __ATOMIC_RELAXED);
     __atomic_store_n((void **)&libc.dlvsym, found_or_none("dlvsym"), __ATOMIC_RELAXED);

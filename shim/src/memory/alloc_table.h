@@ -1,6 +1,7 @@
 /*
- * What each live object of this process is charged: key -> (card, bytes). Lock-free. Every
- * operation on a key reads one short bucket per segment, however many objects there are.
+ * The table of allocations: for each live object of this process, the card and the bytes that it is
+ * charged. Lock-free. Every operation on a key reads one short bucket per segment, however many
+ * objects there are.
  */
 #ifndef MIZAR_ALLOC_TABLE_H
 #define MIZAR_ALLOC_TABLE_H

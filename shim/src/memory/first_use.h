@@ -29,8 +29,8 @@ CUresult first_use_begin_named(struct first_use *use, struct regions *regions, c
                                const char *name);
 
 /*
- * To be called after the use, with its result, which is returned. What was loaded shows in NVML's
- * figures from here on.
+ * To be called after the use, with its result, which is returned. From then on, NVML's figures
+ * include the code that was loaded.
  */
 CUresult first_use_end(const struct first_use *use, CUresult result);
 

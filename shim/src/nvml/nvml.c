@@ -1,4 +1,4 @@
-/* NVML's memory figures. nvidia-smi and monitors need no process slot for them. */
+/* NVML's entry points for memory. nvidia-smi and monitors call them without a process slot. */
 #include "nvml/nvml.h"
 
 #include "base/atomics.h"
@@ -13,16 +13,16 @@ nvmlReturn_t nvml_enter(struct regions **regions) {
 }
 
 /*
- * The cards of devices that were asked about, since asking the driver for a UUID takes longer than the rest
- * of a wrapper. Entries are taken in order and never given to another device; `known` is one word, so that it
- * is always whole.
+ * A cache of the cards of devices, since to ask the driver for a UUID takes longer than the rest of
+ * a wrapper. Entries are taken in order and never given to another device; `known` is one word, so
+ * that readers always see a consistent pair.
  */
 static struct known_device {
     nvmlDevice_t device;
     uint64_t known; /* limits_seq << 32 | card + 1; 0: nothing */
 } known_devices[DEVICES_MAX];
 
-/* NULL: there are more devices than entries. */
+/* The device's entry in the cache, or a new one; NULL: there are more devices than entries. */
 static struct known_device *entry_of(nvmlDevice_t device) {
     for (unsigned i = 0; i < DEVICES_MAX; i++) {
         nvmlDevice_t there = NULL;
@@ -44,7 +44,10 @@ int nvml_card(struct regions *regions, nvmlDevice_t device) {
     if (!device || !regions_fresh(regions)) return CARD_NONE;
     struct known_device *entry = entry_of(device);
     if (!entry) return ask_card(regions, device);
-    /* Read before asking: where the limits change meanwhile, the answer is not kept under the new number. */
+    /*
+     * Read before the UUID is asked for, so that an answer from before a change of the limits is
+     * not cached under the new sequence number.
+     */
     uint64_t seq = load_relaxed(&regions->process->limits_seq);
     uint64_t known = load_relaxed(&entry->known);
     if (known && known >> 32 == seq) return (int)(uint32_t)known - 1;
@@ -88,7 +91,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
     struct memory_info answer =
         memory_info(regions, nvml_card(regions, device), memory->total, memory->free);
     memory->total = answer.total;
-    memory->reserved = 0; /* the driver's own part is not taken from the limit */
+    memory->reserved = 0; /* the driver's own memory is not part of the limit */
     memory->free = answer.free;
     memory->used = answer.used;
     return NVML_SUCCESS;

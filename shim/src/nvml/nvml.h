@@ -1,20 +1,29 @@
-/* What the NVML wrappers share. */
+/* Helpers of the NVML wrappers. */
 #ifndef MIZAR_NVML_H
 #define MIZAR_NVML_H
 
 #include "base/cuda_api.h"
 #include "region/regions.h"
 
-/* *regions is NULL, with SUCCESS, where there is no Mizar. Needs no process slot. */
+/*
+ * To be called first by a wrapper. Sets *regions to NULL and returns SUCCESS if there is no Mizar
+ * here. Needs no process slot.
+ */
 nvmlReturn_t nvml_enter(struct regions **regions);
 
-/* The device's card by UUID, or CARD_NONE. */
+/* The card of the device, found by UUID, or CARD_NONE. */
 int nvml_card(struct regions *regions, nvmlDevice_t device);
 
-/* The process of the container with that PID, as it is seen here; NULL: it is not one of its own. */
+/*
+ * The container's process with that PID, which is one of the container's PID namespace; NULL if
+ * there is none.
+ */
 const struct mizar_usage_slot *nvml_own(struct regions *regions, unsigned pid);
 
-/* Whether the container's processes are charged for the card's time, so that it knows what they do. */
+/*
+ * Whether the card's time is metered for the container, so that its utilization is known from what
+ * it was charged.
+ */
 bool nvml_metered(struct regions *regions, int card);
 
 #endif

@@ -7,7 +7,10 @@
 #include "region/dead_processes.h"
 #include "region/memory_ledger.h"
 
-/* Calls `found` for every process of the container that holds memory on the card. */
+/*
+ * Calls `found` for the first `room` processes of the container that hold memory on the card.
+ * Returns the number of all such processes.
+ */
 static unsigned each_process(struct regions *regions, int card,
                              void (*found)(void *infos, unsigned index, unsigned pid,
                                            uint64_t bytes),
@@ -33,7 +36,9 @@ static void put(void *infos, unsigned index, unsigned pid, uint64_t bytes) {
         (nvmlProcessInfo_t){pid, bytes, NVML_NO_INSTANCE, NVML_NO_INSTANCE};
 }
 
-/* `real`: the driver's answer to a question for the number alone, for its errors. */
+/*
+ * `real`: the driver's result of asking only for the number of processes; its errors are returned.
+ */
 static nvmlReturn_t list(nvmlReturn_t real, nvmlDevice_t device, unsigned *count, void *infos,
                          struct regions *regions,
                          void (*found)(void *infos, unsigned index, unsigned pid,

@@ -1,6 +1,6 @@
 /*
- * How busy the container keeps the card: what it was charged for where its time is metered, else what the
- * driver's samples say of its processes.
+ * The container's utilization of the card: what it was charged if the card's time is metered,
+ * otherwise the driver's samples of its processes.
  */
 #include <stdlib.h>
 #include <time.h>
@@ -10,8 +10,8 @@
 #include "nvml/nvml.h"
 #include "time/utilization.h"
 
-#define SAMPLED_US 1000000u /* the figure is made of the driver's samples of this long */
-#define SLACK 16         /* processes that may come between two questions */
+#define SAMPLED_US 1000000u /* length (us) of the driver's samples from which the figure is computed */
+#define SLACK 16         /* room for processes that appear between the two calls */
 
 static unsigned long long sample_window_start(void) {
     struct timespec now;
@@ -19,7 +19,7 @@ static unsigned long long sample_window_start(void) {
     return (unsigned long long)now.tv_sec * 1000000 + (unsigned)now.tv_nsec / 1000 - SAMPLED_US;
 }
 
-/* The sum of the driver's latest samples of the container's processes. */
+/* Sets *percent to the sum of the driver's latest samples of the container's processes. */
 static nvmlReturn_t sampled(struct regions *regions, nvmlDevice_t device, unsigned *percent) {
     const unsigned long long since = sample_window_start();
     unsigned count = 0, sum = 0;
@@ -43,7 +43,10 @@ static nvmlReturn_t own_percent(struct regions *regions, nvmlDevice_t device, un
     return NVML_SUCCESS;
 }
 
-/* The container's part of the memory's busy time: in proportion to its part of the card's. */
+/*
+ * The container's part of the memory's busy time, taken to be the same as its part of the card's
+ * busy time.
+ */
 static unsigned memory_part(const nvmlUtilization_t *rates, unsigned own) {
     unsigned all = (unsigned)larger(rates->gpu, own);
     return all ? rates->memory * own / all : 0;
@@ -60,7 +63,10 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
     return NVML_SUCCESS;
 }
 
-/* The driver's samples count every container: each is replaced by this container's present figure. */
+/*
+ * The driver's samples include all containers, so each is replaced by this container's present
+ * utilization.
+ */
 EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned long long since,
                                          int *value_type, unsigned *count, nvmlSample_t *samples) {
     struct regions *regions;

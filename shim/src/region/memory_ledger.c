@@ -53,9 +53,9 @@ static bool unchanged(const struct mizar_ledger *ledger, struct wide seen) {
 
 /*
  * Writes the ledger's statement about its slot into that slot, on behalf of the process that made
- * the statement and may be dead. Returns false if the ledger has changed meanwhile; then whoever
- * changed it has done this. A late write does no harm: it succeeds only if `held` still has the
- * pair read here, so nothing was written since, because a seq never occurs twice.
+ * the statement and may be dead. Returns false if the ledger has changed meanwhile; then the thread
+ * that changed it has done this. A late write does no harm: it succeeds only if `held` still has
+ * the pair read here, so nothing was written since, because a seq never occurs twice.
  */
 static bool record(struct mizar_usage *usage, unsigned card, struct wide seen) {
     struct ledger_view view = unpack(seen);

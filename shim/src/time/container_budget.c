@@ -37,9 +37,7 @@
  * report the end of its work.
  */
 #define OTHERS_MOST (20 * MS)
-/*
- * What a window had too much or too little is forgotten if the next one ends this much later (ns).
- */
+/* The excess of earlier windows is forgotten if the next window ends this much later (ns). */
 #define FORGOTTEN (1000 * MS)
 /* Work of other processes may last this much longer (ns) than they have announced. */
 #define GUESS_SHORT (10 * MS)
@@ -85,7 +83,7 @@ static uint64_t weighted(uint64_t share, uint64_t all) {
     return all > share ? share * MIZAR_SHARE_FULL / all : MIZAR_SHARE_FULL;
 }
 
-/* Does a live agent lend the card's time to the container, which has no share of its own? */
+/* Whether a live agent lends the card's time to the container, which has no share of its own. */
 static bool lends(const struct mizar_limits_live *live, bool fresh) {
     return fresh && load_relaxed(&live->spare_share);
 }
@@ -320,7 +318,7 @@ static uint64_t pass(uint64_t *mark, uint64_t now, uint64_t from, uint64_t to, u
 }
 
 /*
- * Takes up to `wanted` ns from the time with work that nobody was charged for yet, after adding
+ * Takes up to `wanted` ns from the time with work that was not charged yet, after adding
  * `passed` ns to it. The rest stays for threads that still have to settle work of that time, at
  * most `claimed` ns. Returns the ns taken.
  */

@@ -19,9 +19,9 @@
 #define COPIES_FASTER 32   /* copies within device memory are this many times faster */
 
 /*
- * Whether the copies of this thread since the last such answer, with this one, have stalled the
- * stream long enough to matter. Small copies are summed up, since ending a grant for each of them
- * would make every launch ask for a new one.
+ * Whether this copy, with the thread's earlier copies since the function last returned true,
+ * stalled the stream long enough to matter. Small copies are summed up, since ending a grant for
+ * each of them would make every launch ask for a new one.
  */
 static inline bool copies_take_long(enum mizar_copy kind, uint64_t bytes) {
     bool within = kind == MIZAR_COPY_DEVICES || kind == MIZAR_MEMSET;
@@ -37,7 +37,7 @@ static inline bool copies_take_long(enum mizar_copy kind, uint64_t bytes) {
  */
 void copies_count(uintptr_t stream, enum mizar_copy kind, uint64_t count, uint64_t bytes);
 
-/* Between memory of these types, CU_MEMORYTYPE_*. */
+/* The kind of a copy from memory of type `from` to memory of type `to` (CU_MEMORYTYPE_*). */
 enum mizar_copy copies_kind(int to, int from);
 
 /* Total bytes of a batch of copies, or of 3D copies. */

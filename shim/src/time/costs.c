@@ -36,8 +36,8 @@
 #define RECENT 15
 
 /*
- * What else is known of an entry, for the threads that write it. Kept apart from the entries, since
- * launches read only those.
+ * Further statistics of an entry, for the threads that write it. They are kept apart from the
+ * entries, since launches read only those.
  */
 struct facts {
     struct guess guess; /* over all shapes */

@@ -29,7 +29,7 @@ enum costs_kind {
     COSTS_WILD,    /* times are short or very long; the cost is the longest */
 };
 
-/* What is known of the time that some work takes. */
+/* The known cost of a launch. */
 struct guess {
     enum costs_kind kind;
     bool fresh;      /* measured too seldom, perhaps while other containers used the card too */
@@ -86,8 +86,8 @@ static inline int64_t costs_ns(const void *work, uint64_t shape) {
 }
 
 /*
- * What is known of a launch. The time of a new shape is that of the largest measured one, scaled by
- * size.
+ * Returns what is known of a launch's cost. The time of a new shape is that of the largest measured
+ * one, scaled by size.
  */
 struct guess costs_of(const void *work, uint64_t shape);
 

@@ -1,7 +1,7 @@
 /*
- * What a thread may still launch without asking the budget. To pay for a launch takes a few loads
- * and a subtraction on the thread's own memory, without a lock, a clock or a system call. Credits
- * are granted by launch_metering.c.
+ * Credits: GPU time that a thread may use for launches without asking the budget. To pay for a
+ * launch takes a few loads and a subtraction on the thread's own memory, without a lock, a clock or
+ * a system call. Credits are granted by launch_metering.c.
  */
 #ifndef MIZAR_STREAM_CREDIT_H
 #define MIZAR_STREAM_CREDIT_H
