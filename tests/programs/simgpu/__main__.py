@@ -1,4 +1,5 @@
-"""python -m simgpu create|show|fail|heal|...: the simulated cards of one directory."""
+"""python -m simgpu create|show|fail|heal|...: makes, shows and changes the simulated cards of a
+directory."""
 
 import argparse
 import sys
@@ -75,7 +76,7 @@ def _act(arguments: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0, or 1 with the reason on standard error."""
+    """Returns 0, or 1 with the reason on standard error."""
     try:
         _act(_parser().parse_args(argv))
     except (StateError, KeyError, ValueError) as problem:

@@ -13,7 +13,7 @@ SOURCES = Path(__file__).parent / "src"
 CFLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-fvisibility=hidden")
 LDFLAGS = (
     "-shared",
-    "-Wl,-Bsymbolic",  # the driver's own calls must not go through a preloaded shim
+    "-Wl,-Bsymbolic",  # a preloaded shim must not intercept the driver's own calls
     "-Wl,-z,nodelete,-z,defs,-z,relro",
     f"-Wl,--version-script={SOURCES / 'exports.map'}",
 )
@@ -26,11 +26,11 @@ ADMIN = "libsimgpu-admin.so"
 
 
 class BuildError(RuntimeError):
-    """The compiler refused the sources; the message is the compiler's."""
+    """The compiler rejected the sources. The message is the compiler's."""
 
 
 def cache_root() -> Path:
-    """Where compiled things are kept: ${MIZAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/mizar}."""
+    """The folder of compiled files: ${MIZAR_CACHE:-${XDG_CACHE_HOME:-~/.cache}/mizar}."""
     if own := os.environ.get("MIZAR_CACHE"):
         return Path(own)
     shared = os.environ.get("XDG_CACHE_HOME")
@@ -42,7 +42,7 @@ def compiler() -> str:
 
 
 def content_hash(paths: list[Path], *words: str) -> str:
-    """A short hash of the files' names and contents and of some words."""
+    """A short hash of the files' names and contents and of `words`."""
     digest = hashlib.sha256("\0".join(words).encode())
     for path in sorted(paths):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
@@ -50,7 +50,7 @@ def content_hash(paths: list[Path], *words: str) -> str:
 
 
 def compile_c(arguments: list[str]) -> None:
-    """Run the compiler; BuildError says what it said."""
+    """Run the compiler. Raises BuildError with its messages."""
     done = subprocess.run([compiler(), *arguments], capture_output=True, text=True)
     if done.returncode:
         raise BuildError(f"{compiler()} failed:\n{done.stderr.strip()}")
@@ -87,7 +87,8 @@ def _compile_into(folder: Path, extra: tuple[str, ...]) -> None:
 
 
 def compiled(extra: tuple[str, ...] = ()) -> Path:
-    """The folder with the three libraries, compiled if need be; safe for several at once."""
+    """The folder with the three libraries, compiled if necessary. Several processes may call this
+    at once."""
     inputs = [*SOURCES.iterdir(), Path(__file__).parent / "generate.py"]
     key = content_hash(inputs, compiler(), *CFLAGS, *LDFLAGS[:-1], *extra)
     done = cache_root() / "simgpu" / key
@@ -100,7 +101,7 @@ def compiled(extra: tuple[str, ...] = ()) -> Path:
         draft.chmod(0o755)
         draft.rename(done)
     except OSError:
-        if not done.is_dir():  # else another process was faster with the same
+        if not done.is_dir():  # otherwise another process has compiled the same
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -108,10 +109,10 @@ def compiled(extra: tuple[str, ...] = ()) -> Path:
 
 
 def build(dest: Path | str) -> Path:
-    """Put libcuda.so.1 and libnvidia-ml.so.1 into `dest`, as programs expect them.
+    """Put libcuda.so.1 and libnvidia-ml.so.1 into `dest`, under the names that programs load.
 
-    Returns `dest`. Compiled once per content of the sources, kept under the cache root.
-    Raises BuildError with the compiler's words."""
+    Returns `dest`. The libraries are compiled once per content of the sources and kept in the
+    cache. Raises BuildError with the compiler's messages."""
     dest = Path(dest)
     dest.mkdir(parents=True, exist_ok=True)
     source = compiled()

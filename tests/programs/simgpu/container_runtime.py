@@ -1,11 +1,11 @@
-"""A stand-in for NVIDIA's container runtime: before runc makes a container, it gives it the
-simulated cards that its specification names, and believes whatever that says.
+"""A stand-in for NVIDIA's container runtime: before runc makes a container, it adds the simulated
+cards that the container's specification names, without checking them.
 
     python -m simgpu.container_runtime create --bundle DIR ...
 
-Cards are named by mounts under /var/run/nvidia-container-devices where there are any, and else by
-the variable NVIDIA_VISIBLE_DEVICES, as with accept-nvidia-visible-devices-as-volume-mounts.
-`script` makes the program that containerd calls in the place of runc."""
+Cards are named by mounts under /var/run/nvidia-container-devices if there are any, otherwise by the
+variable NVIDIA_VISIBLE_DEVICES, as with accept-nvidia-visible-devices-as-volume-mounts. `script`
+makes the program that containerd calls instead of runc."""
 
 import json
 import os
@@ -26,7 +26,7 @@ Spec = dict[str, Any]
 
 
 def script(python: str) -> str:
-    """A shell program that is runc, but for what this module does first."""
+    """A shell script that runs runc after this module has changed the container's specification."""
     return f"""\
 #!/bin/sh
 case " $* " in
@@ -37,7 +37,8 @@ exec runc "$@"
 
 
 def wanted(spec: Spec, uuids: Iterable[str]) -> list[str]:
-    """The UUIDs that a container's specification names. KeyError for one that no card has."""
+    """The UUIDs that a container's specification names. Raises KeyError if no card has one of
+    them."""
     known = list(uuids)
     marks = [PurePosixPath(one["destination"]) for one in spec.get("mounts", ())]
     names = [mark.name for mark in marks if mark.parent == MARKS]
@@ -55,7 +56,7 @@ def wanted(spec: Spec, uuids: Iterable[str]) -> list[str]:
 def give(
     spec: Spec, uuids: Iterable[str], of_card: Mapping[str, Sequence[str]], directory: Path
 ) -> None:
-    """Add the cards' device nodes, and the driver. `of_card`: names of each one's nodes."""
+    """Add the cards' device nodes and the driver. `of_card`: the names of each card's nodes."""
     nodes = list(dict.fromkeys(node for uuid in uuids for node in of_card[uuid]))
     if not nodes:
         return

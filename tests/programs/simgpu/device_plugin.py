@@ -1,10 +1,11 @@
-"""A stand-in for the NVIDIA device plugin: nvidia.com/gpu from the simulated cards, by UUID.
+"""A stand-in for the NVIDIA device plugin: offers the simulated cards to the kubelet as
+nvidia.com/gpu, by UUID.
 
     python -m simgpu.device_plugin --simgpu-dir /run/simgpu
 
-It registers again when the kubelet restarts or ends the stream, each time on a socket of a new
-name, and lists a failed or removed card as Unhealthy. MIG instances are nvidia.com/gpu by strategy
-single, and nvidia.com/mig-1g.5gb and so on by strategy mixed; the machine says which."""
+It registers again, on a socket of a new name, when the kubelet restarts or ends the stream, and
+reports a failed or removed card as Unhealthy. MIG instances are nvidia.com/gpu with strategy
+single, and nvidia.com/mig-1g.5gb and so on with strategy mixed; the machine has the strategy."""
 
 import argparse
 import asyncio
@@ -28,7 +29,7 @@ from simgpu.state_file import StateError
 
 RESOURCE = "nvidia.com/gpu"
 API_VERSION = "v1beta1"
-LOOK_SECONDS = 0.1  # how often the cards and the kubelet's socket are looked at
+LOOK_SECONDS = 0.1  # seconds between two checks of the cards and of the kubelet's socket
 REGISTER_SECONDS = 5.0
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[api.AllocateRequest, api.AllocateResponse]"
@@ -38,8 +39,8 @@ log = logging.getLogger("simgpu.device_plugin")
 
 @dataclass(frozen=True)
 class Device:
-    """One card or MIG instance as the kubelet is told of it. `nodes`: names of its device nodes;
-    `numa`: its NUMA node, if one is known."""
+    """A card or MIG instance as reported to the kubelet. `nodes`: names of its device nodes;
+    `numa`: its NUMA node, if known."""
 
     uuid: str
     nodes: tuple[str, ...]
@@ -51,15 +52,15 @@ Devices = tuple[Device, ...]
 
 
 class Cards(Protocol):
-    """Where the cards come from."""
+    """A source of devices."""
 
     def devices(self) -> Mapping[str, Devices]:
-        """By resource."""
+        """The devices of each resource."""
         ...
 
 
 class MachineCards:
-    """The cards of a simulated machine."""
+    """The devices of a simulated machine."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -69,8 +70,8 @@ class MachineCards:
 
 
 def announced(found: Iterable[Health], strategy: Strategy) -> dict[str, Devices]:
-    """The devices of each resource. By strategy single, nothing unless all cards are divided into
-    instances of one size."""
+    """The devices of each resource. With strategy single there are none unless all cards are
+    divided into instances of one size."""
     resources: dict[str, list[Device]] = {RESOURCE: []}
     found = list(found)
     for one in found:
@@ -110,9 +111,8 @@ def _listed(device: Device) -> api.Device:
 def container_response(
     directory: Path, devices: Iterable[Device], uuids: list[str]
 ) -> api.ContainerAllocateResponse:
-    """Nodes, mounts and environment of a container that holds the cards `uuids`.
-
-    KeyError: a UUID that no card has."""
+    """Nodes, mounts and environment of a container with the cards `uuids`. Raises KeyError for a
+    UUID that no card has."""
     known = {device.uuid: device.nodes for device in devices}
     nodes = dict.fromkeys([*(node for uuid in uuids for node in known[uuid]), *CONTROL_NODES])
     return api.ContainerAllocateResponse(
@@ -137,7 +137,7 @@ def _mount(inside: str, outside: Path, *, read_only: bool) -> api.Mount:
 
 
 class Session(rpc.DevicePluginServicer):
-    """One registration: a server on a socket of its own, until the kubelet lets go of it."""
+    """One registration: a server on a socket of its own, until the kubelet drops it."""
 
     def __init__(
         self, directory: Path, plugin_dir: Path, resource: str, devices: Callable[[], Devices]
@@ -161,7 +161,8 @@ class Session(rpc.DevicePluginServicer):
         self._socket.unlink(missing_ok=True)
 
     async def register(self) -> None:
-        """Tell the kubelet; grpc.RpcError when it does not listen or refuses."""
+        """Tell the kubelet about the plugin. Raises grpc.RpcError if the kubelet does not answer or
+        refuses."""
         async with grpc.aio.insecure_channel(
             f"unix:{self._plugin_dir / 'kubelet.sock'}"
         ) as channel:
@@ -203,7 +204,8 @@ class Session(rpc.DevicePluginServicer):
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Tells one file from the next of the same name; None: there is none."""
+    """An identity that differs between successive files of the same name; None if there is no
+    file."""
     try:
         status = path.stat()
     except OSError:
@@ -212,10 +214,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 async def _until_over(session: Session, kubelet: Path, known: tuple[int, int]) -> None:
-    """Return when the stream ended or the kubelet's socket is another one."""
+    """Return when the stream has ended or the kubelet has a new socket."""
     while _identity(kubelet) == known:
         with contextlib.suppress(TimeoutError):
-            # not wait_for, which can swallow a cancellation that meets the event (until 3.12)
+            # not wait_for, which can lose a cancellation that coincides with the event (until 3.12)
             async with asyncio.timeout(LOOK_SECONDS):
                 await session.ended.wait()
             log.info("the kubelet ended the stream")
@@ -224,8 +226,8 @@ async def _until_over(session: Session, kubelet: Path, known: tuple[int, int]) -
 
 
 async def run(directory: Path, plugin_dir: Path, cards: Cards) -> None:
-    """Keep the resources registered for ever, also those that have no device any more; cancel it
-    to end."""
+    """Keep the resources registered until cancelled, including those that have no device any
+    more."""
     started: set[str] = set()
     async with asyncio.TaskGroup() as group:
         while True:
@@ -266,7 +268,7 @@ async def _main(directory: Path, plugin_dir: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """0 after SIGTERM; 1 when there is no machine in the directory."""
+    """Returns 0 after SIGTERM, or 1 if there is no machine in the directory."""
     parser = argparse.ArgumentParser(prog="simgpu.device_plugin", description=__doc__)
     parser.add_argument("--simgpu-dir", type=Path, default=Path("/run/simgpu"))
     parser.add_argument("--plugin-dir", type=Path, default=Path("/var/lib/kubelet/device-plugins"))

@@ -1,4 +1,4 @@
-"""C tables and stubs, made from the plain lists of names in src/."""
+"""Generates C tables and stubs from the lists of names in src/."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ NVML_ERROR_NOT_SUPPORTED = 3
 
 @dataclass(frozen=True)
 class Generated:
-    """Where the made files are."""
+    """The paths of the generated files."""
 
     folder: Path
     driver_stubs: Path
@@ -18,7 +18,8 @@ class Generated:
 
 @dataclass(frozen=True)
 class Entry:
-    """One driver entry: `symbol` answers to `base` from CUDA version `since` on."""
+    """One entry point of the driver: `symbol` is returned for `base` from CUDA version `since`
+    on."""
 
     symbol: str
     base: str
@@ -27,7 +28,7 @@ class Entry:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """Lines `symbol base since flavour`; flavour is -, ptsz or ptds."""
+    """Parses lines `symbol base since flavour`; flavour is -, ptsz or ptds."""
     rows = (line.split() for line in path.read_text().splitlines() if line and line[0] != "#")
     entries = [Entry(symbol, base, int(since), kind != "-") for symbol, base, since, kind in rows]
     return sorted(entries, key=lambda entry: (entry.base, entry.since, entry.symbol))
@@ -45,7 +46,7 @@ def _entry_table(entries: list[Entry]) -> str:
 
 
 def _stubs(names: list[str], error: int) -> str:
-    """Weak definitions: whatever is simulated for real takes their place."""
+    """Weak definitions, which the definition of a simulated function replaces."""
     mark = '__attribute__((weak, visibility("default")))'
     return '#include "missing.h"\n' + "".join(
         f'{mark} int {name}(void);\nint {name}(void) {{ return missing("{name}", {error}); }}\n'

@@ -1,4 +1,5 @@
-"""A machine with simulated cards: made once, then looked at and broken by tests and tools."""
+"""A machine with simulated cards: creates it, reads its state, and makes cards fail, for tests and
+tools."""
 
 import os
 import uuid
@@ -23,7 +24,7 @@ CLOCKS = {"real": 0, "manual": 1, "stepped": 2}
 Strategy = Literal["none", "single", "mixed"]
 """How the device plugin announces MIG instances: not at all, as whole cards, or by their size."""
 
-# What an A100 says of itself; any of it can be given to create() by name.
+# The properties of an A100. Each of them can be passed to create() by name.
 CARD_DEFAULTS = {
     "context_bytes": 300 * MIB,
     "context_ns": 0,
@@ -51,7 +52,7 @@ CARD_DEFAULTS = {
     "memory_bytes_per_us": 1_300_000,
 }
 
-# What a card may do to those who share it, at the unkind end; no figure was measured on a real one.
+# The worst behaviour of a card towards processes that share it; not measured on a real card.
 HARSH = {
     "slice_ns": 500_000,
     "slice_spread_ns": 5_500_000,
@@ -83,19 +84,19 @@ PROFILES: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True)
 class Process:
-    """A living process on a card. Sizes are bytes; pid is 0 where this one may not see it."""
+    """A living process on a card. Sizes are bytes; pid is 0 if this process may not see it."""
 
     pid: int
     memory: int
     managed: int
     contexts: int
-    work_ns: int  # what the card has done for it, in simulated time
+    work_ns: int  # ns of the card's work for it, in simulated time
 
 
 @dataclass(frozen=True)
 class Card:
-    """A card as it is now, or a MIG instance: then `parent` is its card's UUID, and `profile` its
-    size. Sizes are bytes."""
+    """The present state of a card or a MIG instance; an instance has its card's UUID as `parent`,
+    and its size as `profile`. Sizes are bytes."""
 
     index: int
     uuid: str
@@ -104,7 +105,7 @@ class Card:
     total: int
     used: int
     lost: bool
-    xid: int  # the last critical error, 0 for none since the last heal
+    xid: int  # the last critical error since the last heal; 0: none
     processes: tuple[Process, ...]
     parent: str = ""
     profile: str = ""
@@ -116,7 +117,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Busy:
-    """A card's time line so far, in simulated ns."""
+    """The card's activity so far, in simulated ns."""
 
     work_ns: int
     switches: int
@@ -125,9 +126,9 @@ class Busy:
 
 @dataclass(frozen=True)
 class Health:
-    """What a device plugin asks about a card or MIG instance. `minor`: of its card; `nodes`: names
-    of all its device nodes; `profile`: of an instance; `divided`: it is a card that has some;
-    `numa`: its NUMA node, if one is known."""
+    """What the device plugin needs to know of a card or MIG instance. `minor`: that of the card;
+    `nodes`: names of all its device nodes; `profile`: of an instance; `divided`: the card has
+    instances; `numa`: its NUMA node, if known."""
 
     uuid: str
     minor: int
@@ -139,7 +140,7 @@ class Health:
 
 
 def card_uuid(seed: str, index: int) -> str:
-    """The UUID of a card: the same for the same seed and index."""
+    """The UUID of a card, which is the same for the same seed and index."""
     return f"GPU-{uuid.uuid5(_NAMESPACE, f'{seed}/{index}')}"
 
 
@@ -156,14 +157,12 @@ def create(
     profile: str | None = None,
     **figures: int,
 ) -> "Machine":
-    """Lay out a machine under `directory`: state, dev/nvidia*, driver/lib64/lib*.so.1.
+    """Create a machine under `directory`: state, dev/nvidia*, driver/lib64/lib*.so.1.
 
-    `profile` is "ideal" or "harsh" (see HARSH), else what SIMGPU_PROFILE says, else "ideal".
-    `figures` override CARD_DEFAULTS and the profile's. Simulated time follows the real clock, or is
-    moved by tick() alone ("manual"), or by whoever waits for the cards ("stepped").
-
-    Raises FileExistsError where there is a machine already, KeyError for an unknown figure or
-    profile."""
+    `profile` is "ideal" or "harsh" (see HARSH); by default SIMGPU_PROFILE, else "ideal". `figures`
+    override CARD_DEFAULTS and the profile's. Simulated time follows the real clock, or is advanced
+    only by tick() ("manual"), or by every thread that waits for the cards ("stepped"). Raises
+    FileExistsError if there is a machine already, KeyError for an unknown figure or profile."""
     directory = Path(directory)
     figures = _defaults(profile, figures) | figures
     build(directory / "driver" / "lib64")
@@ -180,14 +179,14 @@ def create(
         for index in range(cards):
             machine._describe(index, seed, model, memory_mib * MIB, figures)
     try:
-        os.link(draft, directory / "state")  # whole or not at all, and never over another
+        os.link(draft, directory / "state")  # atomic, and never over an existing file
     finally:
         draft.unlink()
     return Machine(directory)
 
 
 def _defaults(profile: str | None, figures: Collection[str]) -> dict[str, int]:
-    """All figures of a card of that profile. KeyError: no such profile, or no such figure."""
+    """All figures of a card of that profile. Raises KeyError for an unknown profile or figure."""
     profile = profile or os.environ.get("SIMGPU_PROFILE") or "ideal"
     if profile not in PROFILES:
         raise KeyError(f"unknown profile {profile!r} of a card; there are {sorted(PROFILES)}")
@@ -204,7 +203,7 @@ def _make_nodes(folder: Path, names: Iterable[str]) -> None:
 
 
 def _make_node(path: Path) -> None:
-    """A device node like /dev/null where this process may make one, else a plain file."""
+    """Make a device node like /dev/null if this process may make one, otherwise a plain file."""
     if path.exists():
         return
     try:
@@ -215,7 +214,7 @@ def _make_node(path: Path) -> None:
 
 
 def environment(directory: Path | str) -> dict[str, str]:
-    """Variables with which a program outside any container finds the machine in `directory`."""
+    """The environment by which a program outside a container finds the machine in `directory`."""
     directory = Path(directory)
     return {
         "LD_LIBRARY_PATH": str(directory / "driver" / "lib64"),
@@ -225,10 +224,10 @@ def environment(directory: Path | str) -> dict[str, str]:
 
 
 class Machine:
-    """The machine in a directory made by create(). Raises StateError where there is none."""
+    """The machine in a directory made by create(). Raises StateError if there is none."""
 
     FIGURES = tuple(CARD_DEFAULTS | HARSH)
-    """Names of what a card says of itself."""
+    """Names of the properties of a card."""
 
     def __init__(self, directory: Path | str, *, state: Path | None = None) -> None:
         self.directory = Path(directory)
@@ -245,20 +244,20 @@ class Machine:
 
     @property
     def cards(self) -> list[Card]:
-        """Every card, lost ones too."""
+        """All cards, including lost ones."""
         return [self._card(index) for index in self._numbers() if not self.parent(index)]
 
     @property
     def instances(self) -> list[Card]:
-        """Every MIG instance that there is."""
+        """All MIG instances."""
         return [self._card(index) for index in self._numbers() if self.parent(index)]
 
     def health(self) -> list[Health]:
-        """Every card's health and every instance's, without looking at their memory."""
+        """The health of all cards and instances, without computing their memory usage."""
         return [self._health(index) for index in self._numbers()]
 
     def card(self, uuid: str) -> Card:
-        """The card or MIG instance of that UUID, KeyError if there is none."""
+        """The card or MIG instance of that UUID. Raises KeyError if there is none."""
         found = [*self.cards, *self.instances]
         for card in found:
             if card.uuid == uuid:
@@ -266,14 +265,14 @@ class Machine:
         raise KeyError(f"no card {uuid}; there are {[card.uuid for card in found]}")
 
     def divide(self, uuid: str, *profiles: str) -> list[str]:
-        """Divide a card by MIG into instances of these sizes, such as 1g.5gb, in the place of those
-        that it has; without any it is whole again. Returns their UUIDs. ValueError: they are larger
-        than the card, or somebody uses it."""
+        """Divide a card by MIG into instances of these sizes, such as 1g.5gb, which replace those
+        that it has. Without sizes, the card becomes whole again. Returns the instances' UUIDs.
+        Raises ValueError if they do not fit the card or the card is in use."""
         return mig.divide(self, uuid, [Profile.parse(name) for name in profiles])
 
     @property
     def mig_strategy(self) -> Strategy:
-        """How the device plugin announces instances."""
+        """How the device plugin offers instances: none, single or mixed."""
         return self.state.text(MACHINE, "mig_strategy") or "none"  # type: ignore[return-value]
 
     @mig_strategy.setter
@@ -281,7 +280,7 @@ class Machine:
         self.state.set_text(MACHINE, "mig_strategy", strategy)
 
     def set_numa(self, uuid: str, node: int | None) -> None:
-        """The card is near the memory and the processors of that NUMA node."""
+        """Set the NUMA node of the card."""
         self.state.set_number(self.card(uuid).index, "numa", 0 if node is None else node + 1)
 
     def set_health(self, uuid: str, xid: int) -> None:
@@ -292,22 +291,22 @@ class Machine:
             self.state.raise_xid(index, xid)
 
     def set_figure(self, uuid: str, figure: str, value: int) -> None:
-        """Change one of CARD_DEFAULTS, such as its temperature."""
+        """Change one of CARD_DEFAULTS, such as the card's temperature."""
         self.state.set_number(self.card(uuid).index, figure, value)
 
     def remove(self, uuid: str) -> None:
-        """The card falls off the bus: NVML_ERROR_GPU_IS_LOST."""
+        """Make the card fall off the bus: NVML_ERROR_GPU_IS_LOST."""
         self.state.set_number(self.card(uuid).index, "lost", 1)
 
     def restore(self, uuid: str) -> None:
-        """A removed card comes back, healthy."""
+        """Bring a removed card back, healthy."""
         index = self.card(uuid).index
         self.state.set_number(index, "last_xid", 0)
         self.state.set_number(index, "lost", 0)
 
     def renumber(self, *uuids: str) -> None:
-        """The driver gives these cards, and then the others, minor numbers from 0 on: as where a
-        card dropped out, and came back behind the others. Their places on the bus stay."""
+        """Give these cards, and after them the others, minor numbers from 0 on, as happens when a
+        card drops out and comes back behind the others. Their places on the bus do not change."""
         cards = self.cards
         order = [self.card(uuid) for uuid in uuids]
         order += [card for card in cards if card.uuid not in uuids]
@@ -317,55 +316,55 @@ class Machine:
             mig.place(self, instance.index)
 
     def set_minor(self, uuid: str, minor: int) -> None:
-        """The driver gives the card this minor number, which no card has: as where it comes back
+        """Give the card this minor number, which no other card has, as happens when it comes back
         while the others are in use."""
         self.make_nodes([f"nvidia{minor}"])
         self.state.set_number(self.card(uuid).index, "minor", minor)
 
     def tick(self, ns: int) -> None:
-        """Move a clock that is not real."""
+        """Advance a clock that is not real."""
         self.state.tick(ns)
 
     def busy(self, uuid: str) -> Busy:
-        """What the card has done so far."""
+        """The card's activity so far."""
         return Busy(*self.state.busy(self.card(uuid).index))
 
     def work(self, card: int) -> tuple[int, dict[int, int]]:
-        """Simulated time in ns, and what the card has done until that moment for each living
-        process, by the PID that it has in its own eyes."""
+        """Returns the simulated time (ns), and the ns of work that the card has done until then for
+        each living process, by the PID that the process sees itself."""
         return self.state.works(card)
 
     def record(self, card: int, seconds: float) -> Recording:
-        """The card's time line from now on, for at most so many seconds."""
+        """Record the card's time line from now on, for at most that many seconds."""
         return Recording(self.state, card, seconds)
 
     def watch(self, card: int, most: int) -> None:
         """From now on, check at every allocation whether processes hold more than `most` bytes
-        together; 0 ends it.
+        together; 0 turns the check off.
 
-        Processes that die count until the card has their memory back. Processes that began with
-        SIMGPU_UNWATCHED are left out. What was seen before is forgotten.
+        A dying process counts until the kernel has released its slot. Processes that were started
+        with SIMGPU_UNWATCHED do not count. The results of an earlier watch are dropped.
         """
         for field, value in (("watch_bytes", most), ("over_bytes", 0), ("over_count", 0)):
             self.state.set_number(card, field, value)
 
     def over(self, card: int) -> tuple[int, int]:
-        """By how many bytes they ever held more than that, and how often they were seen to."""
+        """The largest excess (bytes) over the watched limit, and how often there was one."""
         state = self.state
         return state.number(card, "over_bytes"), state.number(card, "over_count")
 
     def _numbers(self) -> Iterator[int]:
-        """Of all cards and of the instances that there are."""
+        """The numbers of all cards and all existing MIG instances."""
         for index in range(self.state.card_count()):
             if not (self.parent(index) and self.state.number(index, "lost")):
                 yield index
 
     def parent(self, index: int) -> int:
-        """The number of an instance's card + 1; 0 for a whole card."""
+        """The number of a MIG instance's card + 1; 0 for a whole card."""
         return self.state.number(index, "parent")
 
     def make_nodes(self, names: Iterable[str]) -> None:
-        """Make device nodes of these names, unless they are there."""
+        """Make device nodes of these names, unless they exist."""
         _make_nodes(self.directory / "dev", names)
 
     def _health(self, index: int) -> Health:
@@ -404,8 +403,8 @@ class Machine:
         )
 
     def is_locked(self) -> bool:
-        """Whether a process is in the middle of something on a card just now: a process that is
-        stopped there also stops every process that looks at the card."""
+        """Whether a process holds a card's lock at present. If a process is stopped while it holds
+        the lock, every process that uses the card stops."""
         return any(self.state.is_locked(card) for card in self._numbers())
 
     def processes(self, card: int) -> dict[int, Process]:
@@ -414,9 +413,9 @@ class Machine:
         return {slot: one for slot, one in slots.items() if one and any(astuple(one)[1:])}
 
     def process(self, slot: int, card: int) -> Process | None:
-        """The process that has that slot, and what it has on the card of that index. Its pid is 0
-        when it is dead and its memory was not given back yet, which the next look at the card
-        does."""
+        """The process in that slot, with its usage of the card of that index. Its pid is 0 if it is
+        dead and its memory was not given back yet; the next process that looks at the card gives it
+        back."""
         figures = self.state.process(slot, card)
         return Process(*figures) if figures else None
 

@@ -1,4 +1,4 @@
-"""MIG: how a card is divided, and the names that its instances have on the node."""
+"""MIG: the sizes into which a card is divided, and the names of instances on the node."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 MIB = 1 << 20
 SLICES = 7
-"""Of a card's compute, which its instances share."""
+"""Slices of a card's compute, which are divided among its instances."""
 CAPS = "nvidia-caps"
 MINORS = Path("proc/driver/nvidia-caps/mig-minors")
-"""Where the driver lists the numbers of the capabilities' device nodes, below the node's root."""
+"""Path, below the node's root, where the driver lists the capabilities' device numbers."""
 _NAMESPACE = uuid.UUID("3f0b6e8f-61c0-5a0b-a4a6-0c6b5b5c3f0e")
 _PROFILE = re.compile(r"([1-7])g\.([1-9][0-9]{0,2})gb")
 _GPU_INSTANCES, _COMPUTE_INSTANCES = 15, 8
 _PER_CARD = _GPU_INSTANCES * (1 + _COMPUTE_INSTANCES)
-_FIRST = 3  # 1 and 2 are for those who divide cards, and watch them
+_FIRST = 3  # numbers 1 and 2 are for configuring and monitoring MIG
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A size of instances: slices of a card's compute, and memory in GB, as in 2g.10gb."""
+    """A size of instances: slices of a card's compute, and memory in GB, such as 2g.10gb."""
 
     name: str
     slices: int
@@ -35,29 +35,30 @@ class Profile:
 
     @classmethod
     def parse(cls, name: str) -> Profile:
-        """ValueError for what is no profile's name."""
+        """Raises ValueError if the text is no profile's name."""
         if not (found := _PROFILE.fullmatch(name)):
             raise ValueError(f"'{name}' is no MIG profile such as 1g.5gb")
         return cls(name, int(found[1]), int(found[2]))
 
     @property
     def memory_bytes(self) -> int:
-        """The driver keeps a twentieth: 4864 MiB are left of 5 GB."""
+        """The driver reserves a twentieth: of 5 GB, 4864 MiB are left."""
         return self.gigabytes * 1024 * MIB * 19 // 20
 
     def sms(self, card: int) -> int:
-        """SMs of an instance of a card that has so many: they come in pairs."""
+        """SMs of an instance on a card with that many SMs. They are assigned in pairs."""
         return card // SLICES // 2 * 2 * self.slices
 
 
 def capabilities(minor: int, gpu_instance: int, compute_instance: int) -> tuple[int, int]:
-    """Numbers of the two device nodes that give the right to an instance. `minor`: the card's."""
+    """Numbers of the two device nodes that give access to an instance. `minor`: that of the
+    card."""
     gpu = _FIRST + minor * _PER_CARD + gpu_instance * (1 + _COMPUTE_INSTANCES)
     return gpu, gpu + 1 + compute_instance
 
 
 def minors_file(cards: int) -> str:
-    """What the driver lists of so many cards."""
+    """The content of the driver's mig-minors file for that many cards."""
     lines = ["config 1", "monitor 2"]
     for card in range(cards):
         for gpu in range(_GPU_INSTANCES):
@@ -70,7 +71,7 @@ def minors_file(cards: int) -> str:
 
 
 def divide(machine: Machine, card_uuid: str, sizes: Sequence[Profile]) -> list[str]:
-    """See Machine.divide."""
+    """Divide a card: see Machine.divide."""
     card = machine.card(card_uuid)
     own = [one for one in machine.instances if one.parent == card_uuid]
     if busy := [one.uuid for one in (card, *own) if one.processes]:
@@ -86,7 +87,7 @@ def divide(machine: Machine, card_uuid: str, sizes: Sequence[Profile]) -> list[s
 
 
 def _add(machine: Machine, card: Card, gpu_instance: int, profile: Profile) -> str:
-    """The UUID is the same for the same card, place and size."""
+    """Add an instance. Its UUID is the same for the same card, position and size."""
     state, index = machine.state, machine.state.spare()
     made = f"MIG-{uuid.uuid5(_NAMESPACE, f'{card.uuid}/{gpu_instance}/{profile.name}')}"
     for figure in machine.FIGURES:
@@ -110,7 +111,7 @@ def _add(machine: Machine, card: Card, gpu_instance: int, profile: Profile) -> s
 
 
 def place(machine: Machine, index: int) -> None:
-    """Give an instance the device nodes that follow from its card's."""
+    """Set an instance's device nodes, which follow from its card's minor number."""
     state = machine.state
     numbers = capabilities(
         state.number(machine.parent(index) - 1, "minor"),

@@ -1,5 +1,5 @@
-"""A card's time line, recorded exactly: for whom it worked in each millisecond. The time that a
-change from one process to another takes is the other's."""
+"""Records a card's time line exactly: which process it worked for in each millisecond. A context
+switch counts for the process that runs after it."""
 
 import ctypes
 
@@ -14,9 +14,11 @@ class _Recording(ctypes.Structure):
 
 
 class Recording:
-    """Begins when it is made. Call `catch_up` several times a second: the card remembers 65,536
-    runs, and a process that never has work left makes one of each kernel. RuntimeError when runs
-    were lost."""
+    """A recording, which starts when it is made.
+
+    Call `catch_up` several times a second: the card keeps the last 65,536 runs, and a process that
+    repeatedly runs out of work makes one run of each kernel. Raises RuntimeError if runs were lost.
+    """
 
     def __init__(self, state: StateFile, card: int, seconds: float, slots: int = 64) -> None:
         self._state, self._card = state, card
@@ -27,14 +29,16 @@ class Recording:
         """Simulated time in ns."""
 
     def catch_up(self, end: bool = False) -> int:
-        """Count what was done; returns the present time. At the end, what goes on counts too."""
+        """Count the runs so far; returns the present time. At the end, the current run counts
+        too."""
         now = self._state.count(self._card, self._data, end)
         if not now:
             raise RuntimeError(f"the time line of card {self._card} was read too seldom")
         return now
 
     def close(self) -> dict[int, list[int]]:
-        """PID -> ns of the card's time in each millisecond since the origin. All must be alive."""
+        """Returns PID -> ns of the card's time in each millisecond since the start. All processes
+        must be alive."""
         whole = min(self._bins, (self.catch_up(end=True) - self.origin) // BIN_NS)
         return {
             self._state.pid(slot): list(self._work[slot * self._bins : slot * self._bins + whole])

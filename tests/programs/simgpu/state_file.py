@@ -1,4 +1,4 @@
-"""The state file through libsimgpu-admin.so, so that its layout is known in C only."""
+"""The state file, accessed through libsimgpu-admin.so, so that only C code knows its layout."""
 
 import ctypes
 import errno
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from simgpu.build import ADMIN, compiled
 
-MACHINE = -1  # the "card" whose fields are the machine's
+MACHINE = -1  # the number that stands for the machine in place of a card
 
 
 class StateError(OSError):
-    """The state file cannot be made or used."""
+    """The state file cannot be created or used."""
 
 
 class _Usage(ctypes.Structure):
@@ -29,7 +29,8 @@ def _library() -> ctypes.CDLL:
 
 
 def create_state(path: Path, cards: int) -> None:
-    """A new state file with `cards` empty cards. StateError: it exists, or cannot be written."""
+    """Create a state file with `cards` empty cards. Raises StateError if it exists or cannot be
+    written."""
     if error := _library().simadmin_create(os.fsencode(path), ctypes.c_uint(cards)):
         raise StateError(error, os.strerror(error), str(path))
 
@@ -74,8 +75,8 @@ class StateFile:
         return self.number(MACHINE, "card_count")
 
     def spare(self) -> int:
-        """The number of a card that is none yet, for a MIG instance. StateError: there are as many
-        as there can be."""
+        """A card number that is not in use, for a MIG instance. Raises StateError if all are in
+        use."""
         if (number := int(self._c.simadmin_spare(self._handle))) < 0:
             raise StateError(errno.ENOSPC, "a machine has 16 cards and MIG instances at most")
         return number
@@ -84,7 +85,7 @@ class StateFile:
         self._do("raise_xid", ctypes.c_uint(card), ctypes.c_uint64(xid))
 
     def usage(self, card: int) -> tuple[int, int, int]:
-        """Total, free and used bytes, dead processes left out."""
+        """Total, free and used bytes, without those of dead processes."""
         usage = _Usage()
         self._c.simadmin_usage(self._handle, ctypes.c_uint(card), ctypes.byref(usage))
         return usage.total, usage.free, usage.used
@@ -93,13 +94,13 @@ class StateFile:
         self._c.simadmin_tick(self._handle, ctypes.c_uint64(ns))
 
     def busy(self, card: int) -> list[int]:
-        """Work done in ns, changes of context, simulated time."""
+        """ns of work done, number of context switches, and simulated time."""
         figures = (ctypes.c_uint64 * 3)()
         self._c.simadmin_busy(self._handle, ctypes.c_uint(card), figures)
         return list(figures)
 
     def works(self, card: int) -> tuple[int, dict[int, int]]:
-        """Simulated time, and at that very moment the ns of work done for each PID."""
+        """Simulated time, and the ns of work done for each PID until then."""
         room = self.slots()
         count = ctypes.c_uint(room)
         pids, works = (ctypes.c_uint32 * room)(), (ctypes.c_uint64 * room)()
@@ -121,15 +122,15 @@ class StateFile:
         return int(self._c.simadmin_count(self._handle, ctypes.c_uint(card), pointer, int(end)))
 
     def pid(self, slot: int) -> int:
-        """The PID of the slot's last owner, in its own eyes."""
+        """The PID of the slot's last owner, as the owner sees it."""
         return int(self._c.simadmin_pid(self._handle, ctypes.c_uint(slot)))
 
     def slots(self) -> int:
-        """How many process slots were ever used."""
+        """The number of process slots that were ever used."""
         return int(self._c.simadmin_slots(self._handle))
 
     def is_locked(self, card: int) -> bool:
-        """Whether another process is in the middle of something on the card just now."""
+        """Whether another process holds the card's lock at present."""
         return bool(self._c.simadmin_is_locked(self._handle, ctypes.c_uint(card)))
 
     def process(self, slot: int, card: int) -> list[int] | None:

@@ -1,9 +1,9 @@
-"""Refreshes src/driver_symbols.txt and src/driver_errors.txt from CUDA's headers, old and new.
+"""Updates src/driver_symbols.txt and src/driver_errors.txt from CUDA's headers, old and new.
 
     python -m simgpu.symbols INCLUDE_DIR...
 
 cuda.h has the exported names and the errors; cudaTypedefs.h has the CUDA version since which each
-entry exists. The headers are NVIDIA's and stay where they are: only names and numbers are kept."""
+entry exists. Only names and numbers are copied, since the headers are NVIDIA's."""
 
 import re
 import sys
@@ -18,13 +18,13 @@ TYPED = re.compile(r"PFN_(cu\w+?)_v(\d{4,5})(?:_(pt[sd][zs]))?\b")
 ERROR = re.compile(r"\b(CUDA_(?:SUCCESS|ERROR_\w+))\s*=\s*(\d+)")
 SUFFIX = re.compile(r"(_v\d)?(_pt[sd][zs])?$")
 
-# cuda.h renames this one by a macro since CUDA 12; no typedef tells.
+# Since CUDA 12, cuda.h renames this function by a macro, without a typedef.
 BY_MACRO = ("cuGraphInstantiateWithFlags", "cuGraphInstantiate", 12000, "-")
 
 
 @dataclass
 class Names:
-    """What some headers declare."""
+    """The names that some headers declare."""
 
     exported: set[str] = field(default_factory=set)
     versions: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class Names:
 
 
 def _entries(base: str, versions: set[tuple[int, str]]) -> Iterator[tuple[str, str, int, str]]:
-    """Symbol, base, version and flavour: the n-th plain version of f is f_vn."""
+    """Yields symbol, base, version and flavour: the n-th plain version of f is f_vn."""
     plain = sorted(version for version, flavour in versions if not flavour)
     for version, flavour in versions:
         number = max(1, sum(since <= version for since in plain))
@@ -48,7 +48,7 @@ def _entries(base: str, versions: set[tuple[int, str]]) -> Iterator[tuple[str, s
 
 
 def symbol_lines(names: Names) -> list[str]:
-    """Lines of driver_symbols.txt: every entry, and exports without a known version."""
+    """Lines of driver_symbols.txt: all entries, and exports without a known version."""
     rows = {row for base, versions in names.versions.items() for row in _entries(base, versions)}
     rows.add(BY_MACRO)
     known = {symbol for symbol, *_ in rows}
@@ -58,7 +58,7 @@ def symbol_lines(names: Names) -> list[str]:
 
 
 def main(folders: list[str]) -> int:
-    """2 when no folder is given."""
+    """Returns 2 if no folder is given."""
     if not folders:
         print(__doc__, file=sys.stderr)
         return 2

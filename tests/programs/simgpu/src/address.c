@@ -7,7 +7,7 @@ enum { FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
 
 struct window {
     uint64_t base, pages, cursor;
-    struct region **owners; /* per page */
+    struct region **owners; /* the region that owns each page */
 };
 
 static struct window wide, low;
@@ -20,7 +20,7 @@ static bool cover(struct window *window, void *space, uint64_t bytes) {
     return true;
 }
 
-/* 16 TiB, or less where the process's address space is limited. */
+/* Reserves 16 TiB, or less if the process's address space is limited. */
 static bool open_wide(void) {
     for (uint64_t bytes = (uint64_t)16 << 40; bytes >= (uint64_t)1 << 33; bytes /= 4) {
         void *space = mmap(NULL, bytes + PAGE_BYTES, PROT_NONE, FLAGS, -1, 0);
@@ -29,18 +29,18 @@ static bool open_wide(void) {
     return false;
 }
 
-/* Half a GiB somewhere below 4 GiB. */
+/* Reserves half a GiB somewhere below 4 GiB. */
 static bool open_low(void) {
     const uint64_t bytes = (uint64_t)512 << 20;
     for (uint64_t base = bytes; base < (uint64_t)4 << 30; base += bytes) {
         void *space = mmap((void *)base, bytes, PROT_NONE, FLAGS | MAP_FIXED_NOREPLACE, -1, 0);
         if (space == (void *)base) return cover(&low, space, bytes);
-        if (space != MAP_FAILED) munmap(space, bytes); /* of a kernel that took it for a wish */
+        if (space != MAP_FAILED) munmap(space, bytes); /* the kernel took the address as a hint */
     }
     return false;
 }
 
-/* First page of a free run in [from, to), or `to`. */
+/* Returns the first page of a free run of `need` pages in [from, to), or `to` if there is none. */
 static uint64_t find_run(const struct window *window, uint64_t from, uint64_t to, uint64_t need,
                          uint64_t step) {
     uint64_t skew = window->base / PAGE_BYTES; /* alignment counts from address 0 */
@@ -76,7 +76,7 @@ uint64_t address_take_low(struct region *region, uint64_t bytes) {
     return low.owners || open_low() ? take(&low, region, bytes, PAGE_BYTES) : 0;
 }
 
-/* Where the address has its owner, or NULL. */
+/* Returns the page-table entry of the address, or NULL. */
 static struct region **place_in(const struct window *window, uint64_t address) {
     uint64_t page = (address - window->base) / PAGE_BYTES;
     return address >= window->base && page < window->pages ? &window->owners[page] : NULL;

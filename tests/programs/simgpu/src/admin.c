@@ -1,5 +1,5 @@
-/* What tests and tools do to the machine: make it, look at it, break it. Loaded by the Python
- * package with ctypes, so that the layout of the state file is known in one language only. */
+/* The operations of tests and tools on the machine: create it, read it, make cards fail. The Python
+ * package calls them by ctypes, so that only C code knows the layout of the state file. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 struct field {
     const char *name;
     size_t at;
-    size_t room; /* of a text; 0: a number */
+    size_t room; /* bytes of a text; 0: a number */
 };
 
 #define CARD_NUMBER(name) {#name, offsetof(struct sim_card, name), 0}
@@ -98,7 +98,7 @@ static const struct field machine_fields[] = {
     {NULL, 0, 0},
 };
 
-/* A field of a card, or with card -1 of the machine. NULL: no such field or card. */
+/* The address of a field of a card, or of the machine (card -1). NULL: no such field or card. */
 static char *find(struct sim *sim, int card, const char *name, size_t *room) {
     const struct field *field = card < 0 ? machine_fields : card_fields;
     char *base = card < 0 ? (char *)sim->state : (char *)&sim->state->cards[card];
@@ -108,7 +108,7 @@ static char *find(struct sim *sim, int card, const char *name, size_t *room) {
     return field->name ? base + field->at : NULL;
 }
 
-/* Sparse: what no card and no process uses takes no room. */
+/* Sizes the file. It is sparse, so unused cards and processes take no disk space. */
 static int lay_out(int fd, unsigned cards) {
     size_t bytes = sizeof(struct sim_state);
     if (fchmod(fd, 0666) || ftruncate(fd, (off_t)bytes)) return errno;
@@ -123,7 +123,7 @@ static int lay_out(int fd, unsigned cards) {
     return 0;
 }
 
-/* A new file; one that is there stays as it is. */
+/* Creates a new file; an existing one is left unchanged. */
 API int simadmin_create(const char *path, unsigned cards) {
     if (cards > SIM_MAX_CARDS) return EINVAL;
     int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -146,13 +146,13 @@ API void simadmin_close(struct sim *sim) {
     free(sim);
 }
 
-/* The number of a card that is none yet: a new one, or an instance's that is no more. -1: there are
- * as many as there can be. */
+/* Returns a card number that is not in use: a new one, or that of a MIG instance that was removed.
+ * -1: all are in use. */
 API int simadmin_spare(struct sim *sim) {
     for (unsigned card = 0; card < sim->state->card_count; card++)
         if (sim->state->cards[card].parent && sim->state->cards[card].lost) return (int)card;
     if (sim->state->card_count >= SIM_MAX_CARDS) return -1;
-    sim->state->cards[sim->state->card_count].lost = 1; /* until it is described */
+    sim->state->cards[sim->state->card_count].lost = 1; /* hidden until its fields are filled in */
     return (int)sim->state->card_count++;
 }
 
@@ -212,7 +212,7 @@ API void simadmin_tick(struct sim *sim, uint64_t ns) {
     sim_tick(sim, ns);
 }
 
-/* ns of work done, changes of context, simulated time. */
+/* Writes the ns of work done, the number of context switches, and the simulated time. */
 API void simadmin_busy(struct sim *sim, unsigned card, uint64_t figures[3]) {
     sim_lock_card(sim, card);
     const struct sim_timeline *line = sim_advance(sim, card, sim_now(sim));
@@ -222,8 +222,9 @@ API void simadmin_busy(struct sim *sim, unsigned card, uint64_t figures[3]) {
     sim_unlock_card(sim, card);
 }
 
-/* The work of all living slots at one moment, as that moment is returned: PIDs as their owners see
- * them, and ns. `count`: room in the two, then how many there are. */
+/* Writes the PIDs (as their owners see them) and the ns of work of all living slots at one moment;
+ * returns that moment (simulated ns). *count: the room in both arrays; on return, the number of
+ * entries. */
 API uint64_t simadmin_works(struct sim *sim, unsigned card, unsigned *count, uint32_t *pids,
                             uint64_t *works) {
     unsigned found = 0;
@@ -241,13 +242,13 @@ API uint64_t simadmin_works(struct sim *sim, unsigned card, unsigned *count, uin
     return now;
 }
 
-/* ---- recording: which slot the card worked for in each stretch of time ---------------------- */
+/* ---- recording: the slot that the card worked for in each interval -------------------------- */
 
 struct recording {
     uint64_t origin, bin_ns; /* bin i is [origin + i * bin_ns, origin + (i + 1) * bin_ns) */
     uint64_t bins, slots;
-    uint64_t seen; /* runs that are counted */
-    uint64_t *work; /* ns, slots x bins */
+    uint64_t seen; /* number of runs already counted */
+    uint64_t *work; /* ns, an array of slots x bins */
 };
 
 static uint64_t later(uint64_t a, uint64_t b) {
@@ -274,7 +275,7 @@ static const struct sim_timeline *advance(struct sim *sim, unsigned card) {
     return sim_advance(sim, card, sim_now(sim));
 }
 
-/* From now on; returns now. */
+/* Starts recording; returns the present simulated time. */
 API uint64_t simadmin_record(struct sim *sim, unsigned card, struct recording *to) {
     sim_lock_card(sim, card);
     const struct sim_timeline *line = advance(sim, card);
@@ -284,14 +285,15 @@ API uint64_t simadmin_record(struct sim *sim, unsigned card, struct recording *t
     return to->origin;
 }
 
-/* The change to a process is its own time too: nobody else can have it. */
+/* Counts a whole run and the context switch before it, which is charged to the new process, since
+ * no other process can use the card during it. */
 static void count_whole(struct recording *to, uint64_t slot, uint64_t change, uint64_t start,
                         uint64_t length) {
     count_run(to, slot, start - change, change + length);
 }
 
-/* Counts the runs that have ended since the last time, and at the `end` the one that goes on.
- * 0: some were overwritten meanwhile. */
+/* Counts the runs that have ended since the last call, and if `end` is set, also the current one.
+ * Returns 0 if runs were overwritten before they were counted. */
 API uint64_t simadmin_count(struct sim *sim, unsigned card, struct recording *to, int end) {
     const struct sim_card *info = &sim->state->cards[card];
     sim_lock_card(sim, card);
@@ -326,8 +328,8 @@ API int simadmin_is_locked(const struct sim *sim, unsigned card) {
     return sim_card_is_locked(sim, card);
 }
 
-/* pid, bytes, managed bytes, contexts, ns of work done; the answer is 0 for a slot without a
- * living owner. */
+/* Writes pid, bytes, managed bytes, contexts and ns of work of the slot on the card. Returns 0 if
+ * the slot has no living owner. */
 API int simadmin_process(struct sim *sim, int slot, unsigned card, uint64_t figures[5]) {
     const struct sim_process *process = &sim->state->processes[slot];
     if (process->state != SIM_SLOT_LIVE) return 0;

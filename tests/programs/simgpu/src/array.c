@@ -8,8 +8,8 @@ enum { MAGIC = 0x41525221, MIP_MAGIC = 0x4d495021, LEVELS = 16, ROW = 512 };
 
 struct CUmipmappedArray_st {
     uint32_t magic;
-    struct allocation *memory; /* NULL: it is sparse, and has ... */
-    struct holding *tiles;     /* ... what is mapped into it */
+    struct allocation *memory; /* NULL for a sparse array, which has ... */
+    struct holding *tiles;     /* ... the memory mapped into its tiles */
     unsigned levels;
     struct CUarray_st level[LEVELS];
 };
@@ -125,8 +125,7 @@ API CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *shape, CUarray array
     return CUDA_SUCCESS;
 }
 
-/* ---- mipmapped arrays: each level has half the size of the one before -------------------------
- */
+/* ---- mipmapped arrays: each level is half as large as the previous one ------------------------- */
 
 static size_t half(size_t size) {
     return size > 1 ? size / 2 : size;
@@ -135,7 +134,8 @@ static size_t half(size_t size) {
 static uint64_t lay_out_levels(CUmipmappedArray array, CUDA_ARRAY3D_DESCRIPTOR shape) {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < array->levels; i++) {
-        array->level[i].base = (char *)(uintptr_t)bytes; /* from the beginning, for now */
+        array->level[i].base = (char *)(uintptr_t)bytes; /* an offset for now; made an address in
+                                                            settle_mipmapped() */
         array->level[i].owner = array;
         bytes += array_layout(&array->level[i], &shape);
         shape.Width = half(shape.Width);
@@ -155,7 +155,7 @@ static CUmipmappedArray new_mipmapped(const CUDA_ARRAY3D_DESCRIPTOR *shape, unsi
     return made;
 }
 
-/* After the `result` of taking its memory. */
+/* Completes or frees the array, by the `result` of allocating its memory. */
 static CUresult settle_mipmapped(CUmipmappedArray *array, CUmipmappedArray made, CUresult result) {
     if (result) {
         free(made);

@@ -1,4 +1,4 @@
-/* ATTRIBUTE(public number, what it is, value on `card`) */
+/* Device attributes: ATTRIBUTE(public number, name in words, value computed from `card`). */
 ATTRIBUTE(1, MAX_THREADS_PER_BLOCK, 1024)
 ATTRIBUTE(2, MAX_BLOCK_DIM_X, 1024)
 ATTRIBUTE(3, MAX_BLOCK_DIM_Y, 1024)

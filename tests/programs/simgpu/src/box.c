@@ -1,4 +1,5 @@
-/* Moving bytes for real: device memory is memory of the process. */
+/* Copies and fills the bytes of a box. Device memory is memory of this process, so copies are
+ * real. */
 #include <string.h>
 
 #include "work.h"

@@ -1,4 +1,4 @@
-/* cuStreamAddCallback: a host function that is told its stream. */
+/* cuStreamAddCallback: a host function in a stream that gets the stream as an argument. */
 #include <stdlib.h>
 
 #include "stream.h"

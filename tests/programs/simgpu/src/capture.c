@@ -8,7 +8,8 @@
 enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };
 
 static uint64_t last_id;
-static _Atomic unsigned under_way; /* captures; some that ended with their streams, too */
+static _Atomic unsigned under_way; /* captures in progress, including those that ended because
+                                      their stream was destroyed */
 static __thread int own_mode;
 
 /* ---- frontiers ------------------------------------------------------------------------------ */
@@ -62,14 +63,13 @@ void capture_forget_event(CUevent event) {
     event->captured = NULL;
 }
 
-/* ---- what a capturing stream is asked to do ---------------------------------------------------
- */
+/* ---- calls for a stream that is capturing ------------------------------------------------------ */
 
 static CUresult usable(CUstream stream) {
     return stream->capture->capture->spoiled ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
-/* The new node is all that the stream waits for from now on. */
+/* Makes the new node the stream's only dependency. */
 static CUresult moved(CUstream stream, CUresult result, const CUgraphNode *node) {
     if (result) return capture_spoil(stream, result);
     capture_move(stream, *node);
@@ -151,7 +151,7 @@ CUresult capture_wait(CUstream stream, CUevent event, unsigned flags) {
     return result;
 }
 
-/* ---- what captures forbid ------------------------------------------------------------------- */
+/* ---- calls that a capture forbids ----------------------------------------------------------- */
 
 static bool forbids(const struct capture *capture) {
     if (pthread_equal(capture->thread, pthread_self())) return capture->mode != MODE_RELAXED;
@@ -216,14 +216,15 @@ static bool in_frontier(const struct frontier *frontier, CUgraphNode node) {
     return false;
 }
 
-/* Every stream that joined must have been waited for by the one where the capture began. */
+/* Whether every stream that joined the capture was joined back into the stream where it began, as
+ * cuStreamEndCapture requires. */
 static bool all_joined(const struct capture *capture, const struct frontier *origin) {
     for (CUgraphNode node = capture->graph->first; node; node = node->next)
         if (!node->afters && !in_frontier(origin, node)) return false;
     return true;
 }
 
-/* The capture is over for every stream that took part. */
+/* Ends the capture for every stream that took part. */
 static void leave(struct capture *capture) {
     capture->over = true;
     under_way--;
@@ -254,7 +255,7 @@ TWINS(cuStreamEndCapture, _ptsz, (CUstream handle, CUgraph *graph), (handle, gra
     return result;
 }
 
-/* ---- questions ------------------------------------------------------------------------------ */
+/* ---- queries -------------------------------------------------------------------------------- */
 
 enum { STATUS_NONE, STATUS_ACTIVE, STATUS_INVALIDATED };
 

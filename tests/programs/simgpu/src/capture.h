@@ -1,4 +1,4 @@
-/* Stream capture: work is put into a graph instead of being done. */
+/* Stream capture: work launched into a stream is added to a graph and does not run. */
 #ifndef SIM_CAPTURE_H
 #define SIM_CAPTURE_H
 
@@ -11,28 +11,28 @@ struct capture {
     uint64_t id;
     CUgraph graph;
     CUstream origin;
-    pthread_t thread; /* which began it, and how: as cuStreamBeginCapture names the modes */
+    pthread_t thread; /* the thread that began the capture, and its mode (cuStreamBeginCapture) */
     int mode;
-    bool given; /* the graph is the caller's: cuStreamBeginCaptureToGraph */
+    bool given; /* the graph belongs to the caller (cuStreamBeginCaptureToGraph) */
     bool over, spoiled;
 };
 
-/* Where a capturing stream, or an event recorded in one, is: the nodes that come before. */
+/* The dependencies of the next node of a capturing stream, or of an event recorded in one. */
 struct frontier {
     struct capture *capture;
     CUgraphNode *nodes;
     size_t count;
 };
 
-/* engine_lock held by the caller of these. */
+/* The caller holds engine_lock for the functions up to capture_move(). */
 CUresult capture_add(CUstream stream, const struct work *work);
 void capture_forget_event(CUevent event);
-/* The capture cannot succeed any more; returns `why`. */
+/* Marks the capture as failed; returns `why`. */
 CUresult capture_spoil(CUstream stream, CUresult why);
-/* The node becomes all that the stream waits for. */
+/* Makes the node the stream's only dependency. */
 void capture_move(CUstream stream, CUgraphNode node);
 
-/* These without it. */
+/* The caller does not hold engine_lock for these. */
 CUresult capture_record(CUstream stream, CUevent event, unsigned flags);
 CUresult capture_wait(CUstream stream, CUevent event, unsigned flags);
 CUresult capture_alloc(CUstream stream, uint64_t bytes, CUdeviceptr *pointer);

@@ -1,4 +1,4 @@
-/* Small allocations share a page of the card, as the real driver packs them. */
+/* Small allocations share pages of 2 MiB, as with NVIDIA's driver. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@ struct chunk {
     struct region region; /* must come first */
     unsigned card, used, hint;
     enum memory_kind kind;
-    CUmemoryPool pool; /* whose chunk it is, or NULL: cuMemAlloc's */
+    CUmemoryPool pool; /* the pool of the chunk; NULL: it is for cuMemAlloc */
     struct allocation *units[UNITS];
     struct chunk *next, **link;
 };
@@ -57,7 +57,8 @@ static unsigned units_of(const struct allocation *allocation) {
     return (unsigned)(round_up(allocation->bytes, UNIT) / UNIT);
 }
 
-/* First unit of a free run from `from` on, or UNITS. */
+/* Returns the first unit of a free run of `need` units, searching from `from`; UNITS if there is
+ * none. */
 static unsigned find_units(const struct chunk *chunk, unsigned from, unsigned need) {
     for (unsigned start = from; start + need <= UNITS;) {
         unsigned length = 0;

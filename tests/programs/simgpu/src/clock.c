@@ -9,8 +9,9 @@
 #include <unistd.h>
 
 static const uint64_t second = 1000000000;
-static const uint64_t moment = 100000;    /* when there is no telling how long to wait */
-static const uint64_t longest = 10000000; /* things may have changed meanwhile: somebody died */
+static const uint64_t moment = 100000;    /* ns between checks if the end of a wait is unknown */
+static const uint64_t longest = 10000000; /* ns after which a waiting thread checks again, since
+                                             e.g. a process may have died */
 
 static uint64_t real_now(void) {
     struct timespec now;
@@ -22,7 +23,7 @@ uint64_t sim_now(const struct sim *sim) {
     return sim->state->clock_mode == SIM_CLOCK_REAL ? real_now() : sim->state->clock_ns;
 }
 
-/* The kernel's default slack of 50 us is longer than many kernels here. */
+/* Reduces the thread's timer slack: its default of 50 us is longer than many kernels here. */
 static void wake_punctually(void) {
     static __thread bool done;
     if (!done) prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);

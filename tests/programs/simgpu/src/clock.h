@@ -1,4 +1,4 @@
-/* Simulated time, in ns. */
+/* Simulated time, in ns: the machine's clock, or one that tests or waiting threads advance. */
 #ifndef SIM_CLOCK_H
 #define SIM_CLOCK_H
 
@@ -7,10 +7,10 @@
 #define SIM_NEVER UINT64_MAX
 
 uint64_t sim_now(const struct sim *sim);
-/* Return when it is `when`, or sooner: the caller looks again. A stepped clock jumps there;
- * SIM_NEVER waits a moment for others. */
+/* Waits until `when`, or shorter: the caller must check again. A stepped clock is set to `when` at
+ * once. With SIM_NEVER, waits a moment for other threads. */
 void sim_wait_until(struct sim *sim, uint64_t when);
-/* Tests move a clock that is not real. */
+/* Advances a clock that is not real, for tests. */
 void sim_tick(struct sim *sim, uint64_t ns);
 
 #endif

@@ -20,13 +20,13 @@ static struct code_chunk *add_chunk(CUcontext context, uint64_t bytes) {
         free(chunk);
         return NULL;
     }
-    context->charged += bytes; /* ends with the context, if not before */
+    context->charged += bytes; /* given back with the context, if not before */
     *chunk = (struct code_chunk){.next = context->code, .bytes = bytes};
     return context->code = chunk;
 }
 
 static CUresult load(CUcontext context, uint64_t bytes, struct code *code) {
-    if (code_is_loaded(context, code)) return CUDA_SUCCESS; /* another thread did it */
+    if (code_is_loaded(context, code)) return CUDA_SUCCESS; /* another thread loaded it meanwhile */
     if (!context->alive) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     struct code_chunk *chunk = find_room(context, bytes);
     if (!chunk) chunk = add_chunk(context, round_up(bytes, PAGE_BYTES));

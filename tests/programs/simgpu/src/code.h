@@ -1,4 +1,5 @@
-/* Code on a card: each context takes whole chunks for it, which its modules' functions share. */
+/* Memory for code on a card. Each context allocates whole chunks for it, which the functions of its
+ * modules share. */
 #ifndef SIM_CODE_H
 #define SIM_CODE_H
 
@@ -10,13 +11,13 @@ struct code_chunk {
     unsigned users;
 };
 
-/* One piece of it; all zero: not on the card. */
+/* A piece of code; all zero: not on the card. */
 struct code {
     _Atomic(struct code_chunk *) chunk;
     uint64_t bytes, context_id;
 };
 
-/* Brings it to the card, if it is not there. */
+/* Loads `bytes` of code to the card, unless it is loaded already. */
 CUresult code_load(CUcontext context, uint64_t bytes, struct code *code);
 void code_unload(CUcontext context, struct code *code);
 bool code_is_loaded(CUcontext context, const struct code *code);

@@ -1,4 +1,4 @@
-/* Contexts: each costs memory on its card; a thread has a stack of them. */
+/* Contexts: each takes memory on its card, and a thread has a stack of them. */
 #include "context.h"
 
 #include <pthread.h>
@@ -17,7 +17,7 @@ static CUcontext all;
 static __thread CUcontext stack[STACK];
 static __thread int depth;
 
-/* The handle itself is kept: other threads may still have it on their stacks. */
+/* Keeps the handle valid, since other threads may still have it on their stacks. */
 static void close_context(CUcontext context) {
     storage_end_context(context);
     stream_end_context(context);
@@ -29,7 +29,7 @@ static void close_context(CUcontext context) {
     sim_give(&driver.sim, context->card, context->charged);
 }
 
-/* The memory comes at some moment while it is made. */
+/* Takes the context's memory, halfway through the time (context_ns) that it takes to make one. */
 static bool take_cost(unsigned card) {
     const struct sim_card *info = &driver.sim.state->cards[card];
     uint64_t half = info->context_ns / 2;
@@ -50,7 +50,7 @@ static CUcontext new_handle(CUdevice device) {
     return all = context;
 }
 
-/* Nothing is left of what it was when it was open before, if it was. */
+/* Resets all state, since a primary context may have been open before. */
 static void clear(CUcontext context, unsigned flags, unsigned version) {
     context->flags = flags;
     context->version = version;
@@ -224,7 +224,8 @@ API CUresult cuCtxGetDevice(CUdevice *device) {
 
 /* ---- primary contexts ----------------------------------------------------------------------- */
 
-/* The handle is the same each time that the context is open. The caller holds the lock. */
+/* The device's primary context, whose handle is the same each time it is opened. The caller holds
+ * the lock. */
 static CUcontext primary_of(CUdevice device) {
     if (!primaries[device]) {
         primaries[device] = new_handle(device);

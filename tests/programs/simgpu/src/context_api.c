@@ -1,4 +1,4 @@
-/* What a context is and how it is set; most settings only have to be remembered. */
+/* The entry points that query and configure contexts. Most settings are only stored. */
 #include "context.h"
 
 #include <pthread.h>
@@ -64,7 +64,8 @@ static uint64_t limit_of(CUcontext context, int limit) {
     return context->limits[limit] ? context->limits[limit] : default_limit(limit);
 }
 
-/* What is usual is part of the context. */
+/* Bytes of stacks of `each` bytes beyond the default size, which the context's own cost
+ * includes. */
 static uint64_t stack_bytes(CUcontext context, uint64_t each) {
     uint64_t sms = driver.sim.state->cards[context->card].sm_count, usual = default_limit(STACK_SIZE);
     return each > usual ? round_up((each - usual) * sms * LAUNCH_THREADS_OF_SM, PAGE_BYTES) : 0;
@@ -76,7 +77,7 @@ static CUresult set_stack(CUcontext context, uint64_t each) {
     if (bytes > before && !sim_take(&driver.sim, context->card, bytes - before))
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (bytes < before) sim_give(&driver.sim, context->card, before - bytes);
-    context->charged += bytes - before; /* ends with the context */
+    context->charged += bytes - before; /* given back with the context */
     context->stack_bytes = bytes;
     context->limits[STACK_SIZE] = each;
     return CUDA_SUCCESS;

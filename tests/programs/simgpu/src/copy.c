@@ -8,7 +8,7 @@ static uint64_t at_least_one(uint64_t value) {
     return value ? value : 1;
 }
 
-/* Bytes from the first to the last that the box touches. */
+/* Number of bytes from the first to the last one in the box. */
 static uint64_t span(const struct side *side, const CUDA_MEMCPY3D *copy) {
     return copy->WidthInBytes + (copy->Height - 1) * side->pitch + (copy->Depth - 1) * side->slice;
 }
@@ -20,12 +20,12 @@ static void host_side(struct side *side, void *base) {
 
 static CUresult array_side(struct side *side, CUarray array) {
     TRY(array_check(array));
-    if (!array->base) return CUDA_ERROR_NOT_SUPPORTED; /* what lies in tiles is not simulated */
+    if (!array->base) return CUDA_ERROR_NOT_SUPPORTED; /* data in tiles is not simulated */
     *side = (struct side){array->base, array->pitch, array->slice, true, false};
     return CUDA_SUCCESS;
 }
 
-/* A unified address is the device's where there is device memory, else the host's. */
+/* A unified address is a device address if device memory lies there, otherwise a host address. */
 static CUresult linear_side(struct side *side, uint64_t address, bool unified,
                             const CUDA_MEMCPY3D *copy) {
     pthread_mutex_lock(&memory_lock);
@@ -89,7 +89,7 @@ CUresult copy_work(const CUDA_MEMCPY3D *copy, struct work *work, bool *pageable)
     return CUDA_SUCCESS;
 }
 
-/* From pageable memory, and to it, the real driver copies before it returns. */
+/* Like the real driver, returns only after a copy from or to pageable memory is done. */
 CUresult copy_do(const CUDA_MEMCPY3D *copy, CUstream handle, bool wait) {
     CUstream stream;
     struct work work;

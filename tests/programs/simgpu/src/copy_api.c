@@ -1,4 +1,4 @@
-/* The entries that copy: each says in its own way what copy.c does. */
+/* The entry points for copies. All of them call copy.c. */
 #include "copy.h"
 
 static CUDA_MEMCPY3D_SIDE host(const void *pointer) {
@@ -24,7 +24,7 @@ static CUresult line(CUDA_MEMCPY3D_SIDE to, CUDA_MEMCPY3D_SIDE from, size_t byte
     return copy_do(&copy, stream, wait);
 }
 
-/* An entry that waits (suffix _ptds) and its twin that does not (suffix _ptsz). */
+/* Defines an entry point that waits (suffix _ptds) and the one that does not (suffix _ptsz). */
 #define COPY_LINE(now, later, parameters, stream_parameters, arguments, stream_arguments, to, \
                   from)                                                                       \
     TWINS(now, _ptds, parameters, arguments) {                                                \
@@ -141,9 +141,9 @@ TWINS(cuMemcpy3DPeerAsync, _ptsz, (const CUDA_MEMCPY3D *copy, CUstream stream), 
     return box(copy, stream, false);
 }
 
-/* ---- several at once: attributes are hints ----------------------------------------------------- */
+/* ---- batches of copies, whose attributes are ignored as hints ---------------------------------- */
 
-/* The real driver refuses the legacy stream here. */
+/* Like the real driver, refuses a batch in the legacy stream. */
 static CUresult may_batch(size_t count, CUstream handle) {
     CUstream stream;
     TRY(stream_get(handle, &stream));

@@ -1,5 +1,5 @@
-/* The part of CUDA's binary interface that the simulated driver answers to, declared from its
- * published documentation: NVIDIA's own headers are needed neither to build nor to run it. */
+/* The part of CUDA's binary interface that the simulated driver implements. It is declared by hand
+ * from the public documentation, so that NVIDIA's headers are not needed to build or run. */
 #ifndef SIM_CUDA_ABI_H
 #define SIM_CUDA_ABI_H
 
@@ -51,7 +51,7 @@ typedef struct CUgreenCtx_st *CUgreenCtx;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUlib_st *CUlibrary;
-typedef struct CUfunc_st *CUkernel; /* the simulator makes no difference between the two */
+typedef struct CUfunc_st *CUkernel; /* functions and kernels are alike here */
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
 typedef struct CUgraph_st *CUgraph;
@@ -77,7 +77,7 @@ enum {
     CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT = 2,
 };
 
-/* Where memory lies. */
+/* Kinds of memory. */
 enum {
     CU_MEM_LOCATION_TYPE_DEVICE = 1,
     CU_MEM_LOCATION_TYPE_HOST = 2,
@@ -156,7 +156,7 @@ typedef struct {
     CUDA_ARRAY3D_DESCRIPTOR arrayDesc;
     unsigned numLevels, reserved[16];
 } CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC;
-/* The first versions. */
+/* The structures of the first API version. */
 typedef struct {
     unsigned Width, Height;
     int Format;
@@ -178,10 +178,10 @@ enum {
 enum { CU_MEM_OPERATION_TYPE_MAP = 1, CU_MEM_OPERATION_TYPE_UNMAP = 2 };
 typedef struct {
     int resourceType;
-    void *resource; /* CUarray or CUmipmappedArray */
+    void *resource; /* a CUarray or CUmipmappedArray */
     int subresourceType;
     union {
-        unsigned sparseLevel[8]; /* level, layer; offset and extent, each x, y, z */
+        unsigned sparseLevel[8]; /* level and layer; then offset and extent, each as x, y, z */
         struct {
             unsigned layer;
             uint64_t offset, size;
@@ -211,7 +211,7 @@ typedef struct {
     size_t WidthInBytes, Height;
 } CUDA_MEMCPY2D;
 
-/* One side of a CUDA_MEMCPY3D, and of a CUDA_MEMCPY3D_PEER, whose reserved field is a context. */
+/* One side of a CUDA_MEMCPY3D or a CUDA_MEMCPY3D_PEER; in the latter, `reserved` is a context. */
 typedef struct {
     size_t xInBytes, y, z, lod;
     int memoryType;
@@ -267,7 +267,7 @@ typedef enum {
     CU_GRAPH_NODE_TYPE_MEM_FREE = 11,
 } CUgraphNodeType;
 
-/* The second version; the first ends before `kern`. */
+/* The second version; the first one ends before `kern`. */
 typedef struct {
     CUfunction func;
     unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
@@ -295,7 +295,7 @@ typedef struct {
     CUdeviceptr dptr;
 } CUDA_MEM_ALLOC_NODE_PARAMS;
 
-/* What cuGraphAddNode takes: a node of any type. */
+/* The parameter of cuGraphAddNode: a node of any type. */
 typedef struct {
     CUgraphNodeType type;
     int reserved0[3];

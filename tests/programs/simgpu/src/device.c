@@ -1,4 +1,4 @@
-/* Devices and what they say of themselves. */
+/* Devices: their names, UUIDs, sizes and attributes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +43,7 @@ API CUresult cuDeviceGetName(char *name, int length, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* "GPU-xxxxxxxx-xxxx-..." or "MIG-..." to its 16 bytes. */
+/* Parses "GPU-xxxxxxxx-xxxx-..." or "MIG-..." into the 16 bytes of the UUID. */
 static void parse_uuid(const char *text, char bytes[16]) {
     char digits[3] = {0};
     text += 4;
@@ -59,7 +59,7 @@ static unsigned whole_card_of(CUdevice device) {
     return sim_card_whole(&driver.sim, driver.card[device]);
 }
 
-/* Of an instance, this one tells its card's UUID ... */
+/* The first version returns the UUID of a MIG instance's card ... */
 API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
     TRY(driver_device(device));
     if (!uuid) return CUDA_ERROR_INVALID_VALUE;
@@ -67,7 +67,7 @@ API CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* ... and this one its own. */
+/* ... and the second one that of the instance itself. */
 API CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device) {
     TRY(driver_device(device));
     if (!uuid) return CUDA_ERROR_INVALID_VALUE;
@@ -82,7 +82,7 @@ API CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* The 32-bit entries of CUDA 2 saturate. */
+/* The 32-bit entry points of CUDA 2 saturate. */
 API CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice device) {
     size_t all;
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -98,7 +98,7 @@ API CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device) 
     return CUDA_SUCCESS;
 }
 
-/* Attributes that programs ask for, by their public numbers; the others are 0. */
+/* The attributes that programs ask for, by their public numbers; all others are 0. */
 API CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     TRY(driver_device(device));
     if (!value || attribute < 1) return CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-/* What every part of the simulated libcuda shares. */
+/* Declarations that all parts of the simulated libcuda share. */
 #ifndef SIM_DRIVER_H
 #define SIM_DRIVER_H
 
@@ -15,8 +15,8 @@
         if (result_) return result_;     \
     } while (0)
 
-/* Defines an entry and its twin for programs compiled for per-thread default streams: in the twin,
- * the stream 0 means the calling thread's own. The function's body follows the macro. */
+/* Defines an entry point and its twin for programs compiled for per-thread default streams: in the
+ * twin, stream 0 means the calling thread's own stream. The function's body follows the macro. */
 #define TWINS(name, suffix, parameters, arguments) \
     static CUresult name##_body parameters;        \
     API CUresult name parameters {                 \
@@ -32,25 +32,28 @@
 
 extern __thread int per_thread_default;
 
-/* This process's view of the machine, fixed by cuInit. */
+/* The state of the driver in this process, set by cuInit. */
 struct driver {
     struct sim sim;
     int count;
-    unsigned card[SIM_MAX_CARDS]; /* CUDA ordinal -> card */
+    unsigned card[SIM_MAX_CARDS]; /* CUDA ordinal -> card number */
 };
 extern struct driver driver;
 
-/* CUDA_SUCCESS after cuInit; CUDA_ERROR_NOT_INITIALIZED before it and in a forked child. */
+/* Returns CUDA_SUCCESS after cuInit, and CUDA_ERROR_NOT_INITIALIZED before it and in a forked
+ * child. */
 CUresult driver_ready(void);
 CUresult driver_device(CUdevice device);
 
 /*
- * At the head of calls that might wait or allocate: while this thread captures, or any other in
- * global mode, they are refused and spoil the capture, unless the thread has exchanged its mode.
+ * To be called first by entry points that might wait or allocate. They are refused and invalidate
+ * the capture while this thread captures, or another thread captures in global mode, unless the
+ * thread has changed its mode (cuThreadExchangeStreamCaptureMode).
  */
 CUresult capture_permits(void);
 
-/* The program used what it has destroyed (`what`, with its article): ends it. */
+/* Aborts a program that used an object after it had destroyed it. `what`: the object, with its
+ * article. */
 _Noreturn void misused(const char *what);
 
 #endif

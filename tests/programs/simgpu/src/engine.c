@@ -1,4 +1,5 @@
-/* Moves queued work on: what can be handed to the card is, what must wait says until when. */
+/* The engine: hands queued work to the card when its dependencies are met, and tells when to try
+ * the rest again. */
 #include "engine.h"
 
 #include <stdlib.h>
@@ -21,9 +22,10 @@ static void set_work(CUstream stream, uint64_t work) {
     stream->tail = (struct moment){.is_work = true, .at = work};
 }
 
-/* ---- until when ----------------------------------------------------------------------------- */
+/* ---- times of tails ------------------------------------------------------------------------- */
 
-/* Is the tail a time? If it is an amount of work that is not reached, note when it will be. */
+/* Returns whether the stream's tail is a time. If it is an amount of work not done yet, sets *wake
+ * to when it will be. */
 static bool settled(CUstream stream, uint64_t asked_at, uint64_t *wake) {
     if (!stream->tail.is_work) return true;
     if (!stream->settling && lane_reached(stream->lane, stream->tail.at)) {
@@ -50,7 +52,7 @@ static bool past(uint64_t time, uint64_t *wake) {
     return false;
 }
 
-/* ---- one piece of work: true when it has been handed on -------------------------------------- */
+/* ---- one piece of work: each function returns whether it has handed the work on -------------- */
 
 static bool run_kernel(CUstream stream, const struct work *work, uint64_t *wake) {
     if (!stream->tail.is_work && !past(stream->tail.at, wake)) return false;
@@ -65,7 +67,8 @@ static uint64_t copy_ns(const struct sim_card *card, const struct work *work) {
     return 1000 + box_bytes(&work->copy.box) * 1000 / rate;
 }
 
-/* Copy engines take what comes first, from any process. Returns when the copy ends. */
+/* Copy engines serve the copies of all processes in the order of their arrival. Returns when the
+ * copy ends. */
 static uint64_t book_engine(struct sim_card *card, const struct work *work, uint64_t ready) {
     sim_u64 *free_at = &card->engine_free_at[work->copy.engine];
     uint64_t seen = *free_at, end;
@@ -74,7 +77,8 @@ static uint64_t book_engine(struct sim_card *card, const struct work *work, uint
     return end;
 }
 
-/* The machine may take longer for it than the card would. */
+/* A copy ends no earlier than this machine has finished it, which may take longer than the card
+ * would. */
 static bool run_copy(CUstream stream, const struct work *work, uint64_t asked_at, uint64_t *wake) {
     if (!settled(stream, asked_at, wake)) return false;
     struct sim_card *card = &driver.sim.state->cards[stream->lane->card];
@@ -94,7 +98,7 @@ static bool run_record(CUstream stream, const struct work *work, uint64_t asked_
     return true;
 }
 
-/* The later of the stream's tail and an amount of work on its own lane. */
+/* Moves the stream's tail to the later of the tail and an amount of work on the stream's lane. */
 static bool join_work(CUstream stream, uint64_t amount, uint64_t *wake) {
     if (!stream->tail.is_work && !past(stream->tail.at, wake)) return false;
     if (!stream->tail.is_work || stream->tail.at < amount) set_work(stream, amount);
@@ -115,7 +119,7 @@ static bool join_time(CUstream stream, uint64_t time, uint64_t *wake) {
 static bool run_wait(CUstream stream, const struct work *work, uint64_t *wake) {
     struct mark *mark = work->mark;
     bool joined;
-    if (mark->state == MARK_WORK) mark_reached(mark); /* it may turn out to have a time */
+    if (mark->state == MARK_WORK) mark_reached(mark); /* if reached, it now has a time */
     if (mark->state == MARK_UNKNOWN) return false;
     if (mark->state == MARK_TIME) {
         joined = join_time(stream, mark->at, wake);
@@ -129,7 +133,7 @@ static bool run_wait(CUstream stream, const struct work *work, uint64_t *wake) {
     return joined;
 }
 
-/* Host functions run in the worker's thread, without any lock. */
+/* Host functions run in the worker's thread, without a lock. */
 static bool run_call(CUstream stream, const struct work *work, uint64_t asked_at, bool may_call,
                      uint64_t *wake) {
     if (!settled(stream, asked_at, wake) || !past(stream->tail.at, wake) || !may_call) return false;
@@ -177,7 +181,7 @@ static uint64_t push_stream(CUstream stream, bool may_call) {
     return SIM_NEVER;
 }
 
-/* One queue's progress may free another's, so it goes on until nothing moves. */
+/* Repeats until no queue moves, since progress of one queue may unblock another. */
 uint64_t engine_push(bool may_call) {
     uint64_t wake = SIM_NEVER;
     for (bool moved = true; moved;) {
@@ -186,7 +190,8 @@ uint64_t engine_push(bool may_call) {
         for (CUstream next, stream = engine_streams; stream; stream = next) {
             struct queued *before = stream->head;
             uint64_t when = before ? push_stream(stream, may_call) : SIM_NEVER;
-            next = stream->next; /* read after a host function may have changed the list */
+            next = stream->next; /* read after push_stream(), since a host function may have
+                                    changed the list */
             if (stream->head != before) moved = true;
             if (when < wake) wake = when;
             if (stream->dying && stream_idle(stream)) stream_end(stream);

@@ -1,12 +1,12 @@
-/* The driver's entries by name and version; the table is made from driver_symbols.txt. */
+/* The table of the driver's entry points by name and version, generated from driver_symbols.txt. */
 #ifndef SIM_ENTRIES_H
 #define SIM_ENTRIES_H
 
 #include <stdbool.h>
 
 struct entry {
-    const char *base; /* the name without version */
-    int since;        /* CUDA version of this entry; 0: not to be had through cuGetProcAddress */
+    const char *base; /* the name without a version */
+    int since;        /* CUDA version since which it exists; 0: not in cuGetProcAddress */
     bool per_thread;
     int (*address)(void);
 };

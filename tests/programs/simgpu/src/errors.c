@@ -1,4 +1,4 @@
-/* Names of errors; a description is the name in plain words. */
+/* Names and descriptions of errors. A description is derived from the name. */
 #include <ctype.h>
 #include <string.h>
 
@@ -25,8 +25,8 @@ API CUresult cuGetErrorName(CUresult error, const char **name) {
     return at < 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-/* CUDA_ERROR_OUT_OF_MEMORY -> "out of memory". Written more than once by threads that race, always
- * with the same bytes. */
+/* CUDA_ERROR_OUT_OF_MEMORY -> "out of memory". Threads that race may write it more than once, but
+ * always write the same bytes. */
 static const char *in_words(int at) {
     static char words[COUNT][WORDS];
     const char *name = errors[at].name;

@@ -1,4 +1,4 @@
-/* Events: a mark in a stream, with its time. */
+/* Events: marks in streams, with the time at which the card passed them. */
 #include <stdlib.h>
 
 #include "capture.h"
@@ -8,7 +8,7 @@
 
 enum { MAGIC = 0x45565421, DISABLE_TIMING = 2, KNOWN_FLAGS = 7 };
 
-static CUevent spare; /* destroyed events are used again, so that an old handle is recognised */
+static CUevent spare; /* destroyed events are reused, so that an old handle is recognized */
 
 API CUresult cuEventCreate(CUevent *event, unsigned flags) {
     CUcontext context;
@@ -73,7 +73,7 @@ TWINS(cuEventRecord, _ptsz, (CUevent event, CUstream stream), (event, stream)) {
     return cuEventRecordWithFlags(event, stream, 0);
 }
 
-/* An event that was never recorded has happened. */
+/* An event that was never recorded counts as passed. */
 TWINS(cuStreamWaitEvent, _ptsz, (CUstream handle, CUevent event, unsigned flags),
       (handle, event, flags)) {
     CUstream stream;

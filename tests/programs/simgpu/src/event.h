@@ -1,3 +1,4 @@
+/* CUDA events: the mark of the last record. */
 #ifndef SIM_EVENT_H
 #define SIM_EVENT_H
 
@@ -9,7 +10,7 @@ struct CUevent_st {
     unsigned flags;
     CUcontext context;
     struct mark *mark;         /* of the last record; NULL: never recorded */
-    struct frontier *captured; /* recorded in a captured stream: what of its graph came before */
+    struct frontier *captured; /* recorded in a capture: the nodes before it */
     CUevent next_spare;
 };
 

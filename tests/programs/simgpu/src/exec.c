@@ -13,10 +13,10 @@ CUresult exec_check(CUgraphExec exec) {
     return exec && exec->magic == MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- flattening: a child graph's nodes take its node's place --------------------------------- */
+/* ---- flattening: the nodes of child graphs replace the child graph's node -------------------- */
 
 struct flat {
-    CUgraphNode *nodes; /* NULL: the end of a child graph, which waits for all of it */
+    CUgraphNode *nodes; /* NULL: the end of a child graph, which depends on all of its nodes */
     unsigned **before, *befores;
     unsigned count, room;
 };
@@ -34,7 +34,7 @@ static bool grow(struct flat *flat) {
     return true;
 }
 
-/* Number of the new entry, or NONE. `before` becomes the entry's. */
+/* Appends an entry and takes over `before`. Returns the entry's number, or NONE. */
 static unsigned append(struct flat *flat, CUgraphNode node, unsigned *before, unsigned befores) {
     if (flat->count == flat->room && !grow(flat)) return NONE;
     flat->nodes[flat->count] = node;
@@ -49,7 +49,7 @@ static unsigned *numbers(size_t count) {
 
 static bool flatten(struct flat *flat, CUgraph graph, unsigned entry);
 
-/* Whoever waits for a child graph waits for all of its leaves. */
+/* A node that depends on a child graph depends on all of its leaves. */
 static unsigned flatten_child(struct flat *flat, CUgraphNode node, unsigned entry) {
     CUgraph child = node->child;
     if (!flatten(flat, child, entry)) return NONE;
@@ -81,7 +81,8 @@ static bool ready(CUgraphNode node) {
     return node->number == NONE;
 }
 
-/* In an order in which everything comes after what it waits for; false for a cycle too. */
+/* Appends the graph's nodes in an order in which each follows its dependencies. Returns false for a
+ * graph with a cycle. */
 static bool flatten(struct flat *flat, CUgraph graph, unsigned entry) {
     size_t left = graph->nodes;
     for (CUgraphNode node = graph->first; node; node = node->next) node->number = NONE;
@@ -99,7 +100,8 @@ static bool flatten(struct flat *flat, CUgraph graph, unsigned entry) {
 
 /* ---- branches ------------------------------------------------------------------------------- */
 
-/* A step goes on in the branch of the first thing it waits for, if nothing else does yet. */
+/* Puts a step into the branch of its first dependency, unless another step already follows
+ * there. */
 static void place(CUgraphExec exec, unsigned number, const unsigned *before, unsigned befores) {
     struct step *step = &exec->steps[number];
     bool placed = false;
@@ -178,7 +180,7 @@ void exec_end(CUgraphExec exec) {
 
 /* ---- launch --------------------------------------------------------------------------------- */
 
-/* Memory that the graph allocates is there before anything of it runs. */
+/* Makes the graph's own allocations valid before any of its nodes runs. */
 static CUresult back_memory(CUgraphExec exec) {
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&memory_lock);
@@ -216,7 +218,7 @@ static CUstream branch_stream(CUgraphExec exec, unsigned branch, CUstream launch
     return branch ? exec->streams[branch] : launch;
 }
 
-/* engine_lock held. */
+/* The caller holds engine_lock. */
 static void run(CUgraphExec exec, CUstream launch) {
     open_streams(exec, launch->context);
     append_wait(launch, exec->done);

@@ -1,20 +1,20 @@
-/* An instantiated graph: its nodes in order, spread over branches that run beside each other. */
+/* Instantiated graphs: the nodes in order, distributed over branches that run concurrently. */
 #ifndef SIM_EXEC_H
 #define SIM_EXEC_H
 
 #include "graph.h"
 
 struct step {
-    CUgraphNode source; /* the node of the graph it was made from, for updates */
+    CUgraphNode source; /* the corresponding node of the source graph, for updates */
     CUgraphNodeType type;
     struct work work;
     struct allocation *memory;
     unsigned branch;
-    unsigned *waits; /* steps on other branches that it waits for */
+    unsigned *waits; /* steps of other branches on which it depends */
     unsigned wait_count;
     bool waited_for;
     bool last_of_branch;
-    struct mark *mark; /* during a launch */
+    struct mark *mark; /* during a launch: the step's end */
 };
 
 struct CUgraphExec_st {
@@ -23,9 +23,9 @@ struct CUgraphExec_st {
     struct step *steps;
     unsigned count, branches;
     uint64_t flags;
-    CUstream *streams; /* of branches but the first, made by the first launch */
-    CUcontext context; /* that they belong to */
-    struct mark *done; /* the last launch's end: launches of one graph don't overlap */
+    CUstream *streams; /* of all branches but the first; made by the first launch */
+    CUcontext context; /* the context of these streams */
+    struct mark *done; /* end of the last launch, since launches of one graph do not overlap */
 };
 
 CUresult exec_check(CUgraphExec exec);

@@ -1,4 +1,4 @@
-/* The entries that instantiate and launch graphs. */
+/* The entry points that instantiate, update and launch graphs. */
 #include <string.h>
 
 #include "exec.h"
@@ -60,8 +60,7 @@ TWINS(cuGraphUpload, _ptsz, (CUgraphExec exec, CUstream handle), (exec, handle))
     return stream_get(handle, &stream);
 }
 
-/* ---- changes of an instantiated graph ---------------------------------------------------------
- */
+/* ---- updates of an instantiated graph ---------------------------------------------------------- */
 
 static struct step *step_of(CUgraphExec exec, CUgraphNode node) {
     for (unsigned i = 0; i < exec->count; i++)
@@ -148,7 +147,7 @@ API CUresult cuDeviceGraphMemTrim(CUdevice device) {
     return CUDA_SUCCESS;
 }
 
-/* High-water marks are not kept: they tell the present. */
+/* High-water marks are not kept: the present values are returned for them. */
 API CUresult cuDeviceGetGraphMemAttribute(CUdevice device, int attribute, uint64_t *value) {
     TRY(capture_permits());
     TRY(driver_device(device));

@@ -22,31 +22,31 @@ typedef const void *entry;
         return missing("an entry of the driver's table " #table, CUDA_ERROR_NOT_SUPPORTED); \
     }
 
-/* ---- CUDART_INTERFACE: what libcudart does other than by functions that everybody has ---------- */
+/* ---- CUDART_INTERFACE: operations of libcudart that have no public function -------------------- */
 
 NOT_SIMULATED(CUDART_INTERFACE)
 
-/* The handle, before the context is open: libcudart asks for each card's when it starts, which takes no
- * memory there. */
+/* Returns the handle even if the context is not open: libcudart asks for the handle of each card
+ * when it starts, which must not take memory there. */
 static CUresult primary_context(CUcontext *context, CUdevice device) {
     TRY(driver_device(device));
     *context = context_primary(device);
     return CUDA_SUCCESS;
 }
 
-/* A module of a registered fat binary, into the current context: 11.8's way. 12 and later load libraries,
- * by cuLibraryLoadData. */
+/* Loads a module of a registered fat binary into the current context, as libcudart 11.8 does.
+ * Versions 12 and later load libraries by cuLibraryLoadData. */
 static CUresult load_fat_binary(CUmodule *module, const void *wrapper) {
     return cuModuleLoadFatBinary(module, wrapper);
 }
 
-/* It will not be loaded again. */
+/* Notes that the fat binary will not be loaded again. */
 static CUresult forget_fat_binary(const void *wrapper) {
     (void)wrapper;
     return CUDA_SUCCESS;
 }
 
-/* Called before anything else, since 12.9; the name is ZLUDA's. */
+/* Since 12.9, libcudart calls this before anything else. The name is from ZLUDA. */
 static CUresult load_compilers(void) {
     return CUDA_SUCCESS;
 }
@@ -71,7 +71,7 @@ static const entry cudart_interface[] = {
 
 NOT_SIMULATED(TOOLS_RUNTIME_CALLBACK_HOOKS)
 
-/* Numbers that libcudart reads: of what is in them nothing is known but that zeros do. */
+/* Numbers that libcudart reads. Their meaning is not known; zeros work. */
 static uint32_t first_numbers[1024], second_numbers[14];
 
 static void get_first_numbers(void **numbers, size_t *count) {
@@ -94,12 +94,12 @@ static const entry tools_runtime_callback_hooks[] = {
     get_second_numbers,
 };
 
-/* ---- TOOLS_TLS: libcudart wants it to be there --------------------------------------------------- */
+/* ---- TOOLS_TLS: libcudart requires that the table exists ----------------------------------------- */
 
 NOT_SIMULATED(TOOLS_TLS)
 
-/* cuBLAS calls the second entry before each piece of work. That it is this function was seen by others on
- * a real driver, where it answers what cuCtxGetCurrent does. */
+/* cuBLAS calls the second entry before each operation. On a real driver, that entry was observed to
+ * return the result of cuCtxGetCurrent. */
 static const entry tools_tls[] = {SIZE(4), no_TOOLS_TLS, cuCtxGetCurrent, no_TOOLS_TLS};
 
 /* ---- CONTEXT_LOCAL_STORAGE: see storage.h -------------------------------------------------------- */
@@ -113,7 +113,7 @@ static const entry context_local_storage[] = {
     no_CONTEXT_LOCAL_STORAGE_INTERFACE_V0301,
 };
 
-/* ---- checks of contexts, since 12: nothing is ever found ------------------------------------------ */
+/* ---- checks of contexts, since 12: they never report a problem ------------------------------------ */
 
 NOT_SIMULATED(UNKNOWN_CHECKS)
 
@@ -129,16 +129,16 @@ static uint32_t check(void) {
 
 static const entry unknown_checks[] = {SIZE(4), no_UNKNOWN_CHECKS, check_context, check};
 
-/* ---- a table without a name, which libcudart since 13.4 wants to be there ------------------------- */
+/* ---- a table without a known name, which libcudart since 13.4 requires to exist ------------------- */
 
 NOT_SIMULATED(21318C60)
 
-/* cuBLAS calls it before each piece of work. Its type was seen by others on a real driver. */
+/* cuBLAS calls this before each operation. The type was observed on a real driver. */
 static CUresult context_number(CUcontext context, unsigned long long *number) {
     return cuCtxGetId(context, number);
 }
 
-/* As many as others saw in a driver of series 595. */
+/* The number of entries that was observed in a driver of series 595. */
 enum { NAMELESS_ENTRIES = 95 };
 
 static const entry nameless[NAMELESS_ENTRIES] = {

@@ -1,5 +1,6 @@
-/* Memory of other interfaces, as a descriptor of a file in memory. It is on the card, counted by who
- * imports it, from then on until the object and all that was mapped from it are gone. */
+/* External memory: memory of other APIs, imported as the descriptor of an in-memory file. The card
+ * counts it for the importing process from the import until its handle and all mappings of it are
+ * gone. */
 #include "external.h"
 
 #include <stdlib.h>
@@ -14,9 +15,9 @@ struct CUextMemory_st {
     unsigned card;
     int fd;
     uint64_t bytes;
-    unsigned users; /* its handle, and what is mapped */
+    unsigned users; /* its handle and its mappings */
     CUcontext context;
-    CUexternalMemory next, *link; /* among the handles */
+    CUexternalMemory next, *link; /* in the list of handles */
 };
 
 static CUexternalMemory all; /* guarded by memory_lock */
@@ -63,7 +64,7 @@ static bool holds(int fd, uint64_t bytes) {
     return fstat(fd, &info) == 0 && bytes && bytes <= (uint64_t)info.st_size;
 }
 
-/* From now on the descriptor is the driver's. */
+/* From now on, the driver owns the descriptor. */
 API CUresult cuImportExternalMemory(CUexternalMemory *external,
                                     const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from) {
     CUcontext context;
@@ -123,7 +124,7 @@ CUresult external_map(CUexternalMemory external, uint64_t offset, uint64_t bytes
     return result;
 }
 
-/* The buffer is freed by cuMemFree. */
+/* The program frees the buffer by cuMemFree. */
 API CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory external,
                                              const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *shape) {
     struct allocation *made;

@@ -1,12 +1,13 @@
+/* External memory: imported memory of other APIs. */
 #ifndef SIM_EXTERNAL_H
 #define SIM_EXTERNAL_H
 
 #include "memory.h"
 
-/* So much of it at an address, in the current context. */
+/* Maps `bytes` of it from `offset` at an address in the current context. */
 CUresult external_map(CUexternalMemory external, uint64_t offset, uint64_t bytes,
                       struct allocation **made);
-/* What was mapped is gone; memory_lock held. */
+/* To be called when a mapping is gone. The caller holds memory_lock. */
 void external_drop(CUexternalMemory external);
 
 #endif

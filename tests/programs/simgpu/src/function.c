@@ -21,7 +21,7 @@ static uint64_t unit_of(const char *text, size_t length) {
     return strncmp(text, "ms", 2) == 0 ? 1000000 : 0;
 }
 
-/* "..._us_200": the last two words are a unit and a number. */
+/* "..._us_200": the last two words of a name are a unit and a number. */
 static uint64_t fixed_time(const char *name) {
     const char *number = strrchr(name, '_');
     if (!number || number - name < 3 || !isdigit((unsigned char)number[1])) return 0;
@@ -122,7 +122,7 @@ API CUresult cuKernelGetName(const char **name, CUkernel kernel) {
     return get_name(name, kernel);
 }
 
-/* Caches and banks are not simulated: any choice is accepted. */
+/* Caches and banks are not simulated, so any setting is accepted. */
 API CUresult cuFuncSetCacheConfig(CUfunction function, int config) {
     (void)config;
     return function_check(function);

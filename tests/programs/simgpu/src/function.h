@@ -20,12 +20,12 @@ enum { FUNCTION_NAME = 128, FUNCTION_ATTRIBUTES = 16, FUNCTION_LOCAL_BYTES = 3 }
 struct CUfunc_st {
     uint32_t magic;
     char name[FUNCTION_NAME];
-    CUmodule module;   /* NULL: a library's kernel, which is another function in each context */
-    CUlibrary library; /* NULL: a module's function */
-    uint64_t fixed_ns; /* 0: not given by the name */
-    uint64_t unit_ns;  /* of the first parameter; 0: it does not tell */
+    CUmodule module;   /* NULL: a library's kernel, which differs in each context */
+    CUlibrary library; /* NULL: a function of a module */
+    uint64_t fixed_ns; /* ns of one wave; 0: not given by the name */
+    uint64_t unit_ns;  /* unit of the first parameter (ns); 0: it is not a time */
     int attributes[FUNCTION_ATTRIBUTES];
-    int block[3]; /* of the launches of old: cuFuncSetBlockShape ... */
+    int block[3]; /* for the old launch functions: set by cuFuncSetBlockShape ... */
     unsigned char old_parameter[8];
     bool faults;
     uint64_t code_bytes; /* 0: not given by the name */
@@ -35,11 +35,11 @@ struct CUfunc_st {
 };
 
 CUresult function_check(CUfunction function);
-/* Brings its code to the card, if it is not there: a library's kernel's into that context, or the
- * current one (NULL). */
+/* Loads its code to the card if necessary: for a library's kernel, in `context` or, if that is
+ * NULL, in the current one. */
 CUresult function_load(CUfunction function, CUcontext context);
 void function_unload(CUfunction function);
-/* A kernel of that name, made when first asked for. */
+/* Returns the kernel of that name, which is made at the first call. */
 CUfunction function_new(const char *name);
 
 #endif

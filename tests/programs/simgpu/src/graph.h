@@ -1,4 +1,4 @@
-/* Graphs: pieces of work and what each waits for. */
+/* Graphs: pieces of work and their dependencies. */
 #ifndef SIM_GRAPH_H
 #define SIM_GRAPH_H
 
@@ -8,15 +8,15 @@
 struct CUgraphNode_st {
     CUgraph graph;
     CUgraphNodeType type;
-    struct work work; /* of types that are one piece of work */
+    struct work work; /* for types that are a single piece of work */
     CUDA_KERNEL_NODE_PARAMS kernel;
     CUgraph child;
     CUevent event;
-    struct allocation *memory; /* of an allocation node */
-    CUgraphNode *before;       /* what it waits for */
+    struct allocation *memory; /* for an allocation node */
+    CUgraphNode *before;       /* the nodes on which it depends */
     size_t befores, afters;
     CUgraphNode next;
-    unsigned number; /* while a graph is put in order */
+    unsigned number; /* used while a graph is put in order */
 };
 
 struct CUgraph_st {
@@ -24,8 +24,8 @@ struct CUgraph_st {
     uint64_t id;
     CUgraphNode first, *end;
     size_t nodes;
-    CUgraph original; /* of a clone */
-    bool owned;       /* a child of another graph's node */
+    CUgraph original; /* for a clone: the graph that was cloned */
+    bool owned;       /* a child graph, which belongs to a node of another graph */
 };
 
 CUresult graph_check(CUgraph graph);
@@ -38,9 +38,10 @@ bool graph_link(CUgraphNode node, CUgraphNode before);
 bool graph_unlink(CUgraphNode node, CUgraphNode before);
 void graph_remove(CUgraphNode node);
 
-/* What a kernel's node is to do. Where the description names no context, it is the current one. */
+/* Sets the work of a kernel's node. If the description names no context, the current one is
+ * used. */
 CUresult graph_set_kernel(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS *kernel);
-/* One node with its work, from the description that the entries take. */
+/* Adds one node, from the description that the entry point takes. */
 CUresult graph_add_kernel(CUgraph graph, const CUgraphNode *before, size_t count,
                           const CUDA_KERNEL_NODE_PARAMS *kernel, CUgraphNode *made);
 CUresult graph_add_work(CUgraph graph, const CUgraphNode *before, size_t count,
@@ -48,7 +49,7 @@ CUresult graph_add_work(CUgraph graph, const CUgraphNode *before, size_t count,
 CUresult graph_add_alloc(CUgraph graph, const CUgraphNode *before, size_t count, CUdevice device,
                          uint64_t bytes, CUgraphNode *made);
 
-/* A launch, or in a capturing stream a node. */
+/* Launches the graph, or adds a node if the stream is capturing. */
 CUresult graph_launch(CUgraphExec exec, CUstream stream);
 
 #endif

@@ -1,4 +1,4 @@
-/* The entries that build graphs and ask about them. */
+/* The entry points that build and query graphs. */
 #include <string.h>
 
 #include "copy.h"
@@ -30,7 +30,7 @@ API CUresult cuGraphClone(CUgraph *clone, CUgraph graph) {
     return *clone ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Nodes of a clone stand in the order of their originals. */
+/* The nodes of a clone have the order of their originals. */
 API CUresult cuGraphNodeFindInClone(CUgraphNode *found, CUgraphNode node, CUgraph clone) {
     TRY(check_node(node));
     TRY(graph_check(clone));
@@ -52,7 +52,7 @@ API CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUg
     return graph_add_kernel(graph, before, count, kernel, node);
 }
 
-/* The first version's parameters end before the kernel handle. */
+/* Converts the first version's parameters, which end before the kernel handle. */
 static CUDA_KERNEL_NODE_PARAMS widen(const CUDA_KERNEL_NODE_PARAMS *first_version) {
     CUDA_KERNEL_NODE_PARAMS whole = {0};
     memcpy(&whole, first_version, offsetof(CUDA_KERNEL_NODE_PARAMS, kern));

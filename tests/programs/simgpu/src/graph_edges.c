@@ -1,5 +1,5 @@
-/* The entries about a graph's shape. Lists follow CUDA's habit: without a place to write they tell
- * how many there are; a place that is longer than the list is filled up with NULL. */
+/* The entry points about a graph's nodes and edges. As in CUDA, a call without an array returns the
+ * number of elements, and the rest of a longer array is filled with NULL. */
 #include "graph.h"
 
 struct list {

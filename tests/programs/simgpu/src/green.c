@@ -1,4 +1,4 @@
-/* Green contexts: views of a primary context. Whatever SMs they are to have, they get them all. */
+/* Green contexts: views of a primary context. Each has all SMs, whatever number was requested. */
 #include <stdlib.h>
 
 #include "stream.h"
@@ -38,7 +38,7 @@ API CUresult cuGreenCtxCreate(CUgreenCtx *made, void *resources, CUdevice device
     return CUDA_SUCCESS;
 }
 
-/* The handle itself is kept, as those of contexts are. */
+/* The handle stays valid, like those of contexts. */
 API CUresult cuGreenCtxDestroy(CUgreenCtx green) {
     TRY(check(green));
     stream_end_context(&green->view);
@@ -73,7 +73,7 @@ API CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx *green) {
     return CUDA_SUCCESS;
 }
 
-/* The first version knows the view alone. */
+/* The first version returns only the view. */
 TWINS(cuStreamGetCtx_v2, _ptsz, (CUstream handle, CUcontext *context, CUgreenCtx *green),
       (handle, context, green)) {
     CUstream stream;

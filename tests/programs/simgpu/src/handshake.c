@@ -11,7 +11,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
 static const uint8_t key[MD2_BYTES] = {0x14, 0x6a, 0xdd, 0xae, 0x53, 0xa9, 0xa7, 0x52,
                                        0xaa, 0x08, 0x41, 0x36, 0x0b, 0xf5, 0x5a, 0x9f};
 
-/* What to answer first and second: little-endian numbers. */
+/* The results expected from the first and the second call, as little-endian numbers. */
 static const uint64_t first[] = {0x3341181c03cb675c, 0x8ed383aa1f4cd1e8};
 static const uint64_t second[] = {0x1841181c03cb675c, 0x8ed383aa1f4cd1e8};
 

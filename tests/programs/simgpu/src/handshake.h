@@ -1,9 +1,9 @@
-/* How libcudart makes sure that it has a driver of NVIDIA's before it.
+/* The check by which libcudart makes sure that the driver is NVIDIA's.
  *
- * It asks three times, for versions that end with 0, 1 and 2, and compares the answers with its own (12
- * and later the last one only). What goes into them, and the two numbers that it expects first, are
- * facts that the ZLUDA project found out (github.com/vosen/ZLUDA, dark_api/src/lib.rs, integrity_check);
- * that it is HMAC with MD2 was seen here. */
+ * libcudart calls it three times, for versions that end with 0, 1 and 2, and compares the results
+ * with its own (12 and later only the last one). The inputs, and the two numbers that it expects
+ * first, are facts found out by the ZLUDA project (github.com/vosen/ZLUDA, dark_api/src/lib.rs,
+ * integrity_check); that the result is an HMAC with MD2 was found out here. */
 #ifndef SIM_HANDSHAKE_H
 #define SIM_HANDSHAKE_H
 
@@ -13,7 +13,7 @@
 enum { HANDSHAKE_BYTES = MD2_BYTES };
 
 struct handshake {
-    uint32_t version; /* the runtime's, plus 0, 1 or 2: which question it is */
+    uint32_t version; /* the runtime's version, plus 0, 1 or 2 for the number of the call */
     uint64_t seconds; /* since 1970 */
     const void *cudart_table, *own_table, *function;
 };

@@ -5,8 +5,9 @@
 
 #include "clock.h"
 
-static const uint64_t clock_period = 50000000; /* clocks stay as they are for so many ns */
-static const uint64_t busy_at_most = 50000;    /* longer than that, drivers sleep */
+static const uint64_t clock_period = 50000000; /* ns for which the card's clocks stay the same */
+static const uint64_t busy_at_most = 50000;    /* ns; longer delays of drivers are slept, shorter
+                                                  ones are spent busy */
 
 /* The finalizer of splitmix64 (Steele, Lea, Flood 2014). */
 static uint64_t mix(uint64_t x) {

@@ -33,7 +33,7 @@ static CUresult add(void *base, size_t bytes, unsigned flags, bool registered) {
     return CUDA_SUCCESS;
 }
 
-/* Takes the range that begins at `base` off the list, or NULL. */
+/* Removes the range that begins at `base` from the list and returns it, or NULL. */
 static struct host_range *take(void *base, bool registered) {
     pthread_mutex_lock(&lock);
     struct host_range **link = &ranges, *found = NULL;
@@ -95,7 +95,7 @@ API CUresult cuMemHostUnregister(void *pointer) {
     return CUDA_SUCCESS;
 }
 
-/* Host and device share addresses. */
+/* Host memory has the same address on the device. */
 API CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *device, void *host, unsigned flags) {
     TRY(driver_ready());
     if (!device || flags || !host_find(host)) return CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-/* Host memory that the driver knows of. */
+/* Host memory that was allocated by the driver or registered with it. */
 #ifndef SIM_HOST_H
 #define SIM_HOST_H
 
@@ -8,13 +8,13 @@ struct host_range {
     char *base;
     size_t bytes;
     unsigned flags;
-    bool registered; /* the program's own memory */
+    bool registered; /* allocated by the program and registered */
     CUcontext context;
     struct host_range *next;
 };
 
-/* The range that covers the address, or NULL: pageable memory. A copy of the entry is not made:
- * programs must not free what they still ask about. */
+/* The range that contains the address; NULL for pageable memory. The range is not copied: a program
+ * must not free memory that it is still asking about. */
 const struct host_range *host_find(const void *address);
 
 #endif

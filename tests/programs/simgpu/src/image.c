@@ -30,7 +30,7 @@ void image_end(struct image *image) {
     free(image->ptx);
 }
 
-/* The next name of a kernel in the text from `at` on, or NULL. */
+/* Returns the next name of a kernel in the text from `at` on, or NULL. */
 static const char *next_entry(const char *at, size_t *length) {
     at = strstr(at, ".entry");
     if (!at) return NULL;

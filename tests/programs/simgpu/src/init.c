@@ -1,4 +1,4 @@
-/* cuInit: which cards this process sees, and in which order. */
+/* cuInit: determines the cards that this process sees, and their order. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@ __thread int per_thread_default;
 static _Atomic int life;
 static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* As with the real driver, a child of fork cannot go on with its parent's contexts. */
+/* As with the real driver, a forked child cannot use its parent's contexts. */
 static void in_forked_child(void) {
     if (life != LIFE_READY) return;
     life = LIFE_FORKED;
@@ -28,7 +28,7 @@ static bool usable(unsigned card) {
            !driver.sim.state->cards[card].divided;
 }
 
-/* Whole cards and instances; a divided card itself is none. */
+/* Lists whole cards and MIG instances; a divided card itself cannot be used. */
 static int usable_cards(unsigned *cards) {
     int count = 0;
     for (unsigned card = 0; card < driver.sim.state->card_count; card++)
@@ -36,7 +36,8 @@ static int usable_cards(unsigned *cards) {
     return count;
 }
 
-/* One token of CUDA_VISIBLE_DEVICES: an index, or a UUID's unambiguous beginning. -1: neither. */
+/* The card for one token of CUDA_VISIBLE_DEVICES: an index, or an unambiguous prefix of a UUID. -1
+ * if it is neither. */
 static int find_token(const char *token, size_t length, const unsigned *cards, int count) {
     char *end;
     long index = strtol(token, &end, 10);
@@ -58,7 +59,8 @@ static bool already_chosen(unsigned card) {
     return false;
 }
 
-/* The list ends at its first wrong token, as the real one does; a repeated card empties it. */
+/* As in the real driver, the list ends at the first invalid token, and a repeated card empties
+ * it. */
 static void choose_listed(const char *list, const unsigned *cards, int count) {
     while (*list) {
         while (isspace((unsigned char)*list)) list++;
@@ -76,7 +78,7 @@ static void choose_listed(const char *list, const unsigned *cards, int count) {
     }
 }
 
-/* A process can use one instance and nothing beside it. */
+/* A process can use one MIG instance, and then no other card. */
 static void keep_one_instance(void) {
     for (int i = 0; i < driver.count; i++)
         if (sim_card_is_instance(&driver.sim, driver.card[i])) {

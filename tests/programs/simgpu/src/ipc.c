@@ -1,5 +1,5 @@
-/* Memory of one process used by another on the same machine: its backing becomes a file in memory,
- * which the other opens through /proc. It costs the card nothing more. */
+/* Memory shared between processes of one machine. The exporter's memory is moved to an in-memory
+ * file, which the importer opens through /proc. It is not counted again. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -12,18 +12,18 @@
 
 static const char magic[8] = "SIMIPC1";
 
-/* What the 64 opaque bytes hold. */
+/* The content of the 64 opaque bytes of a handle. */
 struct ticket {
     char magic[8];
     int32_t pid, fd;
     uint64_t bytes; /* of the whole backing */
     uint64_t offset;
     uint32_t card, unused;
-    uint64_t asked; /* bytes that were allocated */
+    uint64_t asked; /* bytes that the program requested */
 };
 _Static_assert(sizeof(struct ticket) <= sizeof(CUipcMemHandle), "a ticket fits in a handle");
 
-/* Puts the same bytes into a file and the file in the place of the private pages. */
+/* Moves the memory's bytes into a file and maps that file in place of the private pages. */
 static int share(uint64_t base, uint64_t bytes) {
     int fd = memfd_create("simgpu-ipc", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)bytes)) goto fail;
@@ -42,7 +42,7 @@ fail:
 static CUresult get_handle(struct ticket *ticket, CUdeviceptr pointer) {
     struct allocation *found = memory_find(pointer);
     if (!found || found->kind != MEMORY_DEVICE) return CUDA_ERROR_INVALID_VALUE;
-    /* Small allocations share a page: only whole pages can be shared, so it gets none. */
+    /* Small allocations share a page, and only whole pages can be exported. */
     if (found->chunk) return CUDA_ERROR_NOT_SUPPORTED;
     if (found->share_fd < 0) found->share_fd = share(found->base, found->region.bytes);
     if (found->share_fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -87,7 +87,7 @@ static CUresult open_ticket(CUcontext context, const struct ticket *ticket, CUde
     made->bytes = ticket->asked;
     if (!map_file(made->base, ticket->bytes, ticket)) {
         memory_free(made);
-        return CUDA_ERROR_INVALID_VALUE; /* the exporter is gone, or hidden from this process */
+        return CUDA_ERROR_INVALID_VALUE; /* the exporter has ended or is hidden */
     }
     *pointer = made->base + ticket->offset;
     return CUDA_SUCCESS;

@@ -59,7 +59,7 @@ void mark_set_time(struct mark *mark, uint64_t time) {
     mark->at = time;
 }
 
-/* Marks come nearly in order, so the place is looked for from the end. */
+/* Marks are added nearly in order, so the place is searched from the end. */
 void mark_set_work(struct mark *mark, struct lane *lane, uint64_t work) {
     struct mark *before = lane->last;
     while (before && before->at > work) before = before->before;
@@ -76,7 +76,8 @@ void mark_set_work(struct mark *mark, struct lane *lane, uint64_t work) {
 
 /* ---- looking at the card -------------------------------------------------------------------- */
 
-/* From `start` on the lane went from `before` to `before + length`: the marks passed get a time. */
+/* Gives a time to all marks in the run that began at `start` and took the lane's work from `before`
+ * to `before + length`. */
 static void pass(struct lane *lane, uint64_t start, uint64_t before, uint64_t length) {
     while (lane->first && lane->first->at <= before + length) {
         struct mark *mark = lane->first;
@@ -107,7 +108,8 @@ static void look(struct lane *lane) {
     sim_unlock_card(&driver.sim, lane->card);
 }
 
-/* Work cannot be done faster than time passes, which often spares a look. */
+/* Work cannot be done faster than time passes, so the card need not be looked at before enough time
+ * has passed. */
 bool lane_reached(struct lane *lane, uint64_t work) {
     if (work <= lane->work) return true;
     uint64_t now = sim_now(&driver.sim);
@@ -130,7 +132,7 @@ bool mark_reached(struct mark *mark) {
 
 /* ---- placing work --------------------------------------------------------------------------- */
 
-/* `count` SMs, those that are free first, are taken until `end`; the order is kept. */
+/* Takes the `count` SMs that are free first until `end`, and keeps the array sorted. */
 static void occupy(struct lane *lane, unsigned count, uint64_t end) {
     uint64_t *sm = lane->sm_free;
     unsigned to = 0, from = count;
@@ -138,7 +140,8 @@ static void occupy(struct lane *lane, unsigned count, uint64_t end) {
     for (; count; count--) sm[to++] = end;
 }
 
-/* Written before it is counted, so that whoever reads the card sees whole numbers only. */
+/* Stores the end of a kernel before `placed` counts it, so that readers of the card see only
+ * complete values. */
 static void note_end(const struct lane *lane, uint64_t end) {
     struct sim_process *process = &driver.sim.state->processes[driver.sim.slot];
     sim_u64 *placed = &process->placed[lane->card], *ends = process->ends[lane->card];
@@ -147,7 +150,7 @@ static void note_end(const struct lane *lane, uint64_t end) {
     ++*placed;
 }
 
-/* How many kernels may wait on a card: no more than are kept. 0: no limit. */
+/* The number of kernels that may wait on a card, at most as many as `ends` keeps. 0: no limit. */
 static uint64_t queue_room(const struct lane *lane) {
     uint64_t room = driver.sim.state->cards[lane->card].queue_kernels;
     return room < SIM_ENDS ? room : SIM_ENDS - 1;
@@ -169,7 +172,8 @@ uint64_t lane_place(struct lane *lane, uint64_t after, unsigned sms, uint64_t ns
     uint64_t start = lane->sm_free[sms - 1];
     if (start < after) start = after;
     uint64_t looked = lane->wall;
-    if (lane_reached(lane, start)) { /* the card is ahead of that: now is the earliest */
+    if (lane_reached(lane, start)) { /* the card is already further: the work cannot begin before
+                                        now */
         if (lane->wall == looked) look(lane);
         if (start < lane->work) start = lane->work;
     }

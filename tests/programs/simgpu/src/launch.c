@@ -1,4 +1,4 @@
-/* Launches: from a kernel and its shape to time on SMs. */
+/* Launches: computes the time and the SMs of a kernel from its shape. */
 #include "launch.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ unsigned launch_resident(unsigned threads) {
     return blocks < BLOCKS_OF_SM ? blocks : BLOCKS_OF_SM;
 }
 
-/* The first parameter as a 64-bit number, from either way of passing them. */
+/* Returns the first parameter as a 64-bit number, from either way of passing parameters. */
 static uint64_t first_parameter(const CUDA_KERNEL_NODE_PARAMS *launch) {
     static const uintptr_t buffer = 1; /* CU_LAUNCH_PARAM_BUFFER_POINTER */
     uint64_t value = 0;
@@ -78,7 +78,7 @@ CUresult launch_prepare(const CUDA_KERNEL_NODE_PARAMS *launch, CUcontext context
     return context_need_stack(context, (uint64_t)function->attributes[FUNCTION_LOCAL_BYTES]);
 }
 
-/* What a call costs beyond its work, on a card that is not kind. */
+/* Delays the calling thread by the cost of the launch call itself, which is 0 on an ideal card. */
 static void spend_launch(CUfunction function, unsigned number) {
     const struct sim_card *card = &driver.sim.state->cards[number];
     bool first = !atomic_exchange(&function->launched, true);
@@ -95,7 +95,7 @@ static bool queue_is_full(CUstream stream, struct mark **mark) {
     return full || *mark;
 }
 
-/* Drivers let the caller wait while the queue to the card is full, whatever it waits for. */
+/* As with real drivers, a launch waits while the queue to the card is full. */
 static CUresult wait_for_room(CUstream stream) {
     for (struct mark *mark; queue_is_full(stream, &mark);) {
         if (!mark) sim_wait_until(&driver.sim, SIM_NEVER);
@@ -169,7 +169,7 @@ TWINS(cuLaunchCooperativeKernel, _ptsz,
     return do_launch(&launch, stream, true);
 }
 
-/* Each card starts when its stream is ready; that the cards start together is not simulated. */
+/* Each card starts when its own stream is ready; a common start of all cards is not simulated. */
 API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsigned count,
                                                   unsigned flags) {
     TRY(driver_ready());
@@ -193,8 +193,7 @@ API CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS *list, unsi
     return CUDA_SUCCESS;
 }
 
-/* ---- the launches of old: shape and parameters are set on the function ------------------------
- */
+/* ---- old launch functions: shape and parameters are set on the function first ------------------ */
 
 API CUresult cuFuncSetBlockShape(CUfunction f, int x, int y, int z) {
     TRY(function_check(f));

@@ -1,3 +1,4 @@
+/* Kernel launches: the work and the memory that a launch needs. */
 #ifndef SIM_LAUNCH_H
 #define SIM_LAUNCH_H
 
@@ -6,12 +7,13 @@
 
 enum { LAUNCH_THREADS_OF_SM = 2048 };
 
-/* What a launch asks of a card. CUDA_ERROR_INVALID_VALUE: a shape that no card takes. */
+/* Computes the work of a launch. CUDA_ERROR_INVALID_VALUE: a shape that cards do not support. */
 CUresult launch_work(const CUDA_KERNEL_NODE_PARAMS *launch, unsigned card, struct work *work);
 CUfunction launch_kernel(const CUDA_KERNEL_NODE_PARAMS *launch);
-/* Brings to the context what the kernel needs there: its code, and stacks. */
+/* Loads the kernel's code and enlarges the stacks in the context (NULL: the current one), as
+ * needed. */
 CUresult launch_prepare(const CUDA_KERNEL_NODE_PARAMS *launch, CUcontext context);
-/* Blocks of that many threads that an SM holds at once. */
+/* The number of blocks of `threads` threads that one SM can hold at once. */
 unsigned launch_resident(unsigned threads);
 
 #endif

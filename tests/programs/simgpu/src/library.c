@@ -9,7 +9,7 @@ struct CUlib_st {
     uint32_t magic;
     bool lazy;
     struct image image;
-    CUmodule modules; /* as which it is seen, one for each context that needed it */
+    CUmodule modules; /* its modules, one for each context that has used it */
     CUlibrary next;
 };
 

@@ -1,4 +1,4 @@
-/* Advice about managed memory, which a simulated card has no use for. */
+/* Advice about managed memory, which has no effect on a simulated card. */
 #include "memory.h"
 #include "stream.h"
 

@@ -4,7 +4,7 @@
 
 enum { ROUNDS = 18, INNER = 0x36, OUTER = 0x5c };
 
-/* A permutation made of the digits of pi: appendix A.3 of RFC 1319. */
+/* A permutation derived from the digits of pi: appendix A.3 of RFC 1319. */
 static const uint8_t pi[256] = {
     41,  46,  67,  201, 162, 216, 124, 1,   61,  54,  84,  161, 236, 240, 6,   19,  98,  167, 5,
     243, 192, 199, 115, 140, 152, 147, 43,  217, 188, 76,  130, 202, 30,  155, 87,  60,  253, 212,

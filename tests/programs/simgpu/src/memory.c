@@ -1,4 +1,4 @@
-/* Allocation and release, whatever the entry that asked for it. */
+/* Allocation and release of device memory, for all entry points. */
 #include "external.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 pthread_mutex_t memory_lock = PTHREAD_MUTEX_INITIALIZER;
 
-static struct allocation *all; /* every live allocation, for the end of a context */
+static struct allocation *all; /* all live allocations, which end with their context */
 static uint64_t last_id;
 
 static void link_up(struct allocation *allocation) {
@@ -119,7 +119,8 @@ struct allocation *memory_first(void) {
 bool memory_covers(uint64_t address, uint64_t bytes) {
     struct region *region = address_owner(address);
     if (region && region->kind == REGION_RESERVED) return vmm_covers(region, address, bytes);
-    struct allocation *found = memory_find(address); /* of a graph: there when it runs */
+    struct allocation *found = memory_find(address); /* includes graph memory, which exists when
+                                                        the graph runs */
     if (!found) return false;
     return bytes <= found->bytes && address - found->base <= found->bytes - bytes;
 }

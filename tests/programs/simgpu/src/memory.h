@@ -1,4 +1,4 @@
-/* Allocations: the whole-page ones and the small ones packed into chunks. */
+/* Allocations: large ones have pages of their own, small ones share chunks. */
 #ifndef SIM_MEMORY_H
 #define SIM_MEMORY_H
 
@@ -9,70 +9,73 @@
 
 enum memory_kind {
     MEMORY_DEVICE,
-    MEMORY_LOW, /* the same below 4 GiB */
+    MEMORY_LOW, /* the same, with an address below 4 GiB */
     MEMORY_MANAGED,
     MEMORY_POOL,
     MEMORY_GRAPH,
     MEMORY_IMPORTED,
-    MEMORY_EXTERNAL /* mapped from external memory, which counts it */
+    MEMORY_EXTERNAL /* mapped from external memory, which is already counted */
 };
 
 struct allocation {
-    struct region region; /* of whole-page allocations; must come first */
+    struct region region; /* for allocations with pages of their own; must come first */
     uint64_t base, bytes;
-    uint64_t charged; /* on the card, by this allocation alone */
+    uint64_t charged; /* bytes on the card for this allocation alone */
     enum memory_kind kind;
     CUdevice device;
     unsigned card;
     CUcontext context;
     CUmemoryPool pool;         /* MEMORY_POOL: never NULL */
     CUexternalMemory external; /* MEMORY_EXTERNAL: never NULL */
-    struct allocation *cached; /* freed into its pool: the next one there */
-    bool idle;                 /* freed into its pool; of a graph: not allocated now */
-    struct chunk *chunk;       /* where a small one lies, or NULL */
+    struct allocation *cached; /* freed to its pool: the next free one */
+    bool idle;                 /* freed to its pool; of a graph: not allocated at present */
+    struct chunk *chunk;       /* the chunk of a small allocation, else NULL */
     uint64_t id;
-    int share_fd;                    /* backing that other processes may open, or -1 */
-    struct allocation *next, **link; /* among all */
+    int share_fd;                    /* file that other processes may map, or -1 */
+    struct allocation *next, **link; /* in the list of all allocations */
 };
 
 extern pthread_mutex_t memory_lock;
 
-/* The caller holds memory_lock for all of these. */
+/* The caller holds memory_lock for the functions up to memory_first(). */
 CUresult memory_new(CUcontext context, enum memory_kind kind, uint64_t bytes,
                     struct allocation **made);
-/* MEMORY_POOL. */
+/* The same for MEMORY_POOL. */
 CUresult memory_new_pooled(CUcontext context, CUmemoryPool pool, uint64_t bytes,
                            struct allocation **made);
-/* Pages at an address that is right for the kind; 0: no room. */
+/* Reserves pages with an address as the kind needs it; returns 0 if there is no room. */
 uint64_t memory_address(enum memory_kind kind, struct region *region, uint64_t bytes);
 void memory_free(struct allocation *allocation);
-/* The allocation that covers the address, or NULL. */
+/* The allocation that contains the address, or NULL. */
 struct allocation *memory_find(uint64_t address);
 
-/* Is all of [address, address + bytes) device memory that may be copied to and from? */
+/* Whether all of [address, address + bytes) is device memory that may be copied to and from. */
 bool memory_covers(uint64_t address, uint64_t bytes);
-/* A graph's memory: an address without memory, until a launch backs it. */
+/* Memory of a graph: reserves an address without memory; memory_back() adds the memory at a
+ * launch. */
 CUresult memory_reserve(CUcontext context, uint64_t bytes, struct allocation **made);
 CUresult memory_back(struct allocation *allocation);
 void memory_unback(struct allocation *allocation);
-/* Every allocation, for those who look for some. */
+/* The first of all allocations, linked by `next`. */
 struct allocation *memory_first(void);
 
-/* Stream-ordered memory (pool.c). These take memory_lock themselves. */
+/* Stream-ordered memory (pool.c). These functions take memory_lock themselves. */
 CUresult pool_take(CUcontext context, CUmemoryPool pool, uint64_t bytes, CUdeviceptr *pointer);
 void pool_take_back(CUdeviceptr pointer);
-/* The allocation goes although its pool does not; memory_lock held. */
+/* Removes an allocation that ends before its pool. The caller holds memory_lock. */
 void pool_forget(struct allocation *allocation);
-/* What the card keeps for the pool; memory_lock held. */
+/* Counts memory that the card reserves for the pool. The caller holds memory_lock. */
 void pool_grow(CUmemoryPool pool, uint64_t bytes);
 void pool_shrink(CUmemoryPool pool, uint64_t bytes);
-/* After a synchronisation pools give back what exceeds their threshold. */
+/* Releases unused memory beyond the threshold of each pool, as drivers do after a
+ * synchronization. */
 void pool_trim_all(void);
 
-/* Mappings of reserved addresses (vmm.c); the caller holds memory_lock. */
+/* Mappings of reserved addresses (vmm.c). The caller holds memory_lock. */
 bool vmm_covers(struct region *region, uint64_t address, uint64_t bytes);
 
-/* Small ones: 512-byte units in chunks of one page, charged by the chunk. */
+/* Small allocations: multiples of 512 bytes in chunks of one page. The chunk is charged, not the
+ * allocation. */
 #define SMALL_BYTES ((uint64_t)1 << 20)
 CUresult chunk_place(struct allocation *allocation);
 void chunk_remove(struct allocation *allocation);

@@ -1,4 +1,4 @@
-/* The entries that take and give back device memory at once. */
+/* The entry points that allocate and free device memory outside stream order. */
 #include "memory.h"
 #include "stream.h"
 
@@ -19,7 +19,7 @@ API CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes) {
     return allocate(pointer, MEMORY_DEVICE, bytes);
 }
 
-/* Rows start at multiples of 512 bytes, as on every card since Kepler. */
+/* Rows begin at multiples of 512 bytes, as on every card since Kepler. */
 static CUresult allocate_rows(CUdeviceptr *pointer, enum memory_kind kind, size_t *pitch,
                               size_t width, size_t height, unsigned element) {
     TRY(driver_ready());
@@ -47,7 +47,7 @@ API CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flag
     return allocate(pointer, MEMORY_MANAGED, bytes);
 }
 
-/* The context in which the pointer was allocated, or NULL if it was not. */
+/* The context in which the pointer was allocated; NULL if it is not an allocation. */
 static CUcontext context_of(CUdeviceptr pointer) {
     pthread_mutex_lock(&memory_lock);
     struct allocation *found = memory_find(pointer);
@@ -57,7 +57,7 @@ static CUcontext context_of(CUdeviceptr pointer) {
     return context;
 }
 
-/* Like the real one, it waits for whatever may still use the memory. */
+/* Like the real function, waits for all work that may still use the memory. */
 API CUresult cuMemFree_v2(CUdeviceptr pointer) {
     TRY(capture_permits());
     TRY(driver_ready());
@@ -90,7 +90,7 @@ API CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevicep
     return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
-/* ---- the 32-bit entries of CUDA 2 ------------------------------------------------------------ */
+/* ---- the 32-bit entry points of CUDA 2 ------------------------------------------------------- */
 
 API CUresult cuMemAlloc(unsigned *pointer, unsigned bytes) {
     CUdeviceptr low;

@@ -1,4 +1,4 @@
-/* Filling memory. */
+/* The entry points that fill memory. */
 #include "copy.h"
 #include "memory.h"
 

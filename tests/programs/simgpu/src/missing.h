@@ -1,8 +1,8 @@
-/* What entries do that the real libraries have and the simulated ones have not. */
+/* The fallback of entry points that the real libraries have and that are not simulated. */
 #ifndef SIM_MISSING_H
 #define SIM_MISSING_H
 
-/* Returns `error`; with SIMGPU_TRACE set, says on standard error who was asked for. */
+/* Returns `error`. With SIMGPU_TRACE set, prints the name on standard error. */
 int missing(const char *name, int error);
 
 #endif

@@ -1,4 +1,5 @@
-/* What a driver would crash for, or worse, ends the program here, so that no test gets past it. */
+/* Ends a program that uses a destroyed object. A real driver would crash or corrupt memory, which a
+ * test might not notice. */
 #include <stdio.h>
 #include <stdlib.h>
 

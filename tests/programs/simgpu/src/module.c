@@ -15,7 +15,7 @@ static CUresult check(CUmodule module) {
     return module_is_there(module) ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-/* Drivers do so by default. */
+/* The default of drivers since CUDA 12.2. */
 bool module_lazy(void) {
     const char *mode = getenv("CUDA_MODULE_LOADING");
     return !mode || strcmp(mode, "EAGER") != 0;
@@ -114,7 +114,7 @@ API CUresult cuModuleGetFunctionCount(unsigned *count, CUmodule module) {
     return image_count(&module->image, count);
 }
 
-/* Of all ways to a handle, this one never loads. */
+/* Unlike other ways to get a handle, this one never loads code. */
 API CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned count, CUmodule module) {
     TRY(check(module));
     return image_list(&module->image, functions, count);

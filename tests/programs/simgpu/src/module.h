@@ -1,4 +1,5 @@
-/* Modules, and libraries: modules without a context, of which each context gets one of its own. */
+/* Modules, and libraries: a library has no context, and gets a module for each context that uses
+ * it. */
 #ifndef SIM_MODULE_H
 #define SIM_MODULE_H
 
@@ -7,24 +8,24 @@
 struct CUmod_st {
     uint32_t magic;
     CUcontext context;
-    uint64_t context_id; /* its id then: it may have ended since, and begun again */
-    struct code code; /* all of it; unless each function brings its own */
+    uint64_t context_id; /* the context's id at that time: it may have ended and been opened again */
+    struct code code; /* all code of the module, unless functions are loaded one by one */
     bool lazy;
     struct image image;
     struct variable *variables;
-    CUlibrary library; /* whose it is, or NULL */
-    CUmodule next;     /* of the library's */
+    CUlibrary library; /* its library, or NULL */
+    CUmodule next;     /* of the same library */
 };
 
-/* Does code come to the card when it is first used, or when it is loaded? */
+/* Whether code is loaded at its first use (true) or with its module (false). */
 bool module_lazy(void);
 CUresult module_new(CUcontext context, const void *data, bool lazy, CUmodule *module);
 void module_end(CUmodule module);
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *data);
-/* Is the context that it was loaded into still there? */
+/* Whether the context that the module was loaded into still exists. */
 bool module_is_there(CUmodule module);
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
-/* A library's kernel, as a function of the context. */
+/* Sets *function to the function of a library's kernel in the context. */
 CUresult library_function(CUkernel kernel, CUcontext context, CUfunction *function);
 
 #endif

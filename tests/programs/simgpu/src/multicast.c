@@ -1,8 +1,8 @@
-/* Multicast objects: handles without memory of their own, to which cards' memory is bound. What is
- * written to an object's address does not come to what is bound to it. */
+/* Multicast objects: handles without memory of their own, to which memory of several cards is
+ * bound. Writes to an object's address do not reach the bound memory. */
 #include "physical.h"
 
-/* Where in the object a card's memory lies: offsets leave the lower bits free. */
+/* The place of a card's memory in the object. Offsets leave the lower bits free for the card. */
 static uint64_t place_of(uint64_t offset, unsigned card) {
     return offset | card;
 }
@@ -50,7 +50,7 @@ API CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice 
     return result;
 }
 
-/* Memory can be bound when all cards of the team have joined. */
+/* Memory can be bound once all cards of the team have been added. */
 static CUresult bind(struct physical *object, uint64_t at, struct physical *memory, uint64_t offset,
                      uint64_t bytes) {
     if (!object || !memory || !memory->on_card || !bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -97,7 +97,7 @@ API CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle handle, CUdevic
     return cuMulticastBindAddr(handle, at, pointer, bytes, flags);
 }
 
-/* What was bound is unbound as a whole, whatever size is said. */
+/* Unbinds the whole range that was bound there, whatever size is given. */
 static CUresult unbind(struct physical *object, uint64_t place) {
     bool done = object && holding_remove(&object->bound, place);
     return done ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,4 @@
-/* The simulated NVML: its types as NVIDIA documents them, and what its parts share. */
+/* The simulated NVML: types from NVIDIA's documentation, and declarations that its parts share. */
 #ifndef SIM_NVML_H
 #define SIM_NVML_H
 
@@ -22,7 +22,7 @@ enum {
     NVML_ERROR_UNKNOWN = 999,
 };
 
-typedef struct nvmlDevice_st *nvmlDevice_t; /* a card's place in the state file */
+typedef struct nvmlDevice_st *nvmlDevice_t; /* the card's number in the state file, as a handle */
 
 #define TRY(expression)                      \
     do {                                     \
@@ -30,17 +30,16 @@ typedef struct nvmlDevice_st *nvmlDevice_t; /* a card's place in the state file 
         if (result_) return result_;         \
     } while (0)
 
-/* The machine, while a session is open. */
+/* Sets *sim to the machine. Fails if no session is open. */
 nvmlReturn_t nvml_sim(struct sim **sim);
-/* The card behind a handle: NVML_ERROR_GPU_IS_LOST when it fell off the bus. */
+/* Sets *card to the card behind a handle. NVML_ERROR_GPU_IS_LOST if it fell off the bus. */
 nvmlReturn_t nvml_card(nvmlDevice_t device, struct sim_card **card);
-/* Its number, also when it is lost. */
+/* Sets *number to the card's number, even if the card is lost. */
 nvmlReturn_t nvml_card_number(nvmlDevice_t device, unsigned *number);
 nvmlDevice_t nvml_handle(unsigned card);
-/* The whole card behind a handle: NVML_ERROR_NOT_SUPPORTED for a MIG instance's, of which NVML tells
- * less than of a card. */
+/* The same, but NVML_ERROR_NOT_SUPPORTED for a MIG instance, of which NVML reports less. */
 nvmlReturn_t nvml_whole_card(nvmlDevice_t device, struct sim_card **card);
-/* Of whole cards: NVML_ERROR_NOT_SUPPORTED for one that is divided as well. */
+/* The same, and NVML_ERROR_NOT_SUPPORTED also for a card that is divided by MIG. */
 nvmlReturn_t nvml_undivided_card(nvmlDevice_t device, struct sim_card **card);
 
 #endif

@@ -1,4 +1,4 @@
-/* What one card says of itself. */
+/* Queries about a single card. */
 #include <pthread.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ typedef struct {
     uint64_t total, reserved, free, used;
 } nvmlMemory_v2_t;
 
-/* Read anew when what this process read last is older than the card's figure. */
+/* Returns the card's memory usage, at most nvml_stale_ns old. */
 static struct sim_usage recent_usage(struct sim *sim, unsigned card) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static struct sim_usage read[SIM_MAX_CARDS];
@@ -66,7 +66,7 @@ static nvmlReturn_t usage_of(nvmlDevice_t device, struct sim_usage *usage) {
     return NVML_SUCCESS;
 }
 
-/* The first version counts what the driver keeps for itself as used. */
+/* The first version counts the memory that the driver reserves as used. */
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory) {
     struct sim_usage usage;
     TRY(usage_of(device, &usage));
@@ -158,7 +158,7 @@ API nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, int sensor, unsig
     return NVML_SUCCESS;
 }
 
-/* Of the thresholds, the one at which the card slows down. */
+/* Only the threshold at which the card slows down is known. */
 API nvmlReturn_t nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, int kind,
                                                    unsigned *celsius) {
     enum { SLOWDOWN = 1 };

@@ -1,5 +1,5 @@
-/* Critical errors as events: every card keeps its last ones, and a set remembers how many of each
- * card's it has told. */
+/* Events for critical errors. Each card keeps its last errors, and an event set counts how many of
+ * each card it has returned. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <time.h>
@@ -9,7 +9,7 @@
 enum { XID_CRITICAL_ERROR = 8, SAMPLE_NS = 5000000 };
 
 typedef struct nvmlEventSet_st {
-    uint64_t types[SIM_MAX_CARDS]; /* asked for, per card */
+    uint64_t types[SIM_MAX_CARDS]; /* the requested event types, per card */
     uint64_t told[SIM_MAX_CARDS];
 } *nvmlEventSet_t;
 
@@ -63,8 +63,8 @@ API nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t device, uint64_t types, n
     return NVML_SUCCESS;
 }
 
-/* The oldest error not told yet; those that the card no longer keeps are passed over. An instance's
- * is told of its card, with the instance's IDs. */
+/* Returns the oldest error that was not returned yet, skipping errors that the card no longer
+ * keeps. The error of a MIG instance is reported for its card, with the instance's IDs. */
 static bool take_event(struct sim *sim, unsigned number, nvmlEventSet_t set,
                        nvmlEventData_t *data) {
     const struct sim_card *card = &sim->state->cards[number];

@@ -1,4 +1,4 @@
-/* Cards that MIG divides, and their instances. */
+/* Cards divided by MIG, and their instances. */
 #include <stddef.h>
 
 #include "nvml.h"
@@ -13,7 +13,7 @@ typedef struct {
     uint64_t memorySizeMB;
 } nvmlDeviceAttributes_t;
 
-/* The instance behind a handle: NVML_ERROR_INVALID_ARGUMENT for a card's. */
+/* Sets *card to the MIG instance behind a handle. NVML_ERROR_INVALID_ARGUMENT for a whole card. */
 static nvmlReturn_t instance(nvmlDevice_t device, struct sim_card **card) {
     TRY(nvml_card(device, card));
     return (*card)->parent ? NVML_SUCCESS : NVML_ERROR_INVALID_ARGUMENT;
@@ -43,7 +43,8 @@ API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *c
     return NVML_SUCCESS;
 }
 
-/* NVML_ERROR_NOT_FOUND where the card has no instance of that index: it may have a later one. */
+/* Returns NVML_ERROR_NOT_FOUND if the card has no instance of that index, even if it has one with a
+ * higher index. */
 API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index,
                                                      nvmlDevice_t *found) {
     struct sim *sim;
@@ -97,7 +98,7 @@ API nvmlReturn_t nvmlDeviceGetAttributes_v2(nvmlDevice_t device, nvmlDeviceAttri
     return NVML_SUCCESS;
 }
 
-/* The NUMA node of a card and of its instances, as a set of bits. */
+/* Sets a bit set with the NUMA node of the card, which is also that of its instances. */
 API nvmlReturn_t nvmlDeviceGetMemoryAffinity(nvmlDevice_t device, unsigned words,
                                              unsigned long *nodes, int scope) {
     enum { BITS = 8 * sizeof(unsigned long) };

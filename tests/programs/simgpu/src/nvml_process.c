@@ -1,4 +1,4 @@
-/* Who works on a card: PIDs as the asking process's PID namespace knows them. */
+/* Processes on a card, with PIDs of the asking process's PID namespace. */
 
 #include "nvml.h"
 
@@ -30,7 +30,8 @@ static struct worker worker_of(const struct sim_card *card, pid_t pid, uint64_t 
     };
 }
 
-/* The living processes with a context on the card that this process may see. */
+/* Lists the living processes that have a context on the card and that this process may see. Returns
+ * their number. */
 static unsigned list_own_workers(struct sim *sim, unsigned card, struct worker *workers) {
     unsigned count = 0;
     for (int slot = 0; slot < (int)sim->state->slots_touched; slot++) {
@@ -44,7 +45,7 @@ static unsigned list_own_workers(struct sim *sim, unsigned card, struct worker *
     return count;
 }
 
-/* Those of a card's instances as well. */
+/* The same, with the processes of the card's MIG instances. */
 static unsigned list_workers(struct sim *sim, unsigned card, struct worker *workers) {
     sim_reap(sim);
     unsigned count = list_own_workers(sim, card, workers);
@@ -53,7 +54,7 @@ static unsigned list_workers(struct sim *sim, unsigned card, struct worker *work
     return count;
 }
 
-/* Lists lack a process now and then, as where one is just beginning or ending. */
+/* Drops one process from every nvml_missing-th list, as happens while a process starts or ends. */
 static unsigned lose_one(const struct sim *sim, unsigned card, struct worker *workers,
                          unsigned count) {
     static _Atomic uint64_t lists;
@@ -63,7 +64,7 @@ static unsigned lose_one(const struct sim *sim, unsigned card, struct worker *wo
     return count - 1;
 }
 
-/* NVML's habit: too little room is answered with the room that is needed. */
+/* As in NVML, a call without enough room returns the number of entries needed. */
 static nvmlReturn_t find_workers(nvmlDevice_t device, unsigned *count, const void *room,
                                  struct worker *workers) {
     struct sim *sim;
@@ -101,7 +102,7 @@ API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, un
     return nvmlDeviceGetComputeRunningProcesses_v2(device, count, infos);
 }
 
-/* Nobody draws on a simulated card. */
+/* There are never graphics processes on a simulated card. */
 static nvmlReturn_t nobody(nvmlDevice_t device, unsigned *count) {
     struct sim_card *card;
     TRY(nvml_card(device, &card));

@@ -1,4 +1,4 @@
-/* nvmlInit to nvmlShutdown, and the devices that a session sees. */
+/* nvmlInit, nvmlShutdown, and the devices that a session can see. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,12 +16,12 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim machine = {.fd = -1, .slot = -1};
 static pid_t opened_by;
 static int sessions;
-static int count; /* devices of this session, fixed when it began: a lost card keeps its index */
+static int count; /* number of devices, fixed at nvmlInit: a lost card keeps its index */
 static struct nvmlDevice_st devices[SIM_MAX_CARDS];
-static unsigned order[SIM_MAX_CARDS]; /* index -> card */
+static unsigned order[SIM_MAX_CARDS]; /* index -> card number */
 
-/* Stays open to the end of the process: closing any descriptor of the state file would drop the
- * slot lock that libcuda may hold in the same process. A forked child opens its own. */
+/* Keeps the file open until the process ends: closing any descriptor of it would drop the slot lock
+ * that libcuda may hold in the same process. A forked child opens its own. */
 static nvmlReturn_t open_machine(void) {
     if (machine.state && opened_by == getpid()) return NVML_SUCCESS;
     if (sim_open(&machine, sim_path())) return NVML_ERROR_DRIVER_NOT_LOADED;
@@ -167,7 +167,7 @@ API nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *id, nvmlDevice_t *dev
     return by_bus_id(id, device);
 }
 
-/* Of an instance: its index on its card. */
+/* A MIG instance has an index on its card. */
 API nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *index) {
     unsigned card, before = 0;
     TRY(nvml_card_number(device, &card));

@@ -1,4 +1,4 @@
-/* How busy a card was in its last sampling period, and with whose work. */
+/* Utilization of a card in its last sampling period, in total and by process. */
 #include <stddef.h>
 #include <time.h>
 
@@ -44,7 +44,7 @@ API nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilizat
     return NVML_SUCCESS;
 }
 
-/* When the last period ended, on the clock that NVML's time stamps are from. */
+/* The end of the last period (us since the epoch), as in NVML's time stamps. */
 static uint64_t stamp(const struct sim *sim, unsigned card, const struct sim_timeline *line) {
     struct timespec now;
     uint64_t since = line->now - line->period * sim->state->cards[card].period_ns;
@@ -77,7 +77,7 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device,
                                                  unsigned *count, uint64_t since) {
     struct sim *sim;
     unsigned card;
-    (void)since; /* one sample a process, always of the last period */
+    (void)since; /* there is one sample for each process, always of the last period */
     TRY(find(device, &sim, &card));
     if (!count) return NVML_ERROR_INVALID_ARGUMENT;
     unsigned room = *count;

@@ -1,4 +1,4 @@
-/* How many blocks an SM holds: by their threads alone. */
+/* Occupancy: how many blocks an SM can hold, determined by their number of threads only. */
 #include "launch.h"
 
 API CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int threads,

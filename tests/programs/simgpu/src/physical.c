@@ -13,7 +13,7 @@ struct physical *physical_of(CUmemGenericAllocationHandle handle) {
     return physical && physical->magic == MAGIC ? physical : NULL;
 }
 
-/* The memory goes with the last handle and the last user. */
+/* Frees the memory after its last handle and last user are gone. */
 static void settle(struct physical *physical) {
     if (physical->handles || physical->users) return;
     if (physical->on_card) sim_give(&driver.sim, physical->card, physical->bytes);
@@ -32,7 +32,7 @@ void physical_drop(struct physical *physical) {
     settle(physical);
 }
 
-/* ---- what objects keep ----------------------------------------------------------------------- */
+/* ---- memory that other objects keep ---------------------------------------------------------- */
 
 static struct holding **find(struct holding **all, uint64_t place) {
     while (*all && (*all)->place != place) all = &(*all)->next;
@@ -159,7 +159,7 @@ API CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHa
     return CUDA_SUCCESS;
 }
 
-/* The memory stays counted where it was created. */
+/* The memory remains counted for the process that created it. */
 API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
                                             int type) {
     CUmemAllocationProp props = {

@@ -1,4 +1,4 @@
-/* What the driver knows of a pointer. */
+/* Attributes of pointers. */
 #include "host.h"
 #include "physical.h"
 
@@ -26,7 +26,7 @@ enum {
     LOCALITY_DOMAIN_ORDINAL,
 };
 
-/* The same about device and host memory. */
+/* The attributes of a pointer, for device and host memory alike. */
 struct known {
     CUcontext context;
     unsigned type;
@@ -56,7 +56,7 @@ static bool know_device(struct known *known, CUdeviceptr pointer) {
     return found;
 }
 
-/* It is of no context. */
+/* Mapped memory belongs to no context. */
 static bool know_mapped(struct known *known, CUdeviceptr pointer) {
     pthread_mutex_lock(&memory_lock);
     const struct physical *found = vmm_physical_at(pointer);
@@ -130,7 +130,8 @@ API CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr point
     return tell(value, attribute, pointer, &known);
 }
 
-/* Several at once; of an unknown pointer nothing is known, and that is no error. */
+/* Returns several attributes at once. For an unknown pointer they are empty, which is not an
+ * error. */
 API CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **values,
                                     CUdeviceptr pointer) {
     struct known known = {.ordinal = -2};

@@ -1,4 +1,4 @@
-/* Stream-ordered memory: pools keep what is freed into them, up to a threshold. */
+/* Stream-ordered memory: pools keep freed memory up to a threshold. */
 #include "pool.h"
 
 #include <stdlib.h>
@@ -55,7 +55,7 @@ CUmemoryPool pool_create(const CUmemPoolProps *props) {
     return pool;
 }
 
-/* ---- taking and giving back; memory_lock held ------------------------------------------------ */
+/* ---- allocation and free; the caller holds memory_lock --------------------------------------- */
 
 static uint64_t size_in_pool(uint64_t bytes) {
     return bytes < SMALL_BYTES ? round_up(bytes, 512) : round_up(bytes, PAGE_BYTES);
@@ -75,7 +75,7 @@ static void count_used(CUmemoryPool pool, uint64_t bytes) {
     pool->used_high = at_least(pool->used_high, pool->used);
 }
 
-/* A cached block of exactly this size serves again. */
+/* Reuses a free block of exactly this size. */
 static struct allocation *take_cached(CUmemoryPool pool, uint64_t size) {
     for (struct allocation **link = &pool->cache; *link; link = &(*link)->cached) {
         struct allocation *found = *link;
@@ -106,7 +106,7 @@ static CUresult take(CUcontext context, CUmemoryPool pool, uint64_t bytes,
     }
     if (pool->most && pool->reserved + size > pool->most) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = memory_new_pooled(context, pool, bytes, made);
-    if (result) { /* what the pool keeps may be all that is missing */
+    if (result) { /* the card may have room once the pool's free memory is released */
         release(pool, 0);
         result = memory_new_pooled(context, pool, bytes, made);
     }
@@ -160,7 +160,8 @@ void pool_trim_all(void) {
     for (CUmemoryPool pool = pools; pool; pool = pool->next) pool_trim(pool, pool->threshold);
 }
 
-/* What is still allocated from it stays; the pool goes with the last of it. */
+/* Destroys the pool. Memory that is still allocated from it stays; the pool ends with the last of
+ * it. */
 void pool_end(CUmemoryPool pool) {
     pthread_mutex_lock(&memory_lock);
     pool->magic = ENDED;

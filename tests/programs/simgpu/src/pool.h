@@ -1,3 +1,4 @@
+/* Memory pools for stream-ordered allocation. */
 #ifndef SIM_POOL_H
 #define SIM_POOL_H
 

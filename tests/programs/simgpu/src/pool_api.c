@@ -1,4 +1,4 @@
-/* The entries about pools. */
+/* The entry points for memory pools. */
 #include "pool.h"
 
 enum {
@@ -76,7 +76,7 @@ API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value
     return CUDA_SUCCESS;
 }
 
-/* High-water marks can only be set back to 0; what is in use cannot be set. */
+/* High-water marks can only be reset to 0; present values cannot be set. */
 static CUresult set(CUmemoryPool pool, int attribute, const void *value) {
     int *option = switch_of(pool, attribute);
     if (option) {
@@ -102,7 +102,7 @@ API CUresult cuMemPoolSetAttribute(CUmemoryPool pool, int attribute, const void 
     return result;
 }
 
-/* Every device can reach every pool. */
+/* Accepts any access, since every device can reach every pool. */
 API CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *access, size_t count) {
     TRY(check(pool));
     return access || !count ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;

@@ -1,4 +1,5 @@
-/* cuGetProcAddress: a name, a CUDA version and a default-stream flavour lead to one entry. */
+/* cuGetProcAddress: finds the entry point for a name, a CUDA version and a default-stream
+ * flavour. */
 #include <string.h>
 
 #include "driver.h"
@@ -14,7 +15,8 @@ static int first_of(const char *base) {
     return low;
 }
 
-/* The newest entry not newer than `version`; a per-thread one wins where that is asked for. */
+/* The newest entry that is no newer than `version`; if `per_thread` is set, preferably its
+ * per-thread twin. */
 static const struct entry *best(const char *base, int version, bool per_thread, bool *known) {
     const struct entry *chosen = NULL;
     *known = false;
@@ -45,7 +47,7 @@ API CUresult cuGetProcAddress_v2(const char *name, void **entry, int version, ui
     *status = found   ? CU_GET_PROC_ADDRESS_SUCCESS
               : known ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                       : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
-    return CUDA_SUCCESS; /* since CUDA 12 the status tells, not the result */
+    return CUDA_SUCCESS; /* since CUDA 12, the status reports a missing entry, not the result */
 }
 
 API CUresult cuGetProcAddress(const char *name, void **entry, int version, uint64_t flags) {

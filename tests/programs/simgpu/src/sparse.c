@@ -1,5 +1,5 @@
-/* Sparse arrays: nothing but a shape, into which memory is mapped tile by tile. It is there at once,
- * not in the order of the stream; and a piece is unmapped as it was mapped. */
+/* Sparse arrays: they have a shape, and memory is mapped into them tile by tile. Mappings take
+ * effect at once, not in stream order, and a tile can only be unmapped as it was mapped. */
 #include "array.h"
 #include "stream.h"
 
@@ -11,7 +11,7 @@ static uint64_t place_of(const CUarrayMapInfo *info) {
     const unsigned *at = info->subresource.sparseLevel;
     if (info->subresourceType == CU_ARRAY_SPARSE_SUBRESOURCE_TYPE_MIPTAIL)
         return mix(mix(1, info->subresource.miptail.layer), info->subresource.miptail.offset);
-    uint64_t place = 0; /* of level and layer, and three offsets */
+    uint64_t place = 0; /* hash of level, layer and three offsets */
     for (int i = 0; i < 5; i++) place = mix(place, at[i]);
     return place;
 }
@@ -20,7 +20,7 @@ static CUresult map_tile(const CUarrayMapInfo *info, struct holding **tiles) {
     struct physical *memory = physical_of(info->memHandle);
     if (!memory || !memory->on_card || info->offset >= memory->bytes)
         return CUDA_ERROR_INVALID_VALUE;
-    holding_remove(tiles, place_of(info)); /* what was there gives way */
+    holding_remove(tiles, place_of(info)); /* replaces earlier memory */
     holding_add(tiles, place_of(info), memory);
     return CUDA_SUCCESS;
 }

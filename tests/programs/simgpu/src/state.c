@@ -1,4 +1,4 @@
-/* Mapping, process slots, locks. */
+/* The state file: mapping, process slots and locks. */
 #define _GNU_SOURCE
 #include "clock.h"
 
@@ -12,11 +12,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Lock bytes lie beyond any file's end, where nothing reads or writes. */
+/* Locked bytes lie beyond the end of any file, where nothing reads or writes. */
 static const off_t slot_locks = (off_t)1 << 40;
 static const off_t card_locks = (off_t)1 << 41;
 
-/* File locks of one description do not keep a process's own threads apart. */
+/* File locks of the same open file exclude other processes, but not threads of this one. */
 static pthread_mutex_t card_mutexes[SIM_MAX_CARDS] = {[0 ... SIM_MAX_CARDS - 1] =
                                                           PTHREAD_MUTEX_INITIALIZER};
 
@@ -51,7 +51,7 @@ fail:;
     return -1;
 }
 
-/* Closing any descriptor of the file drops the process's slot lock: a library that shares its
+/* Closing any descriptor of the file drops the process's slot lock, so a library that shares its
  * process with libcuda must never call this. */
 void sim_close(struct sim *sim) {
     munmap(sim->state, sizeof *sim->state);
@@ -73,7 +73,7 @@ static bool lock_byte(int fd, int command, short type, off_t at) {
     return rc == 0;
 }
 
-/* What the slot's last owner had asked for and never got is not this one's. */
+/* Drops the work that the slot's last owner had asked for and never got. */
 static void forget_work(struct sim_state *state, int slot) {
     struct sim_process *process = &state->processes[slot];
     for (uint32_t i = 0; i < state->card_count; i++) {
@@ -85,8 +85,8 @@ static void forget_work(struct sim_state *state, int slot) {
     }
 }
 
-/* The process-owned lock comes before the state, so a slot that is not FREE and has no lock is a
- * dead one's. */
+/* The process-owned lock is taken before the state is changed, so a slot that is not FREE and has
+ * no lock belonged to a dead process. */
 static bool claim_slot(struct sim *sim, int slot) {
     struct sim_process *process = &sim->state->processes[slot];
     uint32_t expected = SIM_SLOT_FREE;
@@ -112,7 +112,8 @@ static void empty_slot(struct sim_process *process) {
     }
 }
 
-/* Is the memory of a dead process back by now? Cards may take their time for it. */
+/* Whether the memory of a dead process has been returned by now, which takes return_ns on harsh
+ * cards. */
 static bool returned(const struct sim *sim, struct sim_process *process) {
     uint64_t now = sim_now(sim);
     if (!process->died_at) process->died_at = now;
@@ -123,8 +124,9 @@ static bool returned(const struct sim *sim, struct sim_process *process) {
     return true;
 }
 
-/* A description-owned lock conflicts with every process-owned one, this process's included, so it
- * succeeds only on a dead owner's slot; whoever dies in here leaves the slot to the next. */
+/* A description-owned lock conflicts with every process-owned one, even this process's, so it can
+ * only be taken for a dead owner's slot. If this process dies here, the next one to reap frees the
+ * slot. */
 static void reap_slot(struct sim *sim, int slot) {
     struct sim_process *process = &sim->state->processes[slot];
     if (process->state == SIM_SLOT_FREE) return;
@@ -143,7 +145,8 @@ void sim_reap(struct sim *sim) {
     pthread_mutex_unlock(&one_reaper);
 }
 
-/* Dead owners' slots first, so that the slots in use stay close together. */
+/* Frees dead owners' slots first and takes the lowest free one, so that used slots stay close
+ * together. */
 int sim_claim(struct sim *sim) {
     sim_reap(sim);
     for (int slot = 0; slot < SIM_MAX_PROCESSES; slot++)
@@ -165,7 +168,8 @@ bool sim_slot_alive(const struct sim *sim, int slot) {
     struct flock lock = {
         .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot_locks + slot, .l_len = 1};
     if (slot == sim->slot) return true;
-    /* Whoever reaps a dead one's has a lock too, but no process owns it. */
+    /* A process that reaps a dead owner's slot holds a lock too, but it is not process-owned (pid
+     * -1). */
     return fcntl(sim->fd, F_OFD_GETLK, &lock) == 0 && lock.l_type != F_UNLCK && lock.l_pid != -1;
 }
 

@@ -1,4 +1,5 @@
-/* What a runtime keeps with a context: a value for each key, until the context ends. */
+/* Context-local storage: a value for each key, which the runtime keeps with a context until it
+ * ends. */
 #ifndef SIM_STORAGE_H
 #define SIM_STORAGE_H
 
@@ -6,10 +7,11 @@
 
 typedef void (*storage_gone)(CUcontext context, void *key, void *value);
 
-/* Where `context` is NULL, the current one is meant. `gone` is called when the context ends. */
+/* Stores the value. `context` NULL means the current one. `gone` is called when the context
+ * ends. */
 CUresult storage_put(CUcontext context, void *key, void *value, storage_gone gone);
 CUresult storage_remove(CUcontext context, void *key);
-/* CUDA_ERROR_INVALID_HANDLE: nothing was put there. */
+/* Returns CUDA_ERROR_INVALID_HANDLE if there is no value for the key. */
 CUresult storage_get(void **value, CUcontext context, void *key);
 
 #endif

@@ -1,4 +1,4 @@
-/* Streams: handles, default streams and their rules, appending. */
+/* Streams: handles, default streams, and appending work. */
 #include "stream.h"
 
 #include <stdlib.h>
@@ -11,7 +11,8 @@ enum { LEGACY_HANDLE = 1, PER_THREAD_HANDLE = 2, CONTEXTS = 16, SPARES = 256 };
 
 CUstream engine_streams;
 
-/* Ended streams are used again, the first of SPARES or more: so that an old handle is recognised. */
+/* Streams that have ended. The first one is reused once there are SPARES, so that an old handle is
+ * recognized for a while. */
 static CUstream spare, *spare_end = &spare;
 static unsigned spares;
 static uint64_t last_id;
@@ -55,7 +56,7 @@ CUstream stream_new(CUcontext context, int kind) {
 static void unlink_stream(CUstream stream) {
     *stream->link = stream->next;
     if (stream->next) stream->next->link = stream->link;
-    stream->magic = stream->dying ? ENDED : 0; /* else its context ended */
+    stream->magic = stream->dying ? ENDED : 0; /* otherwise its context has ended */
 }
 
 static void drop_work(struct queued *queued) {
@@ -177,7 +178,7 @@ static bool obeys_legacy(CUstream stream) {
     return stream->kind == STREAM_BLOCKING || stream->kind == STREAM_PER_THREAD;
 }
 
-/* The legacy stream waits for all blocking streams of its context, and they for it. */
+/* The legacy stream waits for all blocking streams of its context, and they wait for it. */
 static void join_implicitly(CUstream stream) {
     if (obeys_legacy(stream)) {
         CUstream legacy = legacy_of(stream->context);
@@ -188,7 +189,8 @@ static void join_implicitly(CUstream stream) {
         if (other->context == stream->context && obeys_legacy(other)) stream_join(stream, other);
 }
 
-/* Work in the legacy stream would depend on streams that are being captured: that is refused. */
+/* Refuses work in the legacy stream if blocking streams are being captured, since it would depend
+ * on them. */
 static CUresult implicit_allowed(CUstream stream) {
     if (stream->kind != STREAM_LEGACY) return CUDA_SUCCESS;
     for (CUstream other = engine_streams; other; other = other->next)

@@ -1,4 +1,4 @@
-/* The entries about streams. */
+/* The entry points for streams. */
 #include "capture.h"
 #include "stream.h"
 
@@ -26,7 +26,7 @@ API CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int pr
     return create(stream, flags, priority);
 }
 
-/* What the stream still has to do is done; only the handle goes at once. */
+/* Only the handle ends at once; the stream's work is still done. */
 API CUresult cuStreamDestroy_v2(CUstream handle) {
     CUstream stream;
     TRY(stream_get(handle, &stream));
@@ -101,7 +101,7 @@ STREAM_FIGURE(cuStreamGetId, unsigned long long, stream->id)
 STREAM_FIGURE(cuStreamGetCtx, CUcontext, stream->context)
 STREAM_FIGURE(cuStreamGetDevice, CUdevice, stream->context->device)
 
-/* Access windows and the like have no effect on a simulated card. */
+/* Access policy windows and similar attributes have no effect on a simulated card. */
 TWINS(cuStreamSetAttribute, _ptsz, (CUstream handle, int attribute, const void *value),
       (handle, attribute, value)) {
     CUstream stream;

@@ -7,14 +7,14 @@
 
 enum { NOBODY = -1, FORESEEN = 256 };
 
-/* One replay: a private copy of the card's state, changed step by step. */
+/* A replay: a private copy of the card's state that is advanced step by step. */
 struct replay {
     struct sim *sim;
     struct sim_card *card;
     unsigned number;
     struct sim_timeline *line;
     uint32_t slots;
-    bool foresight; /* a prediction: leaves no runs behind */
+    bool foresight; /* a prediction, which records no runs */
     uint64_t judged[SIM_MAX_PROCESSES / 64], dead[SIM_MAX_PROCESSES / 64];
 };
 
@@ -28,7 +28,8 @@ static uint64_t backlog(const struct replay *replay, int slot) {
     return process->state == SIM_SLOT_LIVE && asked > done ? asked - done : 0;
 }
 
-/* A dead process's work is dropped when somebody notices; asked once in each replay. */
+/* A dead process's work is dropped when a replay notices; the slot is checked once in each
+ * replay. */
 static bool is_dead(struct replay *replay, int slot) {
     uint64_t bit = (uint64_t)1 << slot % 64;
     if (!(replay->judged[slot / 64] & bit)) {
@@ -42,7 +43,8 @@ static bool has_work(struct replay *replay, int slot) {
     return backlog(replay, slot) && !is_dead(replay, slot);
 }
 
-/* The next slot after `after` with work, itself last of all; NOBODY if none has. */
+/* The next slot after `after` that has work, with `after` itself as the last; NOBODY if none
+ * has. */
 static int next_worker(struct replay *replay, int after) {
     int slots = (int)replay->slots;
     for (int i = 1; i <= slots; i++) {
@@ -83,7 +85,7 @@ static void work_for(struct replay *replay, uint64_t length) {
     line->slice_left -= least(length, line->slice_left);
 }
 
-/* ---- who runs ------------------------------------------------------------------------------- */
+/* ---- choosing the process that runs --------------------------------------------------------- */
 
 static uint64_t switch_ns(const struct replay *replay) {
     const struct sim_card *card = replay->card;
@@ -103,14 +105,13 @@ static void start(struct replay *replay, int slot) {
     if (slot != NOBODY) line->last = slot;
 }
 
-/* How much the slot's kernel that runs still has to do; 0 between kernels, and where there are more
- * than are kept. */
+/* ns until the slot's current kernel ends; 0 between kernels, and if its end is no longer kept. */
 static uint64_t rest_of_kernel(const struct replay *replay, int slot) {
     const struct sim_process *process = &replay->sim->state->processes[slot];
     const sim_u64 *ends = process->ends[replay->number];
     uint64_t done = replay->line->work[slot], high = process->placed[replay->number];
     uint64_t oldest = high > SIM_ENDS ? high - SIM_ENDS : 0, low = oldest, placed = high;
-    while (low < high) { /* the first that ends later than now, or at this moment */
+    while (low < high) { /* the first kernel that ends now or later */
         uint64_t middle = low + (high - low) / 2;
         if (ends[middle % SIM_ENDS] < done) low = middle + 1;
         else high = middle;
@@ -133,7 +134,8 @@ static void choose(struct replay *replay) {
 static void begin_period(struct replay *replay, uint64_t number) {
     struct sim_timeline *line = replay->line;
     size_t bytes = replay->slots * sizeof *line->work;
-    int rolls = number - line->period > 1 ? 2 : 1; /* a whole period without work in between */
+    int rolls = number - line->period > 1 ? 2 : 1; /* 2: a whole period without work lies in
+                                                      between */
     for (int i = 0; i < rolls; i++) {
         line->busy_before = line->busy_then;
         line->busy_then = line->busy;
@@ -145,7 +147,7 @@ static void begin_period(struct replay *replay, uint64_t number) {
 
 /* ---- replay --------------------------------------------------------------------------------- */
 
-/* One step of at most `limit`, in which nothing changes. */
+/* Advances by one step, of at most `limit` ns, in which the running process does not change. */
 static void step(struct replay *replay, uint64_t limit) {
     struct sim_timeline *line = replay->line;
     choose(replay);
@@ -190,12 +192,13 @@ static void begin(struct replay *replay, struct sim *sim, unsigned number,
     replay->line = line;
     copy_timeline(line, &replay->card->sides[replay->card->side], replay->slots);
     if (line->now) return;
-    line->now = sim_now(sim); /* nobody has looked at this card before */
+    line->now = sim_now(sim); /* the card has not been looked at before */
     line->running = line->last = NOBODY;
     line->period = line->now / replay->card->period_ns;
 }
 
-/* Written aside and put in force by one store: a death in between leaves the old state. */
+/* The new state is written to the other side and becomes valid by one store, so a death in between
+ * leaves the old state. */
 const struct sim_timeline *sim_advance(struct sim *sim, unsigned card, uint64_t now) {
     struct replay replay = {0};
     uint32_t other = !sim->state->cards[card].side;
@@ -214,6 +217,7 @@ uint64_t sim_predict(struct sim *sim, unsigned card, int slot, uint64_t work) {
         step(&replay, line->running == slot ? work - line->work[slot] : SIM_NEVER);
         if (line->running == NOBODY) return SIM_NEVER;
     }
-    /* A step that began with another's work may have gone too far, or the sight ends short. */
+    /* The last step may have gone beyond the result if it began with another slot's work; or the
+     * prediction ended after FORESEEN steps. */
     return line->now + work - line->work[slot];
 }

@@ -1,7 +1,7 @@
-/* Who holds how much of a card's memory. */
+/* Memory usage of a card, by process. */
 #include "state.h"
 
-enum { PIECE_BYTES = 2 << 20 }; /* scattered memory can be had in pieces of at most so much */
+enum { PIECE_BYTES = 2 << 20 }; /* scattered memory cannot be allocated in larger pieces than this */
 
 struct held {
     uint64_t fixed, movable;
@@ -39,7 +39,7 @@ static bool fits(const struct sim *sim, unsigned card, uint64_t bytes) {
     return held + scattered <= room && bytes <= room - held - scattered;
 }
 
-/* ---- is it ever more than a test allows? ------------------------------------------------------ */
+/* ---- watch: did processes ever hold more than a test allows? ---------------------------------- */
 
 static uint64_t held_by(const struct sim *sim, uint32_t slot, unsigned card) {
     const struct sim_process *process = &sim->state->processes[slot];
@@ -47,8 +47,9 @@ static uint64_t held_by(const struct sim *sim, uint32_t slot, unsigned card) {
 }
 
 /*
- * Who dies counts until he has let go of the driver, not until somebody has counted him out. What is
- * his is read again then: the one who lives in the slot may be another one by now, who has nothing.
+ * A dying process counts until it has released its slot's lock, even if no process has reaped the
+ * slot yet. The bytes are read after that check, since a new owner may have taken the slot, which
+ * has none.
  */
 static uint64_t held_by_the_watched(const struct sim *sim, unsigned card) {
     uint64_t held = 0;
@@ -59,7 +60,8 @@ static uint64_t held_by_the_watched(const struct sim *sim, unsigned card) {
     return held;
 }
 
-/* Under the card's lock nobody takes any: what is seen was on the card at the same time. */
+/* The card's lock is held, so no process takes memory: all that is summed was on the card at the
+ * same time. */
 static void watch(struct sim *sim, unsigned card) {
     struct sim_card *info = &sim->state->cards[card];
     uint64_t most = info->watch_bytes;

@@ -1,12 +1,14 @@
-/* Variables of modules: one in PTX has none, any other each that it is asked for. */
+/* Variables of modules. A PTX module has none; any other module has every variable that is asked
+ * for. */
 #ifndef SIM_VARIABLE_H
 #define SIM_VARIABLE_H
 
 #include "module.h"
 
-/* Either of the last two may be NULL. CUDA_ERROR_NOT_FOUND: there is none of that name. */
+/* Either of `pointer` and `bytes` may be NULL. CUDA_ERROR_NOT_FOUND: the module has no such
+ * variable. */
 CUresult variable_find(CUmodule module, const char *name, CUdeviceptr *pointer, size_t *bytes);
-/* They go with their module, if its context is still there. */
+/* Frees the variables of a module that ends, if its context still exists. */
 void variable_end_module(CUmodule module);
 
 #endif

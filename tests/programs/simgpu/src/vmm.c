@@ -1,4 +1,4 @@
-/* Reserved addresses, and what is mapped there. */
+/* Virtual memory management: reserved addresses and mappings. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -21,7 +21,7 @@ struct mapping {
 
 API CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment,
                                  CUdeviceptr wish, uint64_t flags) {
-    (void)wish; /* a hint only */
+    (void)wish; /* a hint that may be ignored */
     TRY(driver_ready());
     if (!pointer || !bytes || bytes % PAGE_BYTES || flags || alignment & (alignment - 1))
         return CUDA_ERROR_INVALID_VALUE;
@@ -36,7 +36,7 @@ API CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alig
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The reservation around [address, address + bytes), or NULL. */
+/* The reservation that contains [address, address + bytes), or NULL. */
 static struct reservation *reservation_of(uint64_t address, uint64_t bytes) {
     struct region *region = address_owner(address);
     if (!region || region->kind != REGION_RESERVED || !bytes || bytes > region->bytes) return NULL;
@@ -132,7 +132,7 @@ static void unmap_one(struct mapping **link) {
     free(mapping);
 }
 
-/* Only whole mappings are undone. */
+/* Only whole mappings can be unmapped. */
 static CUresult unmap(uint64_t base, uint64_t bytes) {
     struct reservation *reservation = reservation_of(base, bytes);
     bool any = false;

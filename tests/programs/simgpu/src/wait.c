@@ -1,4 +1,4 @@
-/* Waiting for the card, and the thread that looks after queues while nobody waits. */
+/* Waiting for work, and the worker thread that serves queues while no thread waits. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <time.h>
@@ -14,7 +14,8 @@ static bool anything_queued(void) {
     return false;
 }
 
-/* Until `when`, at most a moment: a clock that is not real may be moved by others. */
+/* Sleeps until `when`, but only briefly, since another thread may advance a clock that is not
+ * real. */
 static void rest(uint64_t when) {
     const uint64_t moment = 1000000;
     struct timespec until;
@@ -85,7 +86,7 @@ CUresult engine_wait_stream(CUstream stream) {
     return mark ? engine_wait_and_drop(context, mark) : CUDA_SUCCESS;
 }
 
-/* The busy streams of a context, one after another: each wait leaves fewer. */
+/* Waits for the busy streams of a context one after another. */
 CUresult engine_wait_context(CUcontext context) {
     for (;;) {
         struct mark *mark = NULL;

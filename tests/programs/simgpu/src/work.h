@@ -1,4 +1,4 @@
-/* What streams and graphs are made of: pieces of work, each done after the one before it. */
+/* Pieces of work, of which streams and graphs consist. */
 #ifndef SIM_WORK_H
 #define SIM_WORK_H
 
@@ -8,12 +8,12 @@ enum work_kind { WORK_EMPTY, WORK_KERNEL, WORK_COPY, WORK_CALL, WORK_RECORD, WOR
 
 enum copy_engine { ENGINE_TO_CARD, ENGINE_FROM_CARD, ENGINE_WITHIN };
 
-/* A box of bytes to copy or, where `source` is NULL, to fill with a repeated pattern. */
+/* A box of bytes to copy, or to fill with a repeated pattern if `source` is NULL. */
 struct box {
     char *target;
     const char *source;
     uint64_t target_pitch, target_slice, source_pitch, source_slice;
-    uint64_t width, height, depth; /* width in bytes */
+    uint64_t width, height, depth; /* width (bytes), height and depth */
     uint32_t pattern;
     unsigned pattern_bytes;
 };
@@ -22,7 +22,7 @@ struct work {
     enum work_kind kind;
     union {
         struct {
-            uint64_t ns; /* on an idle card */
+            uint64_t ns; /* time (ns) on an idle card */
             unsigned sms;
         } kernel;
         struct {
@@ -33,8 +33,8 @@ struct work {
             CUhostFn function;
             void *data;
         } call;
-        struct mark *mark;   /* WORK_RECORD and WORK_WAIT: one use of it is the work's */
-        CUdeviceptr pointer; /* WORK_FREE */
+        struct mark *mark;   /* for WORK_RECORD and WORK_WAIT; the work is one of its users */
+        CUdeviceptr pointer; /* for WORK_FREE */
     };
 };
 
