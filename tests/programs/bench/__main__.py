@@ -1,4 +1,4 @@
-"""Run benchmarks: `python -m bench AREA`, or `all`. With STRICT=1 a missed goal is a failure."""
+"""Runs benchmarks: `python -m bench AREA`, or `all`. With STRICT=1, a missed goal is a failure."""
 
 import importlib
 import os
@@ -11,7 +11,7 @@ STRICT = os.environ.get("STRICT") == "1"
 
 
 def main() -> int:
-    """Measure one area or all; fails when something could not be measured, or hardly."""
+    """Measure one area or all. Fails if something could not be measured, or not well enough."""
     asked = sys.argv[1] if len(sys.argv) > 1 else "all"
     if asked != "all" and asked not in AREAS:
         print(f"there is no area {asked!r}; there are: {', '.join(AREAS)}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""What the node agent says in its log of its answers to the kubelet: when, and how long each
+"""Reads from the node agent's log when it answered each call of the kubelet, and how long that
 took."""
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ NAMESPACE, SELECTOR = "mizar-system", "app.kubernetes.io/component=nodeagent"
 def durations_ms(kube: Kube) -> dict[str, list[float]]:
     """Milliseconds of every answer since the agents started, by the call's name.
 
-    From the call's arrival in the agent to its answer: the gRPC transport is not in it.
+    The time runs from the call's arrival in the agent to its answer, without the gRPC transport.
     """
     taken: dict[str, list[float]] = {}
     for said in _answered(kube):
@@ -22,7 +22,7 @@ def durations_ms(kube: Kube) -> dict[str, list[float]]:
 
 
 def answers(kube: Kube) -> dict[str, list[float]]:
-    """When each answer was given, in seconds since the epoch, by the call's name."""
+    """When each answer was given (seconds since the epoch), by the call's name."""
     found: dict[str, list[float]] = {}
     for said in _answered(kube):
         found.setdefault(said["call"], []).append(

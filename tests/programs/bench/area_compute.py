@@ -1,26 +1,27 @@
-"""How exactly containers get their share of a card's time, on simulated cards.
+"""Measures how exactly containers get their share of a card's time, on simulated cards.
 
-What counts is the card's own account of whom it worked for in each millisecond. Each container is
-a slot with limits, processes that keep the card busy (workloads/load.c) under the shim, and the
-node agent's time slicer beside them. Every case is run; the worst of them is the figure, and the
-table shows each. Several cases run at the same time, on a card each.
+The card's own account is compared: which process it worked for in each millisecond. Each container
+is a slot with limits and processes that keep the card busy (workloads/load.c) under the shim; the
+node agent's time slicer runs beside them. Every case is run; the worst one is the figure, and the
+table shows each. Several cases run at the same time, each on a card of its own.
 
-Of windows of a second the worst counts; of those of a tenth what 95 % of them keep, and the table
-shows the worst as well: a kernel cannot be interrupted, so one of 5 ms moves single windows of
-100 ms by up to 4.5 points where the share is 10 %. For the same reason a share counts as settled
-when 95 % of such windows are within 3 points, or within what a kernel of that length makes of them.
-Work that is erratic (one function, one shape, now 20 us and now 5 ms) can be foreseen by nobody:
-its errors are figures of their own.
+Of windows of one second, the worst is the figure. Of windows of a tenth of a second, it is the
+error that 95 % of them do not exceed, and the table shows the worst as well: a kernel cannot be
+interrupted, so a kernel of 5 ms moves single windows of 100 ms by up to 4.5 points at a share of 10
+%. For the same reason, a share counts as settled when 95 % of such windows are within 3 points, or
+within the error that a kernel of that length causes. Erratic work (one function, sometimes 20 us
+and sometimes 5 ms) cannot be predicted: its errors are figures of their own.
 
-Windows in which the machine was too busy with other things are unknown, and cases that lost much to
-that are run again, some times at most (compute/runner.py): the tables show how much they lost, and
-disturbed_percent says how much is unknown.
+Windows in which the machine was too busy with other programs are unknown. Cases that lost much to
+that are repeated a few times (compute/runner.py): the tables show how much they lost, and
+disturbed_percent how many windows are unknown.
 
-The cards are ideal, but for the last part: there they do all that real ones may do at the unkind
-end (simgpu's profile `harsh`), and the goals are wider.
+The cards are ideal, except in the last part: there, they have all the delays that real cards may
+have (simgpu's profile `harsh`), and the goals are wider.
 
-MIZAR_BENCH_SECONDS: how long each case runs (2 s after it has settled).
-MIZAR_BENCH_CARDS: how many cases run at the same time; fewer where processors are few or busy.
+MIZAR_BENCH_SECONDS: how long each case runs after it has settled (2 s).
+MIZAR_BENCH_CARDS: how many cases run at the same time; fewer if there are few processors or they
+are busy.
 """
 
 import subprocess
@@ -39,8 +40,8 @@ SHARES = (10, 25, 50, 75, 90)
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of work: the load's arguments, and the longest piece of it in ms. What is erratic no
-    scheduler can foresee, so that it is shown and has no goal."""
+    """A kind of work: the load's arguments, and its longest piece in ms. No scheduler can predict
+    erratic work, so it is shown without a goal."""
 
     load: str
     longest: float
@@ -60,27 +61,27 @@ KINDS = {
     "erratic": Kind("erratic", 5, erratic=True),
 }
 MANY_STREAMS = {"20 us, 8 streams": Kind("us_20 8", 0.02)}
-"""Beside a container of one stream."""
+"""Used beside a container with a single stream."""
 HIDERS = ("interrupted", "hiding")
-"""Loads whose work could be taken for something else, or for less than it is."""
+"""Loads whose work could be mistaken for stalls, or measured as less than it is."""
 HIDERS_SHARE = 20
 BELOW = ("eager", "copying", "calling_back", "prefetching")
-"""Loads that leave more than half of a card idle, whatever they may have of it."""
+"""Loads that leave more than half of a card idle, whatever their share is."""
 KEPT_SHARES = (5, 10, 25, 50)
 KEPT_US = (2, 5, 20)
 KEPT_STREAMS = (2, 4, 8)
-KEPT_AT_ONCE = 2  # these need a processor
+KEPT_AT_ONCE = 2  # each case needs a processor
 WANTED = {"short_lived": 100.0, "workers": 30.0}
 """Percent of the card that programs of many threads would use."""
 PROCESSES = (1, 3)
 HARSH_KINDS = ("20 us", "200 us", "5 ms")
 HARSH_SHARES = (30, 50)
 HARSH_AT_ONCE = 3
-STEPS = ((1.5, 20.0), (3.0, 80.0))  # after a start with 50 %
+STEPS = ((1.5, 20.0), (3.0, 80.0))  # (seconds, percent): shares after 50 % at first
 MANY = 16
 WAKES_MS = 1000
 WAKERS: dict[str, tuple[int, int, ComputeMode, int]] = {
-    # the shares of a Soft borrower and of the owner that wakes, and the owner's mode and priority
+    # shares of a Soft borrower and of the owner that wakes, and the owner's mode and priority
     "Hard": (30, 70, "Hard", 0),
     "Soft": (30, 70, "Soft", 0),
     "Soft, higher priority": (10, 50, "Soft", 1),
@@ -88,7 +89,7 @@ WAKERS: dict[str, tuple[int, int, ComputeMode, int]] = {
 }
 
 Pair = tuple[str, str, int, ComputeMode]
-"""The kinds of work of both, how many processes each has, and the mode."""
+"""The kinds of work of both containers, the number of processes of each, and the mode."""
 
 
 _runner = Runner()
@@ -122,11 +123,11 @@ def _name(kind: str, processes: int) -> str:
     return f"{kind}, {processes} processes" if processes > 1 else kind
 
 
-# ---- is the bench itself any good? ---------------------------------------------------------------
+# ---- checks of the benchmark itself --------------------------------------------------------------
 
 
 def _check() -> tuple[list[Figure], Details]:
-    """Without the shim: one alone has the whole card, two have half of its work each."""
+    """Without the shim, one container alone has the whole card, and two have half of it each."""
     cases = [
         Case(_name(kind, count), (Tenant(_busy(1, kind), mode=None),) * count)
         for kind in ("20 us", "5 ms")
@@ -152,8 +153,8 @@ def _check() -> tuple[list[Figure], Details]:
 
 
 def _alone() -> tuple[list[Figure], Details]:
-    """For twice as long as others: in 2 s a share of 10 % has two dozen pieces of 5 ms, and what
-    95 % of windows keep is chance."""
+    """These cases run twice as long as others: in 2 s, a share of 10 % has only two dozen pieces of
+    5 ms, so that the error of 95 % of windows would be chance."""
     cases = [(kind, count, share) for kind in KINDS for count in PROCESSES for share in SHARES]
     found, rows = _Found(), []
     results = _runner.run(
@@ -195,7 +196,7 @@ def _alone() -> tuple[list[Figure], Details]:
 
 
 def _changes() -> tuple[list[Figure], Details]:
-    """The limit goes down and up while the container works."""
+    """The limit is lowered and raised while the container works."""
     cases = [(kind, count) for kind in KINDS for count in PROCESSES]
     found, rows = _Found(), []
     results = _runner.run(
@@ -270,15 +271,15 @@ def _pairs() -> tuple[list[Figure], Details]:
 
 
 def _throughputs_alone() -> dict[str, float]:
-    """For each kind of work, the percent of the time that the card ran kernels and copies for one
-    container without the shim. What a pair lacks of it is what changes of context cost, and what
-    the card waited."""
+    """For each kind of work, the percent of the time in which the card ran kernels and copies for
+    one container without the shim. A pair has less because of context switches and because the card
+    waits."""
     results = _runner.run(Case(kind, (Tenant(_busy(1, kind), mode=None),)) for kind in KINDS)
     return {one.case.name: one.throughput_percent for one in results}
 
 
 def _pair_cases() -> list[tuple[str, Case]]:
-    """Each with the first one's kind of work."""
+    """Each pair with the kind of work of its first tenant."""
     alike: list[Pair] = [(kind, kind, count, "Hard") for kind in KINDS for count in PROCESSES]
     unlike: list[Pair] = [("20 us", "5 ms", 1, "Hard"), ("5 ms", "20 us", 1, "Hard")]
     streams: list[Pair] = [("20 us", "20 us, 8 streams", 1, "Hard")]
@@ -296,8 +297,8 @@ def _pair_cases() -> list[tuple[str, Case]]:
 
 
 def _many() -> tuple[list[Figure], Details]:
-    """One case at a time: sixteen busy processes are enough for a machine. For longer: in 2 s each
-    has 25 kernels of 5 ms, of which one more or less is unfair enough."""
+    """One case at a time, since sixteen busy processes use the whole machine. The cases run longer:
+    in 2 s each tenant has 25 kernels of 5 ms, so that one more or less is already unfair."""
     rows, found, busy, apart = [], [], [], []
     kinds = ("20 us", "200 us", "5 ms", "mixed")
     cases = [Case(kind, (Tenant(_busy(1, kind), 100 / MANY),) * MANY) for kind in kinds]
@@ -318,7 +319,8 @@ def _many() -> tuple[list[Figure], Details]:
 
 
 def _soft() -> tuple[list[Figure], Details]:
-    """Alone on its card, a Soft container has all of it: each beside the same load without shim."""
+    """A Soft container alone on its card has all of it: compared with the same load without the
+    shim."""
     cases = [
         Case(kind, (Tenant(_busy(1, kind), 50, mode),)) for kind in KINDS for mode in (None, "Soft")
     ]
@@ -335,7 +337,7 @@ def _soft() -> tuple[list[Figure], Details]:
 
 
 def _wakes() -> tuple[list[Figure], Details]:
-    """A borrower has all of the card when its owner wakes up."""
+    """The owner of a card wakes while a borrower uses all of the card."""
     cases = [(kind, how) for kind in ("200 us", "5 ms") for how in WAKERS]
     rows, woken, begun, shareless = [], [], [], []
     for (kind, how), one in zip(
@@ -378,8 +380,8 @@ def _waking(kind: str, how: str) -> Case:
 
 
 def _below() -> tuple[list[Figure], Details]:
-    """A container that uses less than its share is not slowed. One case runs at a time: these need
-    a processor."""
+    """A container that uses less than its share is not slowed down. One case runs at a time, since
+    each needs a processor."""
     rows, ratios = [], []
     for load in BELOW:
         tenants = (Tenant((load,), 50, None), Tenant((load,), 50))
@@ -394,7 +396,7 @@ def _below() -> tuple[list[Figure], Details]:
 
 
 def _hidden() -> tuple[list[Figure], Details]:
-    """Work is charged also where much else goes on between its pieces."""
+    """Work is charged also if it could be mistaken for stalls, or measured as less than it is."""
     cases = [Case(load, (Tenant((load,), HIDERS_SHARE),)) for load in HIDERS]
     rows, excess = [], []
     for one in _runner.run(cases, 2 * SECONDS):
@@ -407,8 +409,8 @@ def _hidden() -> tuple[list[Figure], Details]:
 
 
 def _kept(seconds: float = SECONDS) -> tuple[list[Figure], Details]:
-    """What programs of many streams or threads have of the share that they want: one thread that
-    launches into its streams in turn, threads that end soon, sixteen workers that launch little."""
+    """How much of their share programs of many streams or threads use: one thread that launches
+    into its streams in turn, threads that end soon, sixteen workers that launch little."""
     loads = {
         f"us_{us} {streams} {max(1, 4 // streams)} in_turns": "streams"
         for us in KEPT_US
@@ -438,8 +440,8 @@ def _kept(seconds: float = SECONDS) -> tuple[list[Figure], Details]:
 
 
 def _functions() -> tuple[list[Figure], Details]:
-    """Launches of 5,000 functions in turn, beside the same program without the shim; when each has
-    been measured."""
+    """Launches of 5,000 functions in turn, compared with the same program without the shim, once
+    each has been measured."""
     cases = [
         Case("5,000 functions", (Tenant(("functions",), 100, mode),)) for mode in (None, "Hard")
     ]
@@ -451,11 +453,12 @@ def _functions() -> tuple[list[Figure], Details]:
     return figures, Details("Many functions", columns, rows)
 
 
-# ---- on cards that are unkind --------------------------------------------------------------------
+# ---- harsh cards ---------------------------------------------------------------------------------
 
 
 def _harsh() -> tuple[list[Figure], Details]:
-    """One container and two. For longer: a slice of a harsh card takes up to 6 ms."""
+    """One container and two. The cases run longer, since a slice of a harsh card takes up to 6
+    ms."""
     cases = _harsh_cases()
     done = dict(zip(cases, _runner.run(cases.values(), 2 * SECONDS, HARSH_AT_ONCE), strict=True))
     rows, errors = [], dict[int, list[float]]()
@@ -475,7 +478,8 @@ def _harsh() -> tuple[list[Figure], Details]:
 
 
 def _harsh_cases() -> dict[tuple[str, int, int], Case]:
-    """By kind of work, the first one's share (0: without the shim), and how many containers."""
+    """Cases by kind of work, share of the first tenant (0: without the shim), and number of
+    containers."""
     cases = {}
     for kind in HARSH_KINDS:
         cases[kind, 0, 1] = Case(kind, (Tenant(_busy(1, kind), mode=None),), harsh=True)
@@ -487,7 +491,7 @@ def _harsh_cases() -> dict[tuple[str, int, int], Case]:
 
 
 def _known_errors(one: Result) -> list[float]:
-    """Of each tenant the worst second, if one is known."""
+    """The worst second of each tenant, where it is known."""
     errors = (
         windows.worst(work, tenant.share, windows.SECOND, SETTLING_MS, one.control)
         for work, tenant in zip(one.works, one.case.tenants, strict=True)
@@ -500,15 +504,15 @@ def _told(value: float | None, digits: int = 2) -> str:
 
 
 class _Found:
-    """The values of each figure in all cases, of which the worst counts; those of erratic work
-    apart."""
+    """The values of each figure in all cases, of which the worst is taken. Erratic work is
+    separate."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[float]] = {}
         self._erratic: dict[str, list[float]] = {}
 
     def add(self, kind: str, name: str, value: float | None) -> None:
-        """The value of a case with that kind of work; None: it is unknown."""
+        """Add the value of a case with that kind of work; None: unknown."""
         values = self._erratic if KINDS[kind].erratic else self._values
         values.setdefault(name, [])
         if value is not None:
@@ -521,11 +525,11 @@ class _Found:
         goal: str = "",
         worst: Callable[[Sequence[float]], float] = max,
     ) -> Figure:
-        """The worst case. Raises ValueError where none is known."""
+        """The worst case. Raises ValueError if none is known."""
         return _worst(f"{name}_{unit}", self._values[name], unit, goal, worst)
 
     def erratic(self, title: str, names: Sequence[str]) -> Figure:
-        """The worst of several figures together, of work that cannot be foreseen."""
+        """The worst of several figures together, for erratic work."""
         values = [value for name in names for value in self._erratic[name]]
         return _worst(f"erratic_{title}_error_points", values, "points")
 
@@ -537,7 +541,7 @@ def _worst(
     goal: str = "",
     worst: Callable[[Sequence[float]], float] = max,
 ) -> Figure:
-    """The worst case is the figure."""
+    """A figure from the worst case."""
     if not values:
         raise ValueError(f"{name}: the machine was too busy with other things in every case")
     spread = (round(min(values), 5), round(max(values), 5))

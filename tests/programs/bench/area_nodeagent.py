@@ -1,8 +1,9 @@
-"""The node agent on a node of 16 simulated cards: the real process over real gRPC, between a
-kubelet and an API server that are played. Answers are timed where the kubelet waits for them.
+"""Measures the node agent on a node of 16 simulated cards: the real process over real gRPC, with a
+simulated kubelet and API server.
 
-The machine's part in it is measured beside: a call to a gRPC server that only answers.
-MIZAR_BENCH_RUNS sets the number of containers that are started (at least 500).
+Answers are timed as the kubelet waits for them. The machine's part in that time is measured by
+calls to a gRPC server that only answers. MIZAR_BENCH_RUNS sets the number of containers that are
+started (at least 500).
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ MANY = 2000
 REBOOTS = 5
 QUIET_S = 20.0
 REST_S = 0.2
-"""Between two containers that come alone."""
+"""Seconds between two containers that come one at a time."""
 BARE = "bare_grpc_call_p99_ms"
 
 
 def measure() -> Report:
-    """All figures, in one run on one node each for calls and for the long list."""
+    """All figures, in one run: on one node for calls, and on another for the long list."""
     subprocess.run(["make", "--silent", "-C", str(ROOT / "shim")], check=True)
     return Report("nodeagent", asyncio.run(_figures()))
 
@@ -89,8 +90,9 @@ async def _served(made: Node) -> str:
 
 
 async def _busy_percent(made: Node, resource: str) -> float:
-    """Of a CPU, for HELD containers that work. Measured before the storms: the agent keeps the
-    files of containers that have ended for two minutes, and looks at them as well."""
+    """Percent of a CPU that the agent uses while HELD containers work. It is measured before the
+    storms, since the agent keeps the files of ended containers for two minutes and reads them as
+    well."""
     pods = await _hold(made, resource, HELD)
     async with busy(_usage_files(made)):
         await asyncio.sleep(2)
@@ -102,8 +104,8 @@ async def _busy_percent(made: Node, resource: str) -> float:
 
 
 async def _one_by_one(made: Node, resource: str, rest: float) -> dict[str, list[float]]:
-    """One container after the other, each gone before the next comes `rest` seconds later. Without
-    a rest, the agent still handles that one pod went when it is asked about the next."""
+    """Containers one after the other; each is removed `rest` seconds before the next comes. Without
+    a rest, the agent still handles the removal of a pod when it is asked about the next one."""
     made.kubelet.forget()
     for _ in range(RUNS):
         (pod,) = made.pods(1, resource)
@@ -116,8 +118,8 @@ async def _one_by_one(made: Node, resource: str, rest: float) -> dict[str, list[
 
 
 async def _storms(made: Node, resource: str) -> dict[str, list[float]]:
-    """STORM pods at once: the kubelet admits one after the other, while those that are admitted
-    start side by side."""
+    """STORM pods at once: the kubelet admits one after the other, and those admitted start
+    concurrently."""
     made.kubelet.forget()
     for _ in range(STORMS):
         pods = await _hold(made, resource, STORM)
@@ -142,13 +144,13 @@ async def _started(made: Node, pod: KubePod, resource: str) -> None:
 
 
 def _usage_files(made: Node) -> list[Path]:
-    """Of all containers that hold devices now."""
+    """The usage files of all containers that hold devices now."""
     mounts = (one for held in made.kubelet.allocated.values() for one in held.answer.mounts)
     return [Path(one.host_path) for one in mounts if one.container_path == "/run/mizar/usage"]
 
 
 async def _reboot(made: Node) -> float:
-    """Seconds from the agent's start after a boot of the node until all devices are offered."""
+    """Seconds from the agent's start after a boot of the node until it offers all devices."""
     await made.agent.stop(kill=True)
     for key, shadow in made.api.shadows.items():
         assert key[0] == TENANT
@@ -159,8 +161,8 @@ async def _reboot(made: Node) -> float:
 
 
 async def _of_a_long_list(folder: Path) -> Figure:
-    """Milliseconds from a shadow pod's coming until the kubelet has the list with its devices,
-    MANY in all."""
+    """Milliseconds from the arrival of a shadow pod until the kubelet has the list with its
+    devices, with MANY shadow pods in all."""
     each, taken = MANY // CARDS, []
     async with node(folder) as made:
         made.start_agent()
@@ -179,7 +181,7 @@ async def _of_a_long_list(folder: Path) -> Figure:
 
 
 async def _bare_calls(folder: Path) -> list[float]:
-    """Milliseconds of calls to a server in a process of its own that only answers."""
+    """Milliseconds of calls to a server in another process that only answers."""
     socket = folder / "bare.sock"
     script = Path(__file__).parent / "node" / "bare_server.py"
     process = await asyncio.create_subprocess_exec(sys.executable, str(script), str(socket))

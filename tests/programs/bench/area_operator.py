@@ -1,6 +1,7 @@
-"""The operator on a large cluster: 5,000 nodes, 40,000 cards, 10,000 share pods, 200 tenants, on a
-real API server. Nodes and pods are made up: scheduler, kubelets and node agents are played.
+"""Measures the operator on a large cluster: 5,000 nodes, 40,000 cards, 10,000 share pods and 200
+tenants on a real API server.
 
+Nodes and pods exist only as objects: the scheduler, the kubelets and the node agents are simulated.
 MIZAR_BENCH_SCALE=0.1 makes everything a tenth as large, to try the benchmark itself.
 """
 
@@ -43,7 +44,7 @@ WRITES = re.compile(r"^apiserver_request_total{([^}]*)} (\S+)$", re.MULTILINE)
 
 
 def measure() -> Report:
-    """Bring an API server up, fill it, measure, take it down."""
+    """Start an API server, fill it, measure, and remove it."""
     full = Size()
     size = replace(
         full,
@@ -96,7 +97,7 @@ async def _figures(kube: Kube, kubeconfig: Path, size: Size, folder: Path) -> li
 
 
 async def _fill(client: KubeClient, kubeconfig: Path, size: Size, folder: Path) -> None:
-    """An operator makes the shadow pods; it is gone when they get their nodes."""
+    """Let an operator make the shadow pods. It has stopped when they get their nodes."""
     begun, population = time.monotonic(), Population(client, size)
 
     def said(what: str) -> None:
@@ -114,7 +115,7 @@ async def _fill(client: KubeClient, kubeconfig: Path, size: Size, folder: Path) 
 
 
 async def _pods(client: KubeClient, count: int) -> None:
-    """Wait until there are so many pods."""
+    """Wait until there are that many pods."""
     deadline = time.monotonic() + process.PATIENCE_S
     while (found := await _count_pods(client)) < count:
         if time.monotonic() > deadline:
@@ -123,13 +124,14 @@ async def _pods(client: KubeClient, count: int) -> None:
 
 
 async def _count_pods(client: KubeClient) -> int:
-    """A page of one pod says how many remain: that costs the API server next to nothing."""
+    """The number of pods. A list with one pod per page says how many remain, at little cost to the
+    API server."""
     page = await client.request("GET", POD.path(), params={"limit": "1"})
     return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
 
 def _wait_quiet(operator: Operator, kube: Kube) -> None:
-    """Until nothing has been planned or written for some seconds; events come last."""
+    """Wait until nothing has been planned or written for some seconds; events come last."""
 
     def quiet() -> bool:
         before = operator.plans()[0], _writes(kube)
@@ -140,7 +142,7 @@ def _wait_quiet(operator: Operator, kube: Kube) -> None:
 
 
 def _quiet(operator: Operator, kube: Kube) -> tuple[float, float]:
-    """(percent of a core, writes) of a minute in which nothing happens."""
+    """Returns (percent of a core, writes) in a minute in which nothing happens."""
     cpu, writes, begun = operator.cpu_s(), _writes(kube), time.monotonic()
     time.sleep(QUIET_S)
     took = time.monotonic() - begun
@@ -148,7 +150,7 @@ def _quiet(operator: Operator, kube: Kube) -> tuple[float, float]:
 
 
 def _writes(kube: Kube) -> float:
-    """Writes that the API server has had, but for its own Leases."""
+    """Writes to the API server, without those of its own Leases."""
     page = kube.run("get", "--raw", "/metrics")
     return sum(
         float(count)
@@ -158,7 +160,7 @@ def _writes(kube: Kube) -> float:
 
 
 async def _burst(client: KubeClient, size: Size) -> float:
-    """Seconds from the first of 1,000 share pods to the last of the pods of their shadow pods."""
+    """Seconds from the creation of 1,000 share pods until all pods of their shadow pods exist."""
     before, begun = await _count_pods(client), time.monotonic()
     shadows = size.tenants * -(-(BURST // size.tenants) // DEVICES)
     creating = asyncio.create_task(Population(client, size).shares(BURST, "burst"))
@@ -168,7 +170,7 @@ async def _burst(client: KubeClient, size: Size) -> float:
 
 
 async def _planned(kubeconfig: Path, size: Size) -> tuple[list[float], list[float]]:
-    """Seconds of plans made in this process, of a tenth of the cluster and of all of it."""
+    """Seconds that plans take in this process, for a tenth of the cluster and for all of it."""
     async with await KubeClient.connect(kubeconfig, timeout=60) as client:
         caches = Caches(client)
         tasks = [asyncio.create_task(one.run()) for one in caches]
@@ -181,7 +183,7 @@ async def _planned(kubeconfig: Path, size: Size) -> tuple[list[float], list[floa
 
 
 def _tenth(snapshot: Snapshot, size: Size) -> Snapshot:
-    """What a cluster of a tenth of the tenants and nodes would be."""
+    """A tenth of the tenants and nodes."""
     tenants = set(size.tenant_names()[: size.tenants // 10])
     shadows = tuple(one for one in snapshot.shadows if one.namespace in tenants)
     places = {one.on_node for one in shadows}

@@ -1,9 +1,10 @@
-"""What the shim adds to a call, on a driver that does nothing, in the same run with and without it.
+"""Measures how much the shim adds to a call, on a driver that does nothing, in one run with and
+without the shim.
 
 Every work (workloads/overhead.c) is run in pairs, bare and with the shim right after one another,
-in processes of their own. A figure is the median of the pairs' differences: what else the machine
-does falls on both of a pair, and where a process' memory happens to lie averages out.
-MIZAR_BENCH_RUNS sets the number of pairs.
+in processes of their own. A figure is the median of the pairs' differences: disturbances by the
+machine affect both of a pair, and effects of memory layout average out. MIZAR_BENCH_RUNS sets the
+number of pairs.
 """
 
 import os
@@ -25,14 +26,14 @@ HALF, FULL = 5000, 10000  # of the card: basis points
 
 @dataclass(frozen=True)
 class Work:
-    """One way to call overhead, and the figure that comes of it."""
+    """One way to call overhead, and the figure that results."""
 
     name: str
     arguments: tuple[str, ...]
     goal: str
     unit: str = "ns"
     share: int = HALF
-    difference: bool = True  # else the figure is what it takes with the shim
+    difference: bool = True  # otherwise the figure is the time with the shim
 
     @property
     def bare(self) -> str:
@@ -45,7 +46,7 @@ WORKS = (
     Work("launch_overhead_4000_functions_ns", ("launch", "1", "4000"), ""),
     Work("launch_overhead_2_streams_ns", ("launch", "1", "16", "2"), ""),
     Work("launch_overhead_4_shapes_ns", ("launch", "1", "16", "1", "4"), ""),
-    # Of a whole card: of a part, launches would have to wait.
+    # With the whole card as share: with a part of it, launches would have to wait.
     Work(
         "launch_overhead_5_us_kernels_ns", ("launch", "1", "16", "1", "1", "5000"), "", share=FULL
     ),
@@ -69,13 +70,13 @@ MANY = (
     "launch_overhead_4_shapes_ns",
     "launch_overhead_5_us_kernels_ns",
 )
-"""Of which the worst is launch_overhead_many_ns."""
+"""Figures of which the worst is launch_overhead_many_ns."""
 BASICS = ("call", "add", "swap", "probe")
-"""What nothing of this can do without: nanoseconds differ by two between machines."""
+"""Basic operations, for comparison: nanoseconds differ by a factor of two between machines."""
 
 
 def measure() -> Report:
-    """Build the shim and the fake driver, run every work."""
+    """Build the shim and the fake driver, and run every work."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "bench"], check=True)
     report = Report("shim")
     for work in WORKS:
@@ -99,7 +100,7 @@ def _many(figures: Sequence[Figure]) -> list[Figure]:
 
 
 def _ratios(figures: Sequence[Figure]) -> list[Figure]:
-    """Beside what each cannot do without, measured in the same run."""
+    """Ratios to the basic operations of each work, measured in the same run."""
     bare = {"LD_LIBRARY_PATH": str(BUILD / "tests" / "fake")}
     runs = {name: [_run((name,), bare) for _ in range(PAIRS)] for name in BASICS}
     basics = {f"basic_{name}_ns": figure(f"basic_{name}_ns", runs[name], 50, "ns") for name in runs}
@@ -124,7 +125,7 @@ def _ratios(figures: Sequence[Figure]) -> list[Figure]:
 
 
 def _pairs(work: Work, slot: Slot) -> list[tuple[float, float]]:
-    """(bare, with the shim), once more than counted: the first warms the caches."""
+    """Runs (bare, with the shim), once more than counted: the first run warms the caches."""
     slot.set_limits(Card(card_uuid(0), 64 << 30, compute_mode=COMPUTE_HARD, core_share=work.share))
     bare = {"LD_LIBRARY_PATH": str(BUILD / "tests" / "fake")}
     preload = BUILD / "testing" / "libmizar.so"
@@ -134,7 +135,7 @@ def _pairs(work: Work, slot: Slot) -> list[tuple[float, float]]:
 
 
 def _run(arguments: Sequence[str], env: dict[str, str]) -> float:
-    """What overhead prints first."""
+    """The first number that overhead prints."""
     command = [str(BUILD / "bench" / "overhead"), *arguments]
     pipe = subprocess.PIPE
     with subprocess.Popen(

@@ -1,21 +1,24 @@
-"""What owners notice of having lent their cards, and how much of an idle card is lent: sixteen
-cards on one node, each owned by a pod that sleeps with its memory, and for each of them a borrower
-at full load: it has all memory that it can get, and always two kernels of 2 ms in flight.
+"""Measures the effect of lending on the owners of cards, and how much of an idle card is lent.
 
-Owners are woken one after another, WAKINGS times each: such a one works for a second beside its
-borrower, and soon after for a second alone, with which the first is compared. Owners note the times
-themselves; of borrowers counts what the card has done for them, and whether a process of theirs is
-there, looked at every half of a millisecond. Meanwhile all cards are recorded, ten times a
-second: lendable as the kubelet has it, lent while another process than the owner's is there.
+Sixteen cards on one node are each owned by a pod that sleeps with memory on its card. For each card
+there is a borrower at full load: it takes all memory that it can get, and always has two kernels of
+2 ms in flight.
 
-That is harsher than life: each owner wakes every minute and a half. A card that was taken back more
-than once in ten minutes rests longer than its idle time, so that only the first RESTED_LATE wakings
-say how soon it is lendable; how much it is lent, all of them.
+Owners are woken one after another, WAKINGS times each. A woken owner works for a second beside its
+borrower, and soon after for a second alone, with which the first is compared. Owners record the
+times themselves. The borrowers are observed every half of a millisecond: how much work the card has
+done for them, and whether a process of theirs exists. Meanwhile all cards are recorded ten times a
+second: whether the kubelet sees them as lendable, and whether they are lent, which means that a
+process other than the owner's is there.
 
-The pods go before what else this machine does, and the node agent has the processor that the
-chart's values ask for. How much longer the owner waited for a processor in its first second than in
-the other is a figure of its own: that much of the slowdown is the machine's, on which two
-processors are all that sixteen borrowers and a cluster have.
+This is harsher than real use: each owner wakes every minute and a half. A card that was taken back
+more than once in ten minutes must rest longer than its idle time, so only the first RESTED_LATE
+wakings show how soon it is lendable; all of them show how much it is lent.
+
+The pods have priority over other programs on this machine, and the node agent has the processor
+time that the chart's values request. How much longer the owner waited for a processor in its first
+second than in the other one is a figure of its own: that part of the slowdown is caused by the
+machine, on which sixteen borrowers and a cluster may share two processors.
 """
 
 from __future__ import annotations
@@ -44,14 +47,14 @@ from simgpu.machine import Machine
 
 WAKINGS = 3
 PACE_S = 6.0
-"""From one owner's waking to the next one's."""
+"""Seconds between the wakings of two owners."""
 RESTED_LATE = 2
 CPU_S = 20.0
-"""The agent's time is measured for so long."""
+"""Seconds for which the agent's CPU time is measured."""
 
 
 def measure() -> Report:
-    """Bring a cluster up, wake its owners, take it down."""
+    """Start a cluster, wake its owners, and remove it."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", stage.PROGRAM], check=True)
     spec = ClusterSpec(name=f"bench-{os.getpid()}", cards=CARDS)
     up = LocalProvider().up(spec, Progress())
@@ -65,7 +68,8 @@ def measure() -> Report:
 
 
 def _install(up: Cluster) -> None:
-    """With what the chart requests for its programs, which the local values do without."""
+    """Install with the requests that the chart has for its programs, which the local values
+    omit."""
     values = yaml.safe_load(cluster.mizar.LOCAL_VALUES.read_text())
     for part in ("operator", "webhook", "nodeagent"):
         del values[part]["resources"]
@@ -106,7 +110,7 @@ def _measure_on(scene: Stage) -> Report:
 
 
 def _agent_percent(scene: Stage) -> float:
-    """Of a core, that the node agent uses."""
+    """Percent of a core that the node agent uses."""
     before, began = scene.agent_cpu_s(), time.monotonic()
     time.sleep(CPU_S)
     return 100 * (scene.agent_cpu_s() - before) / (time.monotonic() - began)
@@ -139,14 +143,14 @@ def _of_wakings(wakings: Sequence[Waking]) -> list[Figure]:
 
 
 def _lendable(slept: Sequence[tuple[str, float]], looks: dict[str, list[Look]]) -> Figure:
-    """`slept`: which card's owner fell asleep when."""
+    """`slept`: the cards whose owners fell asleep, and when."""
     found = [lendable_after(looks[uuid], began) for uuid, began in slept]
     taken = [one for one in found if one is not None]
     return figure("idle_to_lendable_s_p95", taken, 95, "s", f"<= {IDLE_AFTER_S + 1} s")
 
 
 def _sleeps(owner: Owner, wakings: Sequence[Waking], began: float) -> list[Sleep]:
-    """The owner's, from `began` until its last waking."""
+    """The owner's sleeps from `began` until its last waking."""
     found = []
     for one in (each for each in wakings if each.owner == owner):
         found.append(Sleep(began, one.beside.woke / 1e9))

@@ -1,11 +1,11 @@
-"""How soon a share pod runs: warm (a device is free), cold (a shadow pod is needed first), and a
-pod without any device beside them, all in one run on one cluster.
+"""Measures how soon a share pod runs: warm (a device is free), cold (a shadow pod is needed first),
+and for comparison a pod without a device, in one run on one cluster.
 
-A start is timed by this process, from the moment the pod's creation is asked for until a watch
-brings the pod with its container running: it includes admission, scheduling, the kubelet, the
-runtime and the status' way back. MIZAR_BENCH_RUNS sets the number of runs (at least 60). One that
-does not come to an end is dropped, and counted. Then follow changes of limits (limits_follow.py),
-and a burst on two nodes (burst.py).
+A start is timed by this process, from the request to create the pod until a watch shows it with its
+container running: it includes admission, scheduling, the kubelet, the runtime, and the status
+update. MIZAR_BENCH_RUNS sets the number of runs (at least 60). A run that does not finish is
+dropped and counted. Then follow changes of limits (limits_follow.py) and a burst on two nodes
+(burst.py).
 """
 
 import asyncio
@@ -34,7 +34,7 @@ Samples = dict[str, list[float]]
 
 
 def measure() -> Report:
-    """Bring a cluster up, time the starts on it, take it down; then a burst on another."""
+    """Start a cluster, time the starts on it, remove it; then a burst on another one."""
     figures = _measure_starts()
     found = burst.measure()
     beside = f"bare_burst_{burst.PODS + burst.SHADOW_PODS}_two_nodes_s"
@@ -56,7 +56,7 @@ def _measure_starts() -> list[Figure]:
 
 
 def _measure_on(up: Cluster) -> tuple[Samples, int, Samples]:
-    """Seconds of the starts, how many runs were dropped, and how long the agent took."""
+    """Seconds of the starts, the number of dropped runs, and the time that the agent took."""
     kube = Kube(up)
     _prepare(kube)
     starts, dropped = asyncio.run(_starts(up))
@@ -64,7 +64,8 @@ def _measure_on(up: Cluster) -> tuple[Samples, int, Samples]:
 
 
 def _prepare(kube: Kube) -> None:
-    """Two tenants: one whose shadow pod is kept ready, one whose shadow pod is reaped at once."""
+    """Two tenants: a shadow pod of one is kept ready, a shadow pod of the other is removed at
+    once."""
     for tenant, minimum, idle in ((WARM, 1, 3600), (COLD, 0, 1)):
         profile = {"devices": 2, "min": minimum, "max": 1}
         kube.apply(objects.namespace(tenant), objects.pool(tenant, idleTimeoutSeconds=idle))
@@ -73,7 +74,7 @@ def _prepare(kube: Kube) -> None:
 
 
 async def _starts(up: Cluster) -> tuple[Samples, int]:
-    """Seconds of RUNS starts of each kind, one of each in turn, and how many were dropped."""
+    """Seconds of RUNS starts of each kind, in turn, and the number of dropped runs."""
     samples: Samples = {"bare": [], WARM: [], COLD: []}
     dropped = 0
     async with await KubeClient.connect(up.kubeconfig) as client:
@@ -92,7 +93,7 @@ async def _starts(up: Cluster) -> tuple[Samples, int]:
 
 
 async def _start(client: KubeClient, kind: str, name: str) -> float:
-    """Create one pod, wait until it runs, delete it and wait until its device is free."""
+    """Create one pod, wait until it runs, delete it, and wait until its device is free."""
     tenant = WARM if kind == "bare" else kind
     pod = objects.plain_pod if kind == "bare" else objects.share_pod
     try:
@@ -121,7 +122,7 @@ async def _timed(client: KubeClient, pod: Object) -> float:
 
 
 async def _until(client: KubeClient, tenant: str, true_of: Callable[[list[Object]], bool]) -> None:
-    """Wait until it is true of the tenant's ShadowPods."""
+    """Wait until the condition is true of the tenant's ShadowPods."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while not true_of((await client.list(SHADOW_POD, tenant)).items):
         if time.monotonic() > deadline:
@@ -168,6 +169,6 @@ def _follow(taken: list[float]) -> Figure:
 
 
 def _over(samples: list[float], bare: list[float]) -> list[float]:
-    """The samples by the median of those without any device, of the same run."""
+    """The samples divided by the median of those without a device, of the same run."""
     middle = statistics.median(bare)
     return [one / middle for one in samples]

@@ -1,6 +1,8 @@
-"""A burst: 40 share pods at once on two nodes of twelve cards each, none of which Mizar holds yet.
-Beside it, as many pods without any device as the burst takes in all, share pods and shadow pods:
-what the machine needs for them.
+"""A burst: 40 share pods at once on two nodes with twelve cards each, of which Mizar holds none
+yet.
+
+For comparison, as many pods without a device as the burst has share pods and shadow pods together,
+which shows the machine's own time.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from support.waiting import wait_for
 
 PODS, NODES, CARDS = 40, 2, 12
 DEVICES = 8
-"""Of a shadow pod, over CARDS_EACH cards."""
+"""Devices of a shadow pod, spread over CARDS_EACH cards."""
 CARDS_EACH = 4
 SHADOW_PODS = PODS // DEVICES
 TENANT, BARE = "burst", "bare"
@@ -37,8 +39,8 @@ LIMIT_S = 300
 
 @dataclass(frozen=True)
 class Burst:
-    """Seconds until all pods run, and the course of it. `bare_s`: as many plain pods as share and
-    shadow pods together."""
+    """Seconds until all pods run, and the times of the steps in between. `bare_s`: the same for as
+    many plain pods as there are share pods and shadow pods."""
 
     share_s: float
     bare_s: float
@@ -46,7 +48,7 @@ class Burst:
 
 
 def measure() -> Burst:
-    """Bring a cluster of two nodes up, time the bursts on it, take it down."""
+    """Start a cluster of two nodes, time the bursts on it, and remove it."""
     spec = ClusterSpec(name=f"bench-{os.getpid()}", nodes=NODES, cards=CARDS)
     up = LocalProvider().up(spec, Progress())
     try:
@@ -72,7 +74,7 @@ def _prepare(kube: Kube) -> None:
 
 
 async def _burst(kubeconfig: Path, tenant: str, count: int) -> tuple[float, float]:
-    """(seconds until all pods run, when it began in seconds since the epoch)."""
+    """Returns (seconds until all pods run, when it began in seconds since the epoch)."""
     names = [f"burst-{number}" for number in range(count)]
     async with await KubeClient.connect(kubeconfig) as client:
         version = (await client.list(POD, tenant)).resource_version

@@ -1,4 +1,4 @@
-"""Figures, their table and their file; one format for every area. The goal of a figure stands
+"""Figures, their table and their file, in one format for every area. The goal of a figure is given
 where it is measured, in area_*.py."""
 
 import json
@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured value. `spread` is (minimum, maximum) of the runs; `beside` names the figure
-    of the same run that this one is a ratio or difference to. `disturbed_percent`: of the time
-    looked at, in how much the machine was too busy with other things to judge by it."""
+    """One measured value. `spread`: (minimum, maximum) of the runs. `beside`: the figure of the
+    same run to which this one is a ratio or difference. `disturbed_percent`: the part of the
+    measured time in which the machine was too busy with other things."""
 
     name: str
     value: float
@@ -35,7 +35,7 @@ class Figure:
 
     @property
     def met(self) -> str:
-        """`yes`, `no`, or nothing where there is no goal."""
+        """`yes`, `no`, or empty if there is no goal."""
         if not self.goal:
             return ""
         sign, bound = self.goal.split()[:2]
@@ -44,7 +44,8 @@ class Figure:
 
 
 def percentile(samples: list[float], percent: float) -> float:
-    """The nearest-rank percentile: the smallest sample that `percent` of all do not exceed."""
+    """The nearest-rank percentile: the smallest sample that is at least as large as `percent` of
+    all."""
     ordered = sorted(samples)
     rank = max(1, -(-len(ordered) * percent // 100))
     return ordered[int(rank) - 1]
@@ -53,7 +54,7 @@ def percentile(samples: list[float], percent: float) -> float:
 def figure(
     name: str, samples: list[float], percent: float, unit: str, goal: str = "", beside: str = ""
 ) -> Figure:
-    """A percentile of samples as a figure; raises ValueError when nothing was measured."""
+    """A percentile of samples as a figure. Raises ValueError if nothing was measured."""
     if not samples:
         raise ValueError(f"{name}: nothing was measured")
     value = statistics.median(samples) if percent == 50 else percentile(samples, percent)
@@ -63,7 +64,7 @@ def figure(
 
 @dataclass(frozen=True)
 class Details:
-    """What lies behind figures: a table of the single cases, printed beside them."""
+    """The cases behind figures: a table that is printed beside them."""
 
     title: str
     columns: tuple[str, ...]
@@ -77,12 +78,12 @@ class Report:
     area: str
     figures: list[Figure] = field(default_factory=list)
     details: list[Details] = field(default_factory=list)
-    unmeasured: list[str] = field(default_factory=list)  # what could not be measured, and why
+    unmeasured: list[str] = field(default_factory=list)  # why something could not be measured
     load_before: float = field(default_factory=lambda: os.getloadavg()[0])
 
     @property
     def problems(self) -> list[str]:
-        """What could not be measured, or not well enough to say anything."""
+        """The figures that could not be measured, or not well enough to say anything."""
         disturbed = (one for one in self.figures if one.disturbed_percent > DISTURBED_MOST)
         return self.unmeasured + [
             f"{one.name}: {one.disturbed_percent:g} % of it was disturbed by other programs"
@@ -91,18 +92,18 @@ class Report:
 
     @property
     def missed(self) -> list[str]:
-        """Figures whose goal is not met."""
+        """The figures whose goal is not met."""
         return [one.name for one in self.figures if one.met == "no"]
 
     @property
     def title(self) -> str:
-        """The area, and on what cards, unless they are kind: simgpu's SIMGPU_PROFILE."""
+        """The area, and the kind of cards unless they are ideal: simgpu's SIMGPU_PROFILE."""
         profile = os.environ.get("SIMGPU_PROFILE", "ideal")
         return self.area if profile == "ideal" else f"{self.area}-{profile}"
 
     @property
     def load(self) -> str:
-        """How busy the machine was; figures are no better than that."""
+        """The machine's load average, which limits the accuracy of the figures."""
         return f"load {self.load_before:.1f} before, {os.getloadavg()[0]:.1f} after"
 
     def write(self) -> Path:
@@ -119,7 +120,7 @@ class Report:
         return path
 
     def print(self) -> None:
-        """Print the table: figure, value, goal, met or not; before it the single cases."""
+        """Print the cases, and then the table: figure, value, goal, met or not."""
         console = Console()
         console.width = max(console.width, TABLE_WIDTH)
         for one in self.details:

@@ -1,5 +1,5 @@
-"""How soon the limits of a running container follow its pool: from the moment when the pool's
-change is asked for until the file that the container's shim reads has the new limit."""
+"""Measures how soon the limits of a running container follow its pool: from the request to change
+the pool until the file that the container's shim reads has the new limit."""
 
 import asyncio
 import time
@@ -63,6 +63,6 @@ async def _timed(client: KubeClient, path: Path, mib: int) -> float:
 def _has(path: Path, mib: int) -> bool:
     try:
         limits = limits_file.card_limits(limits_file.read(path))
-    except RegionDamaged:  # being written
+    except RegionDamaged:  # the file is being written
         return False
     return [one.memory_bytes for one in limits] == [mib << 20]

@@ -1,1 +1,1 @@
-"""Shares of a simulated card's time: containers that keep it busy, and what each of them got."""
+"""Shares of a simulated card's time: containers that keep it busy, and the share that each gets."""

@@ -1,4 +1,4 @@
-"""Runs containers side by side on simulated cards and records for which of them each card worked,
+"""Runs containers side by side on simulated cards and records which of them each card worked for,
 and when."""
 
 import ctypes
@@ -31,7 +31,7 @@ MIB = 1 << 20
 CONTEXT = 16 * MIB
 MEMORY = 1024 * MIB
 SM_COUNTS = (108, 188, 132, 8)  # of the cards, in turn
-BUS = 500  # bytes per us: copies keep the card waiting, and not the machine copying
+BUS = 500  # bytes per us; slow, so that copies take long on the card and not on this machine
 LOOK_S = 0.05
 PR_SET_PDEATHSIG = 1
 PROGRAMS = {name: ("programs", name) for name in ("short_lived", "workers", "functions")}
@@ -40,10 +40,12 @@ PROGRAMS = {name: ("programs", name) for name in ("short_lived", "workers", "fun
 
 @dataclass(frozen=True)
 class Tenant:
-    """A container: its share of the card in percent, and what its processes do (PROGRAMS, or
-    the arguments of bench/workloads/load.c, one for each). Without a mode it runs without the shim.
-    `changes`: at so many seconds it is given another share. `wakes`: at so many it begins to work.
-    `processor`: the only one that it runs on."""
+    """A container.
+
+    `share`: percent of the card. `loads`: what its processes do, one for each (PROGRAMS, or the
+    arguments of bench/workloads/load.c). Without a mode it runs without the shim. `changes`: its
+    share after so many seconds. `wakes`: when it begins to work (seconds). `processor`: the only
+    processor that it may use."""
 
     loads: tuple[str, ...]
     share: float = 100.0
@@ -56,29 +58,29 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Case:
-    """What happens on one card."""
+    """The tenants of one card."""
 
     name: str
     tenants: tuple[Tenant, ...]
-    harsh: bool = False  # the card: simgpu's profile
+    harsh: bool = False  # the card has simgpu's profile `harsh`
 
 
 Work = list[int]
-"""ns of the card's time in each millisecond since the tenants were told to begin."""
+"""ns of the card's time in each millisecond since the start of the tenants' work."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a case's card did: its work for each tenant, all of one length, and in what part of the
-    time it ran kernels and copies. A change of context is work of the tenant that follows, but no
-    kernel."""
+    """The work of a case's card for each tenant (lists of the same length), and the part of the
+    time in which it ran kernels and copies. A context switch counts as work of the tenant after it,
+    but not as a kernel."""
 
     works: list[Work]
     throughput_percent: float
 
 
 class _Room:
-    """A tenant's slot and processes."""
+    """The slot and the processes of a tenant."""
 
     def __init__(self, folder: Path, tenant: Tenant, uuid: str) -> None:
         self.tenant, self._uuid = tenant, uuid
@@ -133,7 +135,7 @@ class _Room:
             process.stdin.flush()
 
     def act(self, seconds: float) -> float:
-        """Begin and make changes, as they are due. Returns when the next one is."""
+        """Start or change the tenant as is due. Returns when the next change is due."""
         while self._due and self._due[0][0] <= seconds:
             self._due.pop(0)[1]()
         return self._due[0][0] if self._due else math.inf
@@ -150,7 +152,7 @@ class _Room:
 
 
 def run(cases: Sequence[Case], seconds: float) -> list[Recorded]:
-    """All cases at the same time, each on a card of its own."""
+    """Runs all cases at the same time, each on a card of its own."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         machine = stack.enter_context(_machine(folder / "machine", cases))
@@ -189,7 +191,8 @@ def _rooms(folder: Path, cases: Sequence[Case], machine: simgpu.Machine) -> list
 
 @contextmanager
 def time_slicer(containers: list[Container]) -> Iterator[None]:
-    """In a process of its own, as on a node; it ends with this one, however that does."""
+    """Runs the time slicer in a process of its own, as on a node. It ends with this process,
+    however that ends."""
     context = multiprocessing.get_context("fork")
     process = context.Process(target=_run_time_slicer, args=(containers, os.getpid()), daemon=True)
     process.start()
@@ -202,7 +205,7 @@ def time_slicer(containers: list[Container]) -> Iterator[None]:
 
 def _run_time_slicer(containers: list[Container], parent: int) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it was dead before it was asked for
+    if os.getppid() != parent:  # the parent died before prctl() was called
         return
     os.setsid()
     give_precedence(os.getpid())
@@ -230,10 +233,10 @@ def _record(machine: simgpu.Machine, rooms: list[list[_Room]], seconds: float) -
 
 
 def throughput(before: Busy, after: Busy) -> float:
-    """Percent of the time between that the card ran kernels and copies."""
+    """Percent of the time between the two samples in which the card ran kernels and copies."""
     return 100 * (after.work_ns - before.work_ns) / (after.now_ns - before.now_ns)
 
 
 def _work_of(room: _Room, works: dict[int, Work]) -> Work:
-    """All processes of the container together."""
+    """The work of all processes of the container together."""
     return [sum(each) for each in zip(*(works[one.pid] for one in room.processes), strict=True)]

@@ -1,8 +1,8 @@
-"""Runs the cases of AREA=compute, several at a time, again where the machine was too busy.
+"""Runs the cases of AREA=compute, several at a time, and repeats them if the machine was too busy.
 
-Beside them, on each processor, a load without the shim keeps a card of its own busy: where even
-that card was idle, what the cases had says nothing. All that is repeated for that takes PATIENCE_S
-together, at most.
+Beside the cases, on each processor, a load without the shim keeps a card of its own busy (the
+control). Where even that card was idle, the machine was busy, and the cases' results say nothing.
+All repetitions together take at most PATIENCE_S.
 """
 
 import os
@@ -25,12 +25,14 @@ CONTROLS = [
 LOST = 0.3  # percent
 ATTEMPTS = 6
 PATIENCE_S = 180.0
-BEGUN_MS = 20  # by then the load has begun
+BEGUN_MS = 20  # by then, the load has started
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a case's tenants got, and the loads beside them: the least of these in each moment.
+    """The work of a case's tenants, and that of the controls beside them: the least of these in
+    each millisecond.
+
     `throughput_percent`: see `Recorded`."""
 
     case: Case
@@ -40,17 +42,17 @@ class Result:
 
     @property
     def lost(self) -> float:
-        """By the loads beside them, in percent."""
+        """The part of the time (percent) that the controls did not work."""
         return 100 - percent(self.control)
 
     @property
     def disturbed(self) -> float:
-        """Percent of the windows that say nothing."""
+        """Percent of the windows that are unknown."""
         return windows.disturbed(self.control, SETTLING_MS)
 
 
 class Runner:
-    """Runs cases. What it spent on trying again counts over all of them."""
+    """Runs cases. The time for repetitions counts over all of them."""
 
     def __init__(self) -> None:
         self._patience_s = PATIENCE_S
@@ -59,8 +61,8 @@ class Runner:
     def run(
         self, cases: Iterable[Case], seconds: float = SECONDS, at_once: int = CARDS
     ) -> list[Result]:
-        """What each case got in so many seconds after it had settled; `at_once` of them at the same
-        time, on a card each."""
+        """The work of each case in that many seconds after it has settled. `at_once` cases run at
+        the same time, each on a card of its own."""
         waiting, done = list(cases), list[Result]()
         while waiting:
             now, waiting = waiting[:at_once], waiting[at_once:]
@@ -68,13 +70,13 @@ class Runner:
         return done
 
     def disturbed(self) -> float:
-        """Percent of the windows that said nothing, of all cases since this was last asked."""
+        """Percent of the unknown windows of all cases since the last call."""
         found = statistics.mean(self._disturbed) if self._disturbed else 0.0
         self._disturbed.clear()
         return round(found, 2)
 
     def _run_together(self, cases: list[Case], seconds: float) -> list[Result]:
-        """The attempt of which the machine took least."""
+        """The attempt in which the machine took least of the time."""
         best: list[Result] = []
         for attempt in range(ATTEMPTS):
             began = time.monotonic()
@@ -102,5 +104,5 @@ def _attempt(cases: list[Case], seconds: float) -> list[Result]:
 
 
 def percent(work: Work, start: int = SETTLING_MS) -> float:
-    """The part of the time after settling in which the card worked for the container."""
+    """The percent of the time after settling in which the card worked for the container."""
     return sum(work[start:]) / (len(work) - start) / windows.MS_NS * 100

@@ -1,7 +1,8 @@
-"""What a container got of a card, from the card's own account of each millisecond. Pure.
+"""Computes a container's share of a card from the card's account of each millisecond. Pure
+functions.
 
-Windows in which the machine was too busy to judge by are unknown: what is only to be had from such
-ones is None.
+`control` is the work of a load that always has work: windows in which it did not work are unknown,
+since the machine was too busy. A value that could only be computed from unknown windows is None.
 """
 
 from collections.abc import Sequence
@@ -27,21 +28,20 @@ def shares(work: Sequence[int], length: int, start: int = 0) -> list[float]:
 
 
 def as_long_as_all(cards: Sequence[Sequence[list[int]]]) -> list[list[list[int]]]:
-    """The works of each card's tenants, cut to the shortest: recordings begin at the same time, and
-    are closed one after the other."""
+    """The works of each card's tenants, cut to the shortest, since recordings begin at the same
+    time and are closed one after the other."""
     end = min((len(work) for card in cards for work in card), default=0)
     return [[work[:end] for work in card] for card in cards]
 
 
 def least(works: Sequence[Sequence[int]]) -> list[int]:
-    """Of what several did, the least in each millisecond."""
+    """The least of several works, in each millisecond."""
     return [min(each) for each in zip(*works, strict=True)]
 
 
 def undisturbed(control: Sequence[int], length: int, start: int = 0) -> list[bool]:
-    """Of each such window, whether loads that always had work ran on through it and the tenth of a
-    second before it: if not, the machine was busy with other things, and the window says nothing.
-    """
+    """Whether each such window is known: the control worked through the window and the tenth of a
+    second before it. Otherwise the machine was busy with other things."""
     lost = [0, *accumulate(MS_NS - each for each in control)]
     most = max(MAY_LOSE_MS, MAY_LOSE_PART * length) * MS_NS
     ends = range(start + length, len(lost))
@@ -51,7 +51,7 @@ def undisturbed(control: Sequence[int], length: int, start: int = 0) -> list[boo
 def _errors(
     found: Sequence[float], asked: float, work: Sequence[int], control: Sequence[int], length: int
 ) -> list[float]:
-    """Of the windows that count: of all, where there is no control."""
+    """Errors of the known windows; of all windows, if there is no control."""
     errors = [abs(share - asked) for share in found]
     if not control:
         return errors
@@ -60,7 +60,7 @@ def _errors(
 
 
 def disturbed(control: Sequence[int], start: int) -> float:
-    """Percent of the windows of a tenth of a second that say nothing."""
+    """Percent of the windows of a tenth of a second that are unknown."""
     fair = undisturbed(control, TENTH, start)
     return 100 * (1 - sum(fair) / len(fair)) if fair else 0.0
 
@@ -68,7 +68,7 @@ def disturbed(control: Sequence[int], start: int) -> float:
 def worst(
     work: Sequence[int], asked: float, length: int, start: int, control: Sequence[int] = ()
 ) -> float | None:
-    """The largest distance from `asked` percent, in points, in windows that count."""
+    """The largest distance from `asked` percent, in points, over the known windows."""
     found = shares(work, length, start)
     if not found:
         raise ValueError(f"{len(work)} ms are too short for a window of {length} ms from {start}")
@@ -78,14 +78,15 @@ def worst(
 def usual(
     work: Sequence[int], asked: float, length: int, start: int, control: Sequence[int] = ()
 ) -> float | None:
-    """The distance from `asked` percent, in points, that 95 % of the windows that count keep."""
+    """The distance from `asked` percent, in points, that 95 % of the known windows do not
+    exceed."""
     errors = sorted(_errors(shares(work, length, start), asked, work, control, length))
     return errors[int(len(errors) * USUAL)] if errors else None
 
 
 def least_spread(piece_ms: float, asked: float, length: int = TENTH) -> float:
-    """By how many points a piece of work that nothing can interrupt moves a window: it alone has
-    the card while it runs, and the share would have grown by less meanwhile."""
+    """By how many points a piece of work that cannot be interrupted moves a window: it alone uses
+    the card while it runs, during which the container's share would have grown by less."""
     return piece_ms * (100 - asked) / length
 
 
@@ -97,10 +98,10 @@ def settled_after(
     control: Sequence[int] = (),
     piece_ms: float = 0,
 ) -> int | None:
-    """ms from `start` until a window of a tenth of a second is near `asked` (as near as pieces of
-    work of that length let it be), and so are 95 % of those that are known and begin in the second
-    that follows (or until `end`), at least half of them. The whole time where there is none; None
-    where that may be because too few are known."""
+    """ms from `start` until the share is settled: a window of a tenth of a second is near `asked`
+    (3 points, or as near as pieces of work of that length permit), and so are 95 % of the known
+    windows that begin in the following second (or until `end`), of which at least half must be
+    known. If it never settles, the whole time; None if too few windows are known to tell."""
     spread = max(NEAR, least_spread(piece_ms, asked))
     near = [abs(share - asked) <= spread for share in shares(work[:end], TENTH, start)]
     fair = undisturbed(control, TENTH, start)[: len(near)] if control else [True] * len(near)
@@ -116,8 +117,8 @@ def settled_after(
 
 
 def woken_after(work: Sequence[int], asked: float, woke: int) -> int:
-    """ms from waking until a fiftieth of a second begins in which one has `asked` percent, as near
-    as counts. All the time where there is none."""
+    """ms from waking until a fiftieth of a second begins in which the container has `asked`
+    percent, or 3 points less. The whole time if there is none."""
     found = shares(work, MOMENT, woke)
     return next((at for at, share in enumerate(found) if share >= asked - NEAR), len(work) - woke)
 
@@ -134,14 +135,14 @@ def ratio_error(
     start: int,
     control: Sequence[int] = (),
 ) -> float | None:
-    """The largest distance of the first's part of both one's work from `asked` percent, over all
-    windows of a second that count, in points."""
+    """The largest distance of the first container's part of both containers' work from `asked`
+    percent, over all known windows of a second, in points."""
     pairs = zip(shares(first, SECOND, start), shares(second, SECOND, start), strict=True)
     parts = [100 * a / (a + b) if a + b else asked + 100.0 for a, b in pairs]
     return max(_errors(parts, asked, first, control, SECOND), default=None)
 
 
 def jain(works: Sequence[float]) -> float:
-    """1 when all are equal, 1 / n when one has everything."""
+    """Jain's fairness index: 1 if all are equal, 1 / n if one has everything."""
     squares = sum(each * each for each in works)
     return sum(works) ** 2 / (len(works) * squares) if squares else 0.0

@@ -1,1 +1,1 @@
-"""A node for the node agent's benchmark: what is around the agent."""
+"""A node for the node agent's benchmark: the agent's surroundings."""

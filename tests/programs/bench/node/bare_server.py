@@ -1,4 +1,4 @@
-"""A device plugin that only answers: python bare_server.py SOCKET."""
+"""A device plugin that only answers, to measure gRPC itself: python bare_server.py SOCKET."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
 
 
 class Plugin(rpc.DevicePluginServicer):
-    """Answers with what it has at hand."""
+    """Answers with constants."""
 
     async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:
         return pb.DevicePluginOptions()

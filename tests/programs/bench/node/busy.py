@@ -1,4 +1,4 @@
-"""Containers that work without a pause: their usage files are written as their shims would."""
+"""Containers that always work: writes their usage files as their shims would."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT = UsageHead.cards.offset + UsageCard.compute.offset
 @asynccontextmanager
 async def busy(files: Iterable[Path]) -> AsyncIterator[None]:
     """While the block runs, the containers with these usage files want time of their first card and
-    use some."""
+    use some of it."""
     with ExitStack() as stack:
         maps = [stack.enter_context(_mapped(path)) for path in files]
         working = asyncio.create_task(_work(maps))

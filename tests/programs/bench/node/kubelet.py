@@ -1,4 +1,4 @@
-"""The tests' kubelet with a stop-watch: how long it waits for each answer of the agent."""
+"""The tests' kubelet with a stop-watch: measures how long it waits for each answer of the agent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CALLS = ("Allocate", "GetPreferredAllocation", "PreStartContainer")
 
 
 class TimedKubelet(FakeKubelet):
-    """`waited_ms`: milliseconds of each answered call since `forget`, by its name."""
+    """`waited_ms`: milliseconds of each answered call since `forget`, by the call's name."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -20,11 +20,11 @@ class TimedKubelet(FakeKubelet):
         self.forget()
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Drop the measurements so far."""
         self.waited_ms = {name: [] for name in CALLS}
 
     async def connect(self, resource: str, socket: Path) -> None:
-        """As a kubelet does when a plugin registers."""
+        """Connect, as a kubelet does when a plugin registers."""
         await super().connect(resource, socket)
         client = self._endpoints[resource]
         client.stub = _TimedStub(client.stub, self)

@@ -1,5 +1,5 @@
-"""A node of simulated cards: a kubelet and an API server that are played, the real agent between
-them, over real gRPC and HTTP. It needs neither root nor cluster."""
+"""A node of simulated cards: a simulated kubelet and API server, and the real agent between them,
+over real gRPC and HTTP. It needs neither root nor a cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ EARLIER = "an earlier boot"
 
 
 class Node:
-    """`api` and `kubelet` are played, `agent` is the real one. Shadow pods hold a card each."""
+    """`api` and `kubelet` are simulated, `agent` is the real one. Shadow pods hold one card
+    each."""
 
     def __init__(
         self, folder: Path, machine: simgpu.Machine, api: FakeApi, agent: AgentProcess
@@ -54,11 +55,11 @@ class Node:
         )
 
     def resource(self, devices: int) -> str:
-        """The resource of shadow pods of so many devices."""
+        """The resource of shadow pods with that many devices."""
         return f"{TENANT}.mizar.share/gpu.{devices}"
 
     def add_shadow(self, devices: int, compute: str = "Hard") -> str:
-        """A shadow pod bound to the node, with the next card; returns its resource."""
+        """Add a shadow pod, bound to the node, with the next card. Returns its resource."""
         number, resource = len(self._shadows), self.resource(devices)
         name = f"shadow-{devices}-{number}"
         self._shadows.append((TENANT, name))
@@ -70,12 +71,12 @@ class Node:
         return resource
 
     def is_serving(self) -> bool:
-        """Whether all shadow pods are Ready, as their statuses say."""
+        """Whether the status of every shadow pod says Ready."""
         ready = (self.api.condition(*one, "Ready")[0] for one in self._shadows)
         return all(one == "True" for one in ready)
 
     def pods(self, count: int, resource: str) -> list[KubePod]:
-        """So many share pods, bound to the node at once."""
+        """Bind that many share pods to the node at once."""
         first, self._started = self._started, self._started + count
         names = [f"share-{number}" for number in range(first, self._started)]
         for name in names:
@@ -83,27 +84,28 @@ class Node:
         return [KubePod(TENANT, name, f"uid-{name}") for name in names]
 
     async def admit(self, pod: KubePod, resource: str) -> None:
-        """Allocate, as the kubelet does for one pod after the other."""
+        """Call Allocate, as the kubelet does for one pod after the other."""
         await self.kubelet.allocate(pod, "main", resource, 1)
 
     async def start(self, pod: KubePod, resource: str) -> Allocated:
-        """PreStartContainer, for any number of pods at once."""
+        """Call PreStartContainer, for any number of pods at once."""
         return await self.kubelet.start_container(pod, "main", resource)
 
     def remove(self, pod: KubePod) -> None:
-        """The pod is gone."""
+        """Remove the pod."""
         self.kubelet.remove_pod(pod.uid)
         self.api.delete_pod(pod.namespace, pod.name)
 
     def pretend_reboot(self) -> None:
-        """What the agent, which does not run, has written down is of an earlier boot."""
+        """Make the agent's files look as if they were written before a boot. The agent must not
+        run."""
         path = self._folder / "state" / "checkpoint.json"
         known = checkpoint.load(path, 0.0, EARLIER)
         path.write_bytes(checkpoint.to_bytes(known, EARLIER))
 
 
 async def until(true: Callable[[], object], what: str) -> float:
-    """Wait until it is true; returns time.monotonic then. Raises TimeoutError."""
+    """Wait until the condition is true. Returns time.monotonic then. Raises TimeoutError."""
     deadline = time.monotonic() + PATIENCE_S
     while not true():
         if time.monotonic() > deadline:
@@ -114,7 +116,7 @@ async def until(true: Callable[[], object], what: str) -> float:
 
 @asynccontextmanager
 async def node(folder: Path) -> AsyncIterator[Node]:
-    """A node whose kubelet runs; its agent does not yet."""
+    """A node whose kubelet runs and whose agent was not started yet."""
     with simgpu.create(folder / "simgpu", cards=CARDS) as machine:
         api = FakeApi()
         app = web.Application()

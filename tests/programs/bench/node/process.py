@@ -1,4 +1,4 @@
-"""The node agent as a process that is watched from outside: its probe, its memory, its CPU."""
+"""Runs the node agent as a process and measures it from outside: its probe, memory and CPU time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class AgentProcess:
-    """`mizar-nodeagent` from this checkout. `environment`: what leads it to its cards."""
+    """`mizar-nodeagent` from this checkout. `environment`: variables by which it finds its
+    cards."""
 
     def __init__(self, folder: Path, kubeconfig: Path, environment: dict[str, str]) -> None:
         self._folder = folder
@@ -34,13 +35,13 @@ class AgentProcess:
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
-        """The running process. Raises RuntimeError with its log's end where it has ended."""
+        """The running process. Raises RuntimeError with the end of its log if it has ended."""
         if self._process is None or self._process.poll() is not None:
             raise RuntimeError(f"the node agent does not run:\n{self._log.read_text()[-4000:]}")
         return self._process
 
     def start(self, **config: Any) -> None:
-        """Start it; it is not ready on return. `config`: settings, in camelCase."""
+        """Start it; it is not ready yet on return. `config`: settings, in camelCase."""
         path = self._folder / "nodeagent.yaml"
         path.write_text(yaml.safe_dump({**config, "metricsPort": self._port}))
         argv = [sys.executable, "-m", "mizar_nodeagent.main", f"--config={path}"]
@@ -52,7 +53,7 @@ class AgentProcess:
             )
 
     async def wait_ready(self) -> None:
-        """Until /readyz says so. Raises TimeoutError, RuntimeError."""
+        """Wait until /readyz reports that it is ready. Raises TimeoutError or RuntimeError."""
         url = f"http://127.0.0.1:{self._port}/readyz"
         async with asyncio.timeout(PATIENCE_S), aiohttp.ClientSession() as session:
             while True:
@@ -79,7 +80,7 @@ class AgentProcess:
         return int(found[1]) / 1024
 
     async def cpu_percent(self, seconds: float) -> float:
-        """Percent of one CPU that it uses in the next seconds."""
+        """Percent of one CPU that it uses during the next seconds."""
         before, began = self._cpu_s(), time.monotonic()
         await asyncio.sleep(seconds)
         return 100 * (self._cpu_s() - before) / (time.monotonic() - began)

@@ -1,1 +1,2 @@
-"""A large cluster that is not there: nodes and pods without kubelets, on a real API server."""
+"""A large cluster that exists only as objects: nodes and pods without kubelets, on a real API
+server."""

@@ -1,4 +1,4 @@
-"""A share pod on each node, as a DaemonSet makes them: each names its node."""
+"""A share pod on each node, as of a DaemonSet: each pod names its node."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EACH = 1_000
 
 
 def pinned(size: Size) -> Snapshot:
-    """All pods wait, and there is no shadow pod yet."""
+    """All pods are pending, and there is no shadow pod yet."""
     names = [f"node-{number:04}" for number in range(size.nodes)]
     tenants = [f"tenant-{number:03}" for number in range(-(-size.nodes // EACH))]
     profile = {"devices": DEVICES, "min": 0, "max": EACH}

@@ -1,4 +1,4 @@
-"""The objects of a large cluster, and the parts of scheduler and node agent, played by hand."""
+"""The objects of a large cluster, and simulated parts of the scheduler and the node agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ MODEL = "NVIDIA-A100-SXM4-40GB"
 
 @dataclass(frozen=True)
 class Size:
-    """How large: nodes of `cards` cards each, and share pods of one device in as many tenants."""
+    """The size of the cluster: nodes of `cards` cards each, and share pods of one device in that
+    many tenants."""
 
     nodes: int = 5_000
     cards: int = 8
@@ -34,7 +35,7 @@ class Size:
 
     @property
     def shadows(self) -> int:
-        """Shadow pods of two devices that the share pods need."""
+        """The number of shadow pods of two devices that the share pods need."""
         return self.shares // DEVICES
 
     def tenant_names(self) -> list[str]:
@@ -43,7 +44,7 @@ class Size:
 
 
 class Population:
-    """Writes the objects; everything is done many at a time."""
+    """Writes the objects, many of them at a time."""
 
     def __init__(self, client: KubeClient, size: Size) -> None:
         self._client = client
@@ -59,7 +60,7 @@ class Population:
         await self._each(self._client.create, (self._node(n) for n in range(self._size.nodes)))
 
     async def shares(self, count: int, prefix: str) -> None:
-        """So many share pods that wait, spread over the tenants."""
+        """That many pending share pods, spread over the tenants."""
         tenants = itertools.cycle(self._size.tenant_names())
         pods = [
             _share(tenant, f"{prefix}-{number}")
@@ -68,7 +69,7 @@ class Population:
         await self._each(self._client.create, pods)
 
     async def serve_all(self) -> None:
-        """Give every shadow pod a node and every share pod a device, as scheduler, kubelets and
+        """Give every shadow pod a node and every share pod a device, as the scheduler, kubelets and
         node agents would."""
         shadows = (await self._client.list(SHADOW_POD)).items
         shares = (await self._client.list(POD, label_selector=f"!{LABEL_SHADOW_POD}")).items
@@ -122,7 +123,8 @@ class Population:
 
 
 async def _persistently(do: Callable[[T], Awaitable[Any]], item: T) -> None:
-    """An API server under this load is sometimes too busy to answer in time."""
+    """Repeats a request, since an API server under this load is sometimes too busy to answer in
+    time."""
     for _ in range(TRIES - 1):
         try:
             await do(item)
@@ -133,14 +135,14 @@ async def _persistently(do: Callable[[T], Awaitable[Any]], item: T) -> None:
 
 
 def _share(tenant: str, name: str) -> Object:
-    """A share pod as the webhook leaves it."""
+    """A share pod as the webhook has changed it."""
     pod = objects.share_pod(tenant, name, resource=f"{tenant}.mizar.share/gpu.{DEVICES}")
     pod["metadata"].setdefault("labels", {})[LABEL_SHARE_POD] = "true"
     return pod
 
 
 def _report(shadow: Object, holders: list[Object], node: str) -> Object:
-    """What the node agent says of a shadow pod that serves these share pods."""
+    """The node agent's report of a shadow pod that serves these share pods."""
     meta, now = shadow["metadata"], datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     card = f"GPU-{meta['uid']}"
     devices: list[Object] = [

@@ -1,4 +1,4 @@
-"""The operator as a process that is watched from outside: its metrics, its memory, its CPU."""
+"""Runs the operator as a process and measures it from outside: its metrics, memory and CPU time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Operator:
-    """`mizar-operator` from this checkout. `begun` is when it was started, by time.monotonic."""
+    """`mizar-operator` from this checkout. `begun`: when it was started, by time.monotonic."""
 
     def __init__(self, process: subprocess.Popen[bytes], port: int, log: Path) -> None:
         self._process = process
@@ -30,7 +30,7 @@ class Operator:
         self.begun = time.monotonic()
 
     def page(self) -> str:
-        """Its metrics; empty while it does not serve them yet."""
+        """Its metrics page; empty while it does not serve one yet."""
         if self._process.poll() is not None:
             raise RuntimeError(f"the operator ended:\n{self._log.read_text()[-4000:]}")
         try:
@@ -40,12 +40,12 @@ class Operator:
             return ""
 
     def plans(self) -> tuple[float, float]:
-        """How many plans were made, and the seconds that they took in all."""
+        """The number of plans that were made, and the seconds that they took in total."""
         found = dict(PLAN.findall(self.page()))
         return float(found.get("count", 0)), float(found.get("sum", 0))
 
     def wait_for(self, what: str, true: Callable[[], object], interval: float = 0.1) -> float:
-        """Seconds since the process began when it came true."""
+        """Waits until the condition is true; returns the seconds since the process was started."""
         wait_for(what, true, PATIENCE_S, interval, lambda: self._log.read_text()[-2000:])
         return time.monotonic() - self.begun
 
@@ -57,21 +57,21 @@ class Operator:
         return int(found[1]) / 1024
 
     def stop(self) -> float:
-        """End it as Kubernetes does; seconds until it is gone."""
+        """End it as Kubernetes does; returns the seconds until it has ended."""
         begun = time.monotonic()
         self._process.terminate()
         self._process.wait(60)
         return time.monotonic() - begun
 
     def cpu_s(self) -> float:
-        """CPU seconds that it has used."""
+        """CPU seconds used so far."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 @contextmanager
 def running(kubeconfig: Path, folder: Path) -> Iterator[Operator]:
-    """An operator that leads alone; ended at the end."""
+    """A running operator that is the only replica; it is ended afterwards."""
     port, log = _free_port(), folder / "operator.log"
     argv = [sys.executable, "-m", "mizar_operator.main", f"--kubeconfig={kubeconfig}"]
     argv += ["--no-leader-election", f"--port={port}", "--log-level=WARNING"]

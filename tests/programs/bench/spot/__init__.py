@@ -1,1 +1,2 @@
-"""Owners that sleep, borrowers that keep their cards busy, and what the cards show of both."""
+"""Owners that sleep, borrowers that keep their cards busy, and observations of the cards of
+both."""

@@ -1,4 +1,4 @@
-"""Looks at all cards all the time, in a process of its own."""
+"""Observes all cards continuously, in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
 class Recorder:
-    """From its making until `stop`, which returns the looks at each card by its UUID."""
+    """Records from its creation until `stop`, which returns the observations of each card by its
+    UUID."""
 
     def __init__(self, node: Node, owners: Sequence[Owner]) -> None:
         context = multiprocessing.get_context("fork")
@@ -32,7 +33,7 @@ class Recorder:
         self._process.start()
 
     def stop(self) -> dict[str, list[Look]]:
-        """RuntimeError if it has ended before."""
+        """Raises RuntimeError if the process ended early."""
         self._end.send(None)
         try:
             found: dict[str, list[Look]] = self._end.recv()

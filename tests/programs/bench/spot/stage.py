@@ -22,13 +22,14 @@ IDLE_AFTER_S = 2
 WAITING = 2
 """Borrowers beyond the number of cards, so that one always waits."""
 FOLDER = f"/opt/mizar-bench-{os.getpid()}"
-"""Of the node, which has it in common with this machine; the pods have it as /bench."""
+"""A folder that the node shares with this machine. The pods see it as /bench."""
 PROGRAM = ROOT / "build" / "shim" / "bench" / "spot"
 
 
 @dataclass(frozen=True)
 class Record:
-    """What bench/workloads/spot.c writes: ns of CLOCK_MONOTONIC, and kernels in a second."""
+    """One line written by bench/workloads/spot.c: ns of CLOCK_MONOTONIC, and kernels in a
+    second."""
 
     woke: int
     first_done: int
@@ -43,8 +44,8 @@ class Record:
 
 @dataclass(frozen=True)
 class Owner:
-    """An owner's pod with its card: the card's index on the node, its UUID, the owner's PID there
-    as the host sees it. Writing a byte to `wake` wakes it; `records`: what it did each time."""
+    """An owner's pod with its card: the card's index on the node and UUID, and the owner's PID as
+    the host sees it. A byte written to `wake` wakes it. `records`: one for each waking."""
 
     pod: str
     card: int
@@ -54,14 +55,14 @@ class Owner:
     records: Path
 
     def record(self, number: int) -> Record | None:
-        """Of its so many-th waking, from 0 on; None until it is written."""
+        """The record of its waking with that number, from 0 on; None until it is written."""
         lines = self.records.read_text().split("\n")[:-1]
         return Record(*map(int, lines[number].split())) if number < len(lines) else None
 
 
 class Stage:
-    """Puts the pods onto the cluster's only node. Use it as a context manager: it leaves nothing on
-    this machine."""
+    """Puts the pods onto the cluster's only node. A context manager: it leaves nothing on this
+    machine."""
 
     def __init__(self, up: Cluster) -> None:
         (self.node,) = up.nodes
@@ -78,7 +79,7 @@ class Stage:
         shutil.rmtree(self._folder)
 
     def owners(self) -> list[Owner]:
-        """Sixteen that sleep, each with a card that it agreed to lend; in random order."""
+        """Sixteen sleeping owners, each with a card that it agreed to lend, in random order."""
         kube, spot = self.kube, {"enabled": True, "idleAfterSeconds": IDLE_AFTER_S}
         profile = {"devices": 1, "cards": 1}
         kube.apply(objects.pool("lent", profiles=[profile], spot=spot))
@@ -97,13 +98,13 @@ class Stage:
         return found
 
     def borrow(self) -> None:
-        """Have every card borrowed, as soon as it can be."""
+        """Have every card borrowed as soon as it is lendable."""
         made = objects.deployment(BORROWERS, "train", "mizar.spot/gpu", CARDS + WAITING)
         _run(made["spec"]["template"]["spec"], "borrow")
         self.kube.apply(made)
 
     def failures(self) -> list[str]:
-        """Of the owners' pods: those that ended or were started again."""
+        """Owners' pods that ended or were restarted."""
         states = {
             one["metadata"]["name"]: (one["status"]["phase"], _restarts(one))
             for one in self.kube.all("pods", OWNERS, objects.SHARE_PODS)
@@ -111,7 +112,7 @@ class Stage:
         return [f"{name}: {state}" for name, state in states.items() if state != ("Running", 0)]
 
     def agent_cpu_s(self) -> float:
-        """CPU seconds that the node agent has used."""
+        """CPU seconds used by the node agent."""
         (pod,) = self.kube.all("pods", "mizar-system", "app.kubernetes.io/component=nodeagent")
         return sum(map(_cpu_s, _processes_of(pod["metadata"]["uid"])))
 
@@ -142,13 +143,13 @@ class Stage:
     def _found(self, name: str, uuid: str) -> Owner:
         with Machine(self.node.simgpu_dir) as machine:
             index = machine.card(uuid).index
-            # The agent may just be trying what a context costs.
+            # The agent may be measuring what a context costs at this moment.
             (pid,) = wait_for(f"{name} alone on its card", lambda: _alone(machine, index))
         return Owner(name, index, uuid, pid, *self._files(name))
 
 
 def _processes_of(pod_uid: str) -> list[int]:
-    """The pod's processes, by the PIDs that they have here."""
+    """The pod's processes, by their PIDs on the host."""
     return [
         int(one.parent.name) for one in Path("/proc").glob("[0-9]*/cgroup") if pod_uid in _read(one)
     ]
@@ -160,7 +161,7 @@ def _cpu_s(pid: int) -> float:
 
 
 def _read(path: Path) -> str:
-    """Empty where the process has ended."""
+    """Returns an empty text if the process has ended."""
     try:
         return path.read_text()
     except OSError:
@@ -168,7 +169,7 @@ def _read(path: Path) -> str:
 
 
 def _run(spec: Object, *arguments: str) -> None:
-    """Have a pod's container run our program."""
+    """Run our program in a pod's container."""
     (container,) = spec["containers"]
     container["command"] = ["/bench/spot", *arguments]
     container["volumeMounts"] = [{"name": "bench", "mountPath": "/bench"}]
@@ -176,7 +177,7 @@ def _run(spec: Object, *arguments: str) -> None:
 
 
 def _alone(machine: Machine, card: int) -> list[int] | None:
-    """The PID of the only process on the card, if it is the only one."""
+    """The PID of the process on the card if it is the only one."""
     pids = [one.pid for one in machine.processes(card).values() if one.pid]
     return pids if len(pids) == 1 else None
 

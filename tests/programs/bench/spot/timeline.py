@@ -1,5 +1,5 @@
-"""What a card's time line tells: how soon it was lendable, and for how much of its idle time it was
-lent. Pure; times are seconds of CLOCK_MONOTONIC."""
+"""Evaluates observations of a card: how soon it became lendable, and for how much of its idle time
+it was lent. Pure; times are seconds of CLOCK_MONOTONIC."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class Look:
-    """A card at a moment. `lendable`: the kubelet has its spot device as healthy. `lent`: another
-    process than the owner's has memory there."""
+    """The state of a card at a moment. `lendable`: the kubelet has its spot device as healthy.
+    `lent`: a process other than the owner's has memory there."""
 
     at: float
     lendable: bool
@@ -27,14 +27,15 @@ class Sleep:
 
 
 def lendable_after(looks: Sequence[Look], begun: float) -> float | None:
-    """Seconds from the moment in which the owner fell asleep until its card became lendable; None
+    """Seconds from the moment at which the owner fell asleep until its card became lendable; None
     if it did not."""
     came = (after.at for before, after in pairwise(looks) if after.lendable > before.lendable)
     return next((at - begun for at in came if at >= begun), None)
 
 
 def lent_seconds(looks: Sequence[Look], sleep: Sleep) -> float:
-    """For how much of it the card was lent: between two looks, if it was at both of them."""
+    """Seconds of the sleep in which the card was lent; it counts as lent between two looks if both
+    found it lent."""
     return sum(
         max(0.0, min(after.at, sleep.ended) - max(before.at, sleep.begun))
         for before, after in pairwise(looks)
@@ -45,8 +46,8 @@ def lent_seconds(looks: Sequence[Look], sleep: Sleep) -> float:
 def lent_percent(
     cards: Sequence[tuple[Sequence[Look], Sequence[Sleep]]], idle_after: float
 ) -> float:
-    """Percent of the time in which the cards might have been lent, with what their owners slept
-    beyond `idle_after`. ValueError: there was no such time."""
+    """Percent of the lendable time in which the cards were lent. That time is what their owners
+    slept beyond `idle_after`. Raises ValueError if there was none."""
     lent = idle = 0.0
     for looks, sleeps in cards:
         for one in sleeps:

@@ -1,4 +1,4 @@
-"""Wakes an owner, and looks at its card until its borrower is gone."""
+"""Wakes an owner, and observes its card until its borrower is gone."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from support.waiting import wait_for
 
 LOOK_S = 0.0005
 WITHIN_S = 1.5
-"""A borrower that is still there then has stayed for as long."""
+"""Seconds of observation. A borrower that is still there then counts as having stayed that long."""
 LOADED_NS = 1_000_000_000
-"""A borrower that had so much of the card's time is at full load."""
+"""A borrower that has used this many ns of the card's time is at full load."""
 ALONE_S = 0.7
-"""After a second of work, until the owner is woken once more: long before its card is lent."""
+"""Seconds after its work until the owner is woken again, long before its card is lent."""
 
 
 @dataclass(frozen=True)
 class Waking:
     """An owner woken twice: first beside a borrower, then alone. `paused`, `free`: when the card
-    last worked for the borrower, and when no process of it was left (ns of CLOCK_MONOTONIC).
+    last worked for the borrower, and when its last process had gone (ns of CLOCK_MONOTONIC).
     `waited_beside`, `waited_alone`: ns that the owner waited for a processor in these seconds."""
 
     owner: Owner
@@ -43,27 +43,30 @@ class Waking:
 
     @property
     def paused_ms(self) -> float:
-        """From the owner's first launch until the borrower got no more of the card."""
+        """Milliseconds from the owner's first launch until the card last worked for the
+        borrower."""
         return max(0, self.paused - self.beside.woke) / 1e6
 
     @property
     def free_ms(self) -> float:
-        """From the owner's first launch until no process of the borrower was left on the card."""
+        """Milliseconds from the owner's first launch until no process of the borrower was left on
+        the card."""
         return max(0, self.free - self.beside.woke) / 1e6
 
     @property
     def slowdown_percent(self) -> float:
-        """By how much less the owner did in its first second than in one alone."""
+        """By how many percent less the owner did in its first second than in a second alone."""
         return 100 * (1 - self.beside.kernels / self.alone.kernels)
 
     @property
     def waited_percent(self) -> float:
-        """Of that second: how much longer it waited for a processor than in the one alone."""
+        """How much longer, in percent of that second, the owner waited for a processor than
+        alone."""
         return (self.waited_beside - self.waited_alone) / 1e7
 
 
 def wait_lent(owner: Owner, machine: Machine) -> None:
-    """Until a borrower works on its card."""
+    """Wait until a borrower works on the owner's card."""
 
     def so() -> bool:
         found = machine.processes(owner.card).values()
@@ -73,7 +76,7 @@ def wait_lent(owner: Owner, machine: Machine) -> None:
 
 
 def woken_alone(owner: Owner) -> Record:
-    """Its first waking, before anybody borrows its card."""
+    """The owner's first waking, before its card is borrowed."""
     _wake(owner)
     return _recorded(owner, 0)
 
@@ -94,31 +97,31 @@ def woken(owner: Owner, machine: Machine, number: int) -> Waking:
 
 
 def _wake(owner: Owner) -> None:
-    """Have it work for a second."""
+    """Have the owner work for a second."""
     order = os.open(owner.wake, os.O_RDWR)
     os.write(order, b"w")
     os.close(order)
 
 
 def _recorded(owner: Owner, number: int) -> Record:
-    """Wait for its record of that number, from 0 on."""
+    """Wait for the owner's record of that number, from 0 on."""
     return wait_for(f"{owner.pod} to have worked", lambda: owner.record(number), interval=0.02)
 
 
 def _waited_ns(owner: Owner) -> int:
-    """For how long all of its threads have been able to run and had no processor."""
+    """ns that its threads were ready to run and had no processor, in total."""
     threads = Path(f"/proc/{owner.pid}/task").glob("*/schedstat")
     return sum(int(one.read_text().split()[1]) for one in threads)
 
 
 def _others(owner: Owner, machine: Machine) -> list[int]:
-    """The slots of the processes on the card that are not its owner's."""
+    """The slots of the processes on the card that are not the owner's."""
     slots = machine.processes(owner.card)
     return [slot for slot, one in slots.items() if one.pid not in (owner.pid, 0)]
 
 
 def _watch(machine: Machine, card: int, slots: list[int]) -> tuple[int, int]:
-    """(paused, free) as in Waking."""
+    """Returns (paused, free) as in Waking."""
     begun = now = paused = time.monotonic_ns()
     works = dict.fromkeys(slots, 0)
     while works and now - begun < WITHIN_S * 1e9:

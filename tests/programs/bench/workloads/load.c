@@ -1,8 +1,10 @@
 /*
- * Keeps a card busy until it is killed: `load KIND [STREAMS [AHEAD [in_turns]]]`. Says `ready` on its output when it
- * has a context, and begins when it reads a line. Runs on any driver; kernels take the time that
- * they are told to take. Work is handed in by units of about a millisecond (or one kernel, where
- * that is longer), AHEAD (4) of them for each stream: as programs do that never wait without need.
+ * Keeps a card busy until it is killed: `load KIND [STREAMS [AHEAD [in_turns]]]`.
+ *
+ * Prints `ready` when it has a context, and begins when it reads a line. Runs on any driver with
+ * kernels that take the time they are told. Work is submitted in units of about a millisecond (or
+ * one kernel, if that is longer), AHEAD (4) of them for each stream, as by programs that never wait
+ * without need.
  */
 #include <dlfcn.h>
 #include <signal.h>
@@ -19,7 +21,7 @@
 #define MS 1000000u
 #define UNIT MS
 #define STALL (4 * MS)
-#define COPIED 2000000 /* bytes: over the bus of cards as slow as the bench's, as long as a stall */
+#define COPIED 2000000 /* bytes; on the benchmark's slow bus a copy of this size takes as long as a stall */
 
 enum { AHEAD_MAX = 8, STREAMS_MAX = 16 };
 enum { MULTIPROCESSORS = 16, NON_BLOCKING = 1, RELAXED = 2, NO_TIMING = 2 };
@@ -33,7 +35,7 @@ static const char image[] =
     "ld.param.u64 %end, [ns];\nmov.u64 %now, %globaltimer;\nadd.u64 %end, %end, %now;\n"
     "again:\nmov.u64 %now, %globaltimer;\nsetp.lt.u64 %p, %now, %end;\n@%p bra again;\nret;\n}\n";
 
-/* Only what is needed, by names that any driver has. */
+/* Only the functions that are needed, by names that all drivers have. */
 static struct {
     CUresult (*init)(unsigned);
     CUresult (*device_attribute)(int *, int, CUdevice);
@@ -111,7 +113,7 @@ static void open_driver(void) {
     multiprocessors = (unsigned)count;
 }
 
-/* ---- pieces of work: each returns the ns that it takes ---- */
+/* ---- pieces of work: each returns its time (ns) ---- */
 
 static unsigned kernel(CUstream stream, uint64_t ns, unsigned blocks) {
     void *parameters[] = {&ns};
@@ -119,7 +121,7 @@ static unsigned kernel(CUstream stream, uint64_t ns, unsigned blocks) {
     return (unsigned)ns;
 }
 
-/* Another sequence in each process. */
+/* A pseudo-random number from a sequence that differs between processes. */
 static unsigned chance(void) {
     static uint64_t state;
     if (!state) state = (uint64_t)getpid();
@@ -147,17 +149,19 @@ static unsigned ms_5(unsigned stream) {
     return kernel(streams[stream], 5 * MS, multiprocessors);
 }
 
-/* Two fifths more or less. */
+/* A time of 200 us that varies by up to two fifths. */
 static unsigned uneven(unsigned stream) {
     return kernel(streams[stream], (120 + 160 * chance() / 99) * US, multiprocessors);
 }
 
-/* A few blocks each: kernels of different streams run side by side. */
+/* A few blocks each, so that kernels of different streams run side by side. */
 static unsigned narrow(unsigned stream) {
     return kernel(streams[stream], 200 * US, 4);
 }
 
-/* One function over much and little: what is large takes so many more rounds of blocks. */
+/*
+ * One function over small and large grids: a large one takes correspondingly more waves of blocks.
+ */
 static unsigned mixed(unsigned stream) {
     unsigned part = chance();
     unsigned rounds = part < 2 ? 250 : part < 30 ? 10 : 1;
@@ -165,14 +169,16 @@ static unsigned mixed(unsigned stream) {
     return kernel(streams[stream], 20 * US, blocks) * (part % 7 ? rounds : 1);
 }
 
-/* One function of which nothing tells how long it will take. */
+/* One function whose time cannot be predicted from its shape. */
 static unsigned erratic(unsigned stream) {
     unsigned part = chance();
     unsigned ns = part < 2 ? 5 * MS : part < 30 ? 200 * US : 20 * US;
     return kernel(streams[stream], ns, part % 7 ? multiprocessors : 8);
 }
 
-/* Small kernels whose times vary, from a processor that takes longer to prepare each than they take. */
+/*
+ * Small kernels whose times vary, from a thread that takes longer to prepare each one than it runs.
+ */
 static unsigned eager(unsigned stream) {
     unsigned ns = chance() < 70 ? 10 * US : 60 * US;
     struct timespec begin, now;
@@ -183,8 +189,9 @@ static unsigned eager(unsigned stream) {
 }
 
 /*
- * What comes first after each wait is short, and what comes within the grant that follows is long. Nobody
- * sees how long: when the grant ends, the card is idle. Never returns.
+ * Work that tries to evade its charge: it is short right after each wait, and long within the grant
+ * that follows, whose time cannot be measured because the card is idle when the grant ends. Never
+ * returns.
  */
 static unsigned hiding(unsigned stream) {
     CUevent done, never;
@@ -223,7 +230,7 @@ static unsigned graph(unsigned stream) {
 
 /* ---- rounds of a millisecond's work and a stall, in which the card has nothing to do ---- */
 
-/* One function in one shape, of which nothing tells how long it will take. */
+/* One function in one shape, whose time cannot be predicted. */
 static unsigned varied(unsigned stream) {
     unsigned sum = 0;
     while (sum < UNIT)
@@ -277,7 +284,7 @@ static unsigned prefetching(unsigned stream) {
     return ns;
 }
 
-/* Never without work, but between two kernels there is always something that might be a stall. */
+/* The card always has work, but between two kernels there is always a call that may be a stall. */
 static unsigned interrupted(unsigned stream) {
     unsigned ns = kernel(streams[stream], chance() < 50 ? 200 * US : 50 * US, multiprocessors);
     let_wait(side(), streams[stream]);

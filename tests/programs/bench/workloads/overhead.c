@@ -1,7 +1,7 @@
 /*
- * What the calls cost on a driver that does nothing: `overhead WORK [COUNT]` prints nanoseconds of a
- * processor per call (or pair of calls), the mean of several rounds. Run it bare and with the shim, side by
- * side; the difference is the shim's. WORK is
+ * Measures the cost of calls on a driver that does nothing: `overhead WORK [COUNT]` prints ns of
+ * processor time per call (or pair of calls), the mean of several rounds. Run it bare and with the
+ * shim, side by side; the difference is the shim's cost. WORK is
  *     alloc THREADS, async   a pair of allocation and free
  *     live COUNT         the same with COUNT other allocations
  *     idle COUNT         the same with COUNT other processes that hold memory
@@ -9,10 +9,10 @@
  *     copy               an asynchronous copy
  *     wait               a copy that is waited for
  *     launch THREADS FUNCTIONS STREAMS SHAPES KERNEL_NS
- *                        a kernel's launch, in threads with so many streams each; of so many functions in
- *                        turn, each in so many shapes, that take so long
- *     starts COUNT       processes up to their first allocation, in seconds
- *     call, add, swap, probe   what nothing of this can do without: an indirect call, an uncontended atomic
+ *                        a kernel's launch, by THREADS threads with STREAMS streams each, of FUNCTIONS
+ *                        functions in turn, each in SHAPES shapes; kernels take KERNEL_NS
+ *     starts COUNT       seconds until COUNT processes have made their first allocation
+ *     call, add, swap, probe   basic operations, for comparison: an indirect call, an uncontended atomic
  *                        addition, a 128-bit compare-and-swap, a probe of a hash table
  */
 #include <pthread.h>
@@ -90,7 +90,7 @@ static double mean_of(work_function *work, int count) {
     return (double)(clock_ns(CLOCK_THREAD_CPUTIME_ID) - start) / count / ROUNDS;
 }
 
-/* ---- what a call cannot do without ---- */
+/* ---- basic operations ---- */
 
 enum { TABLE_BITS = 16 };
 
@@ -114,19 +114,19 @@ static void swap_wide(int count) {
         wide_swap(&word, word, (struct wide){word.lo + 1, word.hi});
 }
 
-/* The keys are allocations' addresses, each of which needs the one before. */
+/* The keys are addresses of allocations, and each depends on the result of the one before. */
 static void probe(int count) {
     static struct { uint64_t key, value; } table[1 << TABLE_BITS];
     uint64_t key = 0;
     for (int i = 0; i < count; i++) {
         uint64_t place = scattered(key, TABLE_BITS);
-        __asm__ volatile("" : : "r"(table) : "memory"); /* who knows what is in it */
+        __asm__ volatile("" : : "r"(table) : "memory"); /* hides the table's content from the compiler */
         key = (table[place].key == key ? table[place].value : 0) + ((uint64_t)i << 21);
     }
     __asm__ volatile("" : : "r"(key));
 }
 
-/* A process with memory of its own, until this one ends. */
+/* A process with memory of its own, which ends with this one. */
 static void idle_process(int ready) {
     CUdeviceptr pointer;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -153,14 +153,14 @@ static void live_allocations(int count) {
 /* ---- launches ---- */
 
 /*
- * Rounds are long enough for whatever the shim does once in a while, and for threads to meet; they
- * are counted in processor time, since there may be fewer processors than threads. To who measures
- * the card it looks busy all through a round: pauses keep it within its share, so that no launch
- * has to wait.
+ * Rounds are long enough for work that the shim does only sometimes, and for threads to contend.
+ * They are measured in processor time, since there may be fewer processors than threads. To a
+ * measurement of the card, it looks busy during a whole round: pauses keep the process within its
+ * share, so that no launch has to wait.
  */
 enum { LAUNCHES_ALL = 1600000, FUNCTIONS_MAX = 4096, STREAMS_MAX = 8, THREADS_MAX = 64 };
 
-/* Kernels that take time: so many that the card is done with them before the next round. */
+/* Kernels that take time, few enough that the card is done with them before the next round. */
 enum { LAUNCHES_TAKING_TIME = 2000, ROUNDS_TAKING_TIME = 50 };
 
 static struct {
@@ -181,7 +181,7 @@ static launch_function *find_launch(void) {
     return found;
 }
 
-/* A shape is for each function once, before the next one comes. */
+/* Launches each function once in a shape, before the next shape. */
 static void launch_many(launch_function *launch, CUstream *streams) {
     static char functions[FUNCTIONS_MAX][64];
     int function = 0, stream = 0;
@@ -260,8 +260,8 @@ static double allocations(int threads) {
 /* ---- starts ---- */
 
 /*
- * COUNT processes, at most 8 at once, each up to its first allocation: prints the seconds it took,
- * and the processor's seconds in it (what counts on a machine that others use too).
+ * Starts COUNT processes, at most 8 at a time, each up to its first allocation. Prints the seconds
+ * that this took, and the seconds of processor time (the relevant figure on a busy machine).
  */
 static void starts(int count, char *self) {
     uint64_t start = now_ns();
@@ -299,7 +299,7 @@ int main(int count, char **arguments) {
     const char *what = arguments[1];
     int number = count > 2 ? atoi(arguments[2]) : 0;
     if (!strcmp(what, "starts")) return starts(number, arguments[0]), 0;
-    fake.lazy = 1; /* as drivers are */
+    fake.lazy = 1; /* like the default of drivers */
     api_load("dlsym");
     if (!strcmp(what, "idle")) idle_processes(number);
     api_start();

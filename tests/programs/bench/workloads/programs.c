@@ -1,9 +1,9 @@
 /*
- * Keeps a card at work as programs of many threads or functions do, until it is killed: `programs WAY`. Says
- * `ready` on its output when it has a context, and begins when it reads a line.
+ * Keeps a card busy like a program of many threads or functions, until it is killed: `programs
+ * WAY`. Prints `ready` when it has a context, and begins when it reads a line.
  *     short_lived  eight threads, each of which launches a little and ends; then eight others
- *     workers      sixteen threads that launch ten kernels of 20 us, rest for 10 ms, and never wait
- *     functions    one that launches 5,000 functions in turn, and waits after each thousand
+ *     workers      sixteen threads that launch ten kernels of 20 us, pause for 10 ms, and never wait
+ *     functions    one thread that launches 5,000 functions in turn, and waits after each thousand
  */
 #include <pthread.h>
 #include <signal.h>
@@ -63,7 +63,7 @@ static void workers(CUstream *streams) {
     run(WORKERS, launch_now_and_then, streams);
 }
 
-/* A module of so many kernels that take as long as kernels do on this card. */
+/* Loads a module with that many kernels, each of which takes the card's default time. */
 static CUmodule load_many(void) {
     CUmodule module;
     char *text = malloc(LINE * (FUNCTIONS + 1)), *end = text;
@@ -95,9 +95,9 @@ int main(int count, char **arguments) {
     CUstream streams[WORKERS];
     CHECK(count > 1);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* nobody asks NVML here, so code should come at once */
+    setenv("CUDA_MODULE_LOADING", "EAGER", 1); /* load code with its module, since no agent asks NVML here */
     open_card();
-    blocks = 2 * (unsigned)multiprocessors; /* of so many threads, a full wave */
+    blocks = 2 * (unsigned)multiprocessors; /* a full wave of blocks of that many threads */
     for (int i = 0; i < WORKERS; i++) streams[i] = new_stream();
     puts("ready");
     fflush(stdout);

@@ -1,4 +1,4 @@
-/* A context on the first card, and a kernel `spin_ns` that takes as long as it is told. */
+/* A context on the first card, and a kernel `spin_ns` that takes as long as its parameter says. */
 #ifndef MIZAR_BENCH_SPIN_H
 #define MIZAR_BENCH_SPIN_H
 

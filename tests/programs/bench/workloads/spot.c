@@ -1,10 +1,12 @@
 /*
- * An owner and a borrower of a card, for `make bench AREA=spot`; each says `ready` when it has a context and memory.
- *     spot borrow              takes what memory is free, and keeps two kernels of 2 ms in flight until it is killed
- *     spot own WAKE RECORDS    sleeps with 1 GiB until it reads a byte from the FIFO, then works for a second,
- *                              appends a line to the file of records, and sleeps again
- * A record: when it first launched, when that kernel was done, when the last was (ns of CLOCK_MONOTONIC), and how many
- * kernels of a millisecond were done in the first second.
+ * An owner and a borrower of a card, for `make bench AREA=spot`. Each prints `ready` when it has a
+ * context and memory.
+ *     spot borrow              takes all free memory, and keeps two kernels of 2 ms in flight until it is
+ *                              killed
+ *     spot own WAKE RECORDS    sleeps with 1 GiB until it reads a byte from the FIFO WAKE, then works for a
+ *                              second, appends a line to the file RECORDS, and sleeps again
+ * A record: when the first kernel was launched, when it was done, and when the last one was (ns of
+ * CLOCK_MONOTONIC); and the number of kernels of a millisecond that were done in the first second.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -44,7 +46,7 @@ static void say_ready(void) {
     fflush(stdout);
 }
 
-/* In pieces, so that little is left. */
+/* Allocates smaller and smaller pieces, so that little is left. */
 static void take_all_memory(void) {
     CUdeviceptr pointer;
     for (size_t bytes = 4096 * MIB; bytes >= 64 * MIB; bytes /= 2)
