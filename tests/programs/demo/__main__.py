@@ -1,4 +1,4 @@
-"""Run the demo: `python -m demo [--keep]`."""
+"""Runs the demo: `python -m demo [--keep]`."""
 
 import argparse
 import sys
@@ -21,7 +21,7 @@ Where to go next
 
 
 def main() -> int:
-    """Bring a cluster up, play the story on it, take it down again."""
+    """Start a cluster, show the demo on it, and remove it."""
     parser = argparse.ArgumentParser(prog="make demo")
     parser.add_argument("--keep", action="store_true", help="leave the cluster up")
     keep = parser.parse_args().keep

@@ -1,4 +1,4 @@
-"""Prints the demo's steps with their times and keeps them for the closing table."""
+"""Prints the demo's steps with their times, and keeps them for the closing table."""
 
 import time
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ class Narrator:
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """Run one step: its title first, then how long it took and what was seen."""
+        """Run one step: print its title first, then how long it took and what was seen."""
         step = Step(title, 0.0)
         begun = time.monotonic()
         self.console.print(f"\n[bold]{len(self.steps) + 1}. {title}[/bold]")
@@ -40,12 +40,12 @@ class Narrator:
         self.console.print(f"   {step.seen or 'done'} [dim]({step.seconds:.1f} s)[/dim]")
 
     def act(self, title: str) -> None:
-        """Say what the steps from here on are about."""
+        """Print what the steps from here on are about."""
         self.console.print()
         self.console.rule(f"[bold]{title}[/bold]", align="left")
 
     def show(self, text: str) -> None:
-        """Print what a command answered, indented, exactly as it came."""
+        """Print a command's output, indented and otherwise unchanged."""
         for line in text.rstrip().splitlines():
             self.console.print(f"   | {line}", markup=False)
 

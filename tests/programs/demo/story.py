@@ -1,4 +1,4 @@
-"""The demo, step by step; each step checks what it shows and fails when it does not hold."""
+"""The steps of the demo. Each step checks what it shows, and fails if the check fails."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ class Story:
     cards_in_cluster: int
 
     def play(self) -> None:
-        """Every step in order; raises AssertionError where something does not hold."""
+        """Run every step in order. Raises AssertionError if a check fails."""
         self.apply_quota()
         shadow = self.see_shadow_pod()
         pods = self.see_pods_share_a_card(shadow)
@@ -38,7 +38,7 @@ class Story:
             step.seen = "a tenant with a quota, two pods that each ask for half a card"
 
     def see_shadow_pod(self) -> Object:
-        """Wait for the shadow pod that the quota's shortage calls for, and show its card."""
+        """Wait for the shadow pod that is created for lack of devices, and show its card."""
         with self.tell.step("A shadow pod takes a card from the stock NVIDIA plugin") as step:
             shadow = wait_for("a ready ShadowPod", self._ready_shadow)
             status = shadow["status"]
@@ -72,7 +72,7 @@ class Story:
         return holders if len(holders) == len(devices) else None
 
     def see_memory_limit(self, greedy: str, neighbour: str) -> None:
-        """An allocation over the limit is refused; the neighbour keeps what it has."""
+        """An allocation over the limit is refused; the neighbour keeps its memory."""
         with self.tell.step(f"{greedy} asks for {OVER_THE_LIMIT_MIB} MiB, over its half") as step:
             command = ["cuda-sample", "alloc", str(OVER_THE_LIMIT_MIB)]
             status, answer = self.kube.exec(TENANT, greedy, *command)
@@ -82,7 +82,7 @@ class Story:
             step.seen = f"refused with CUDA_ERROR_OUT_OF_MEMORY; {neighbour} keeps its memory"
 
     def see_own_figures(self, pods: list[str]) -> None:
-        """Each pod sees its own share of the card, as nvidia-smi would show it."""
+        """Each pod sees its own part of the card, as nvidia-smi would show it."""
         with self.tell.step("Each pod sees its own share, as nvidia-smi would show it") as step:
             for pod in pods:
                 status, answer = self.kube.exec(TENANT, pod, "cuda-sample", "smi")
@@ -91,7 +91,7 @@ class Story:
             step.seen = "the limit as total, the container's own use as used"
 
     def see_card_come_back(self, pods: list[str]) -> None:
-        """Idle shadow pods are reaped; then a pod that wants every whole card runs."""
+        """Idle shadow pods are removed; then a pod that wants every whole card runs."""
         with self.tell.step("Pods deleted: the shadow pod idles and is reaped") as step:
             patch = f'{{"spec":{{"idleTimeoutSeconds":{IDLE_SECONDS}}}}}'
             self.kube.run("patch", "gpupool", "default", "--type=merge", f"--patch={patch}")
