@@ -1,1 +1,1 @@
-"""Mutation testing: faults planted one by one, to see whether the fast tests notice."""
+"""Mutation testing: plants faults one by one, to see whether the fast tests notice them."""

@@ -1,7 +1,7 @@
-"""`make mutants`: plant faults one by one and count those that the fast tests do not notice.
+"""`make mutants`: plants faults one by one and counts those that the fast tests do not notice.
 
-Exit status 1: a package that was played in whole is below the goal, or the list of harmless
-mutations has entries that fit nothing. 2: it could not be done.
+Exit status 1: a package that was tested as a whole is below the goal, or the list of harmless
+mutations has entries that match nothing. 2: the run failed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(
     harmless: Annotated[Path, typer.Option(help="the list of those that don't count")] = LIST,
     out: Annotated[Path, typer.Option(help="where results are written")] = WRITTEN,
 ) -> None:
-    """Plant faults, count, print and write."""
+    """Plant faults, count those that were noticed, print and write the results."""
     try:
         entries, left = read(harmless), _left_last_time(out) if again else None
         outcome = _planned(parts(of or []), entries, sample or None, seed, left)
@@ -48,7 +48,7 @@ def main(
     except (UnknownModule, BadList, FileNotFoundError) as wrong:
         print(wrong, file=sys.stderr)
         raise typer.Exit(2) from wrong
-    # Of whatever the tests draw for themselves.
+    # The seed of the random choices that tests make themselves.
     os.environ.setdefault("MIZAR_SEED", str(outcome.seed or 1))
     if collect(chosen, lambda session: _play(session, outcome)) != 0:
         raise typer.Exit(2)
@@ -64,7 +64,7 @@ def _planned(
     seed: int | None,
     left: set[tuple[str, ...]] | None,
 ) -> Outcome:
-    """What is to be played: mutations without a fate yet stand as survivors."""
+    """The mutations to try. Those without a result yet count as survivors."""
     seed = random.randrange(1 << 30) if seed is None else seed
     chance = random.Random(seed)
     outcome = Outcome(asked, seed, sample, whole=sample is None and left is None)

@@ -1,7 +1,7 @@
-"""The list of survivors that need no test, in harmless.md.
+"""Reads harmless.md, the list of mutations that need no test.
 
-A heading names a module, a paragraph says why, and the diffs under it are what it holds for. A line
-with `-` and no `+` after it means whatever that line is changed to.
+A heading names a module, a paragraph gives the reason, and the diffs below it are the mutations to
+which it applies. A line with `-` and no `+` after it stands for any change of that line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LIST = Path(__file__).with_name("harmless.md")
 
 
 class BadList(Exception):
-    """The list cannot be read; says where and why."""
+    """The list cannot be parsed; the message says where and why."""
 
 
 @dataclass(frozen=True)
@@ -27,19 +27,19 @@ class Entry:
     module: str
     was: str
     now: str | None
-    """None: anything."""
+    """None: any change."""
     why: str
     line: int
-    """In the list."""
+    """Line number in the list."""
 
     def fits(self, mutation: Mutation) -> bool:
-        """It is about this one."""
+        """Whether the entry matches the mutation."""
         same = (self.module, self.was) == (mutation.module, mutation.was)
         return same and self.now in (None, mutation.now)
 
 
 def read(path: Path = LIST) -> list[Entry]:
-    """All entries. Raises BadList."""
+    """Reads all entries. Raises BadList."""
     return list(_entries(path.read_text().splitlines(), path.name))
 
 
@@ -57,7 +57,7 @@ def _entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
         elif line.startswith("#"):
             module = line.lstrip("# ")
         elif line:
-            # A paragraph begins after an empty line; further diffs may stand under the same.
+            # A paragraph begins after an empty line; several diffs may follow the same one.
             why = [*why, line] if before else [line]
         before = line
 
@@ -78,7 +78,7 @@ def _changes(block: Sequence[tuple[int, str]], name: str) -> Iterator[tuple[int,
 def sort_out(
     entries: Iterable[Entry], mutations: Iterable[Mutation]
 ) -> tuple[dict[Mutation, Entry], list[Entry]]:
-    """Which mutations are harmless, and which entries fit none of all these."""
+    """Returns the mutations that are harmless, and the entries that match none of the mutations."""
     entries = list(entries)
     by_line: dict[tuple[str, str], list[Entry]] = {}
     for entry in entries:

@@ -1,4 +1,4 @@
-"""All the faults that can be planted into a module."""
+"""Finds all faults that can be planted into a module."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from mutants.scope import named
 
 @dataclass(frozen=True)
 class Change:
-    """Bytes `start` to `end` become `text`."""
+    """Replaces the bytes `start` to `end` by `text`."""
 
     start: int
     end: int
     text: str
 
     def apply(self, source: bytes) -> bytes:
-        """The source with the change in it."""
+        """The source with the change applied."""
         return source[: self.start] + self.text.encode() + source[self.end :]
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """One fault that can be planted."""
+    """One fault that can be planted into a function."""
 
     module: str
     """Relative to the repository."""
     function: str
-    """Outermost, as `Class.method`."""
+    """The outermost function, as `Class.method`."""
     first_line: int
-    """Of that function, decorators included, as in its code object."""
+    """First line of that function, including decorators, as in its code object."""
     statement: int
-    """The line where the innermost statement begins that is changed."""
+    """First line of the innermost changed statement."""
     line: int
     change: Change
     was: str
     now: str
-    """The lines that change, stripped and joined by one space."""
+    """The changed lines, stripped and joined by one space."""
 
 
 def mutations_of(path: Path) -> list[Mutation]:
-    """All faults of a module, in the order of its lines; each change of a line once."""
+    """All faults of a module in the order of its lines, without duplicates."""
     module, source = named(path), path.read_bytes()
     wrapper = MetadataWrapper(cst.parse_module(source), unsafe_skip_copy=True)
     visitor = _Visitor(module, source, wrapper.module, _Lines(source))
@@ -70,11 +70,11 @@ class _Lines:
         }
 
     def first_line(self, line: int) -> int:
-        """Of the function whose `def` is in this line, decorators included."""
+        """The first line of the function whose `def` is in this line, including decorators."""
         return self._functions[line]
 
     def statement(self, line: int) -> int:
-        """Where the innermost statement begins that has the line."""
+        """The first line of the innermost statement that contains the line."""
         return max(
             node.lineno
             for node in self._statements
@@ -83,7 +83,7 @@ class _Lines:
 
 
 class _Visitor(cst.CSTVisitor):
-    """Goes through the functions of a module and collects what can be changed in them."""
+    """Visits the functions of a module and collects the possible changes."""
 
     METADATA_DEPENDENCIES = (PositionProvider, ByteSpanPositionProvider)
 
@@ -133,7 +133,7 @@ class _Visitor(cst.CSTVisitor):
                 self.found.append(Mutation(*place, change, was, now))
 
     def _change(self, node: cst.CSTNode, other: cst.CSTNode) -> Change:
-        """What makes the node the other."""
+        """The change that turns the node into the other one."""
         span = self.get_metadata(ByteSpanPositionProvider, node)
         start, end = span.start, span.start + span.length
         if self._tree.code_for_node(node).strip().encode() == self._source[start:end]:
@@ -153,8 +153,7 @@ def _difference(was: bytes, now: bytes) -> Change:
 
 
 def _lines_changed(source: bytes, change: Change) -> tuple[str, str]:
-    """Of the lines that it lies in: as they were and as they are; without the ones that
-    stay the same."""
+    """The lines that the change touches, before and after it, without those that stay the same."""
     first = source.rfind(b"\n", 0, change.start) + 1
     last = source.find(b"\n", change.end)
     rest = len(source) - (len(source) if last < 0 else last)

@@ -1,8 +1,8 @@
-"""How code is changed: mutmut's operators and two of our own, and what is left out as a class.
+"""The mutation operators: mutmut's and two of our own, and the code that is never changed.
 
-Left out are what only people read (log calls, docstrings, any string with a space in it, and
-arguments that are such strings), type annotations, `strict=` of zip, and what runs when a module
-is imported (decorators, defaults of parameters, constants), since functions alone are swapped.
+Never changed are texts that only people read (log calls, docstrings, strings with a space, and such
+strings as arguments), type annotations, `strict=` of zip, and code that runs when a module is
+imported (decorators, default values of parameters, constants), since only functions are replaced.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _LOGGING = ("debug", "info", "warning", "error", "exception")
 _UNTOUCHED_CALLS = ("len", "isinstance", "cast")
 _CONDITIONS = (cst.If, cst.While, cst.CompIf)
 _BARE = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.NamedExpr, cst.Await)
-"""Conditions that no operator of mutmut's negates."""
+"""Kinds of conditions that no mutmut operator negates."""
 
 
 def changed(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-    """What the node could be instead, one change each."""
+    """Yields the alternatives to a node, each with one change."""
     for kind, operator in mutation_operators:
         if isinstance(node, kind):
-            # Of strings, mutmut's others change the case alone, which is seen where any change is.
+            # mutmut's other changes alter only the case: tests that notice this notice those.
             yield from islice(operator(node), 1 if operator is operator_string else None)
     if isinstance(node, _CONDITIONS) and isinstance(node.test, _BARE):
         yield node.with_changes(test=_negated(node.test))
@@ -41,12 +41,12 @@ def _negated(test: cst.BaseExpression) -> cst.BaseExpression:
 
 def _is_plain_call(value: cst.BaseExpression) -> bool:
     call = value.expression if isinstance(value, cst.Await) else value
-    # Without its call of super() a method could not take the place of the one that is there.
+    # A method without its call of super() cannot replace the original.
     return isinstance(call, cst.Call) and "super" not in _names(call.func)
 
 
 def _names(func: cst.CSTNode) -> list[str]:
-    """Of `a.b().c`: c, b, a."""
+    """The names in a call, from the end: for `a.b().c`, c, b, a."""
     if isinstance(func, cst.Attribute):
         return [func.attr.value, *_names(func.value)]
     if isinstance(func, cst.Call):
@@ -55,7 +55,7 @@ def _names(func: cst.CSTNode) -> list[str]:
 
 
 def is_left_out(node: cst.CSTNode) -> bool:
-    """Neither the node nor anything in it is changed."""
+    """Whether neither the node nor anything in it is to be changed."""
     match node:
         case cst.Annotation() | cst.Decorator() | cst.ConcatenatedString():
             return True
@@ -73,13 +73,13 @@ def is_left_out(node: cst.CSTNode) -> bool:
 
 
 def is_log_call(call: cst.Call) -> bool:
-    """As in `log.info(...)`."""
+    """Whether it is a call like `log.info(...)`."""
     names = _names(call.func)
     return len(names) > 1 and names[0] in _LOGGING and names[1].endswith("log")
 
 
 def is_text(node: cst.CSTNode) -> bool:
-    """A sentence for people, by its spaces."""
+    """Whether a string is text for people, which is assumed if it contains a space."""
     if isinstance(node, cst.ConcatenatedString):
         return True
     if isinstance(node, cst.FormattedString):
@@ -89,7 +89,7 @@ def is_text(node: cst.CSTNode) -> bool:
 
 
 def spares_texts(node: cst.CSTNode, other: cst.CSTNode) -> bool:
-    """The change is not one of a text, or of `strict=`, alone."""
+    """Whether the change concerns more than a text or `strict=`."""
     if isinstance(node, cst.Call) and isinstance(other, cst.Call):
         kept = {id(arg) for arg in other.args}
         gone = [arg for arg in node.args if id(arg) not in kept]

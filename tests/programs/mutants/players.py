@@ -1,4 +1,4 @@
-"""Processes that are forked from one that has everything imported and has run nothing."""
+"""Runs jobs in processes forked from one that has imported everything and has run nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
 MEMORY_BYTES = 3 << 30
-"""A fault may take no more, nor the machine with it."""
+"""The most memory that a faulty process may take, so that it does not exhaust the machine's."""
 CRASHED = 99
 T = TypeVar("T")
 _NUMBERS = count()
@@ -24,21 +24,22 @@ _NUMBERS = count()
 
 @dataclass(frozen=True)
 class End(Generic[T]):
-    """How a play ended."""
+    """The result of a job."""
 
     of: T
     status: int
     """Exit status, or minus the signal."""
     words: bytes
-    """What it wrote to its pipe, 64 KiB at most."""
+    """The bytes that the job wrote to its pipe, 64 KiB at most."""
 
 
 def play(
     jobs: Iterable[T], job: Callable[[T, int], int], at_once: int, scratch: Path
 ) -> Iterator[End[T]]:
-    """Run `job(one, pipe)` in a process each, so many at once; as they end, their exit statuses.
+    """Run `job(one, pipe)` in a process each, that many at a time. Yields their results as they
+    end.
 
-    The temporary files of each are removed with it, and so are processes that it leaves behind.
+    The temporary files of each are removed with it, as are processes that it leaves behind.
     """
     queue = iter(jobs)
     running: dict[int, tuple[T, int, Path]] = {}
@@ -58,7 +59,7 @@ def play(
 
 
 def _start(one: T, job: Callable[[T, int], int], scratch: Path) -> tuple[int, int, Path]:
-    # Of short names, for the sake of sockets: their paths may have 107 bytes.
+    # Short names, since the paths of sockets may have at most 107 bytes.
     folder = scratch / str(next(_NUMBERS))
     folder.mkdir()
     reader, writer = os.pipe()

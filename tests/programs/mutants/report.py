@@ -1,4 +1,4 @@
-"""What came out: a table for people, build/mutants.json for programs."""
+"""The results: a table for people, and build/mutants.json for programs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mutants.suite import Fate
 
 GOAL_PERCENT = 85.0
 WIDTH = 120
-"""Of the table, where there is no terminal."""
+"""Width of the table if there is no terminal."""
 WRITTEN = ROOT / "build" / "mutants.json"
 
 
 @dataclass
 class Tally:
-    """How the faults of a module or package fared."""
+    """The number of faults of a module or package, by result."""
 
     name: str
     killed: int = 0
@@ -34,37 +34,37 @@ class Tally:
     survived: int = 0
     not_covered: int = 0
     harmless: int = 0
-    """On the list; counted nowhere else."""
+    """Faults on the list of harmless ones; not counted elsewhere."""
 
     def add(self, fate: Fate | None) -> None:
-        """One more; None for a harmless one."""
+        """Add one fault; None: a harmless one."""
         name = "harmless" if fate is None else fate.name.lower()
         setattr(self, name, getattr(self, name) + 1)
 
     @property
     def mutants(self) -> int:
-        """All that a test should notice."""
+        """The number of faults that a test should notice."""
         return self.killed + self.timed_out + self.survived + self.not_covered
 
     @property
     def percent(self) -> float:
-        """Noticed, of all that should be."""
+        """The percentage of these that were noticed."""
         return 100.0 * (self.killed + self.timed_out) / (self.mutants or 1)
 
 
 @dataclass
 class Outcome:
-    """Of a run. A sample says where one stands; only what was played in whole is judged."""
+    """The results of a run. A sample gives an impression; only whole packages are judged."""
 
     parts: Sequence[Part]
     seed: int
     sample: int | None
-    """Per package; None: all."""
+    """Number of faults per package; None: all."""
     whole: bool
-    """All mutations of the files are played."""
+    """Whether all mutations of the files are tried."""
     harmless: dict[Mutation, Entry] = field(default_factory=dict)
     stale: list[Entry] = field(default_factory=list)
-    """Entries of the list that fit nothing."""
+    """Entries of the list that match no mutation."""
     failed: list[str] = field(default_factory=list)
     """Tests that fail without any fault, and were not used."""
     fates: dict[Mutation, Fate] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Outcome:
 
     @property
     def missed(self) -> list[str]:
-        """Packages that were played in whole and stay below the goal."""
+        """Packages that were tested as a whole and are below the goal."""
         return [
             part.package.name
             for part in self.parts
@@ -80,11 +80,11 @@ class Outcome:
         ]
 
     def of(self, part: Part) -> Tally:
-        """A package's figures."""
+        """The tally of a package."""
         return self._tally(part.package.name, part.names)
 
     def modules(self, part: Part) -> list[Tally]:
-        """Figures of each module of it."""
+        """The tallies of the package's modules."""
         return [self._tally(name, {name}) for name in sorted(part.names)]
 
     def _tally(self, name: str, modules: set[str]) -> Tally:
@@ -105,7 +105,7 @@ class Outcome:
         return sorted(found, key=lambda one: (one.module, one.line, one.now))
 
     def as_json(self) -> dict[str, Any]:
-        """All of it."""
+        """All results, as JSON values."""
         return {
             "seed": self.seed,
             "sample": self.sample,
@@ -120,13 +120,13 @@ class Outcome:
         }
 
     def write(self, path: Path) -> Path:
-        """Write it, and return where."""
+        """Write build/mutants.json. Returns its path."""
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(self.as_json(), indent=1) + "\n")
         return path
 
     def print(self) -> None:
-        """Print the table, the mutations that are left, and what is wrong with the list."""
+        """Print the table, the mutations that were not noticed, and problems of the list."""
         console = Console(
             highlight=False, emoji=False, soft_wrap=True, width=None if os.isatty(1) else WIDTH
         )

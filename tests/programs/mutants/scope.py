@@ -1,4 +1,4 @@
-"""What is mutated, and by which of the fast tests it should be noticed."""
+"""The packages that are mutated, and the fast tests that should notice faults in each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class UnknownModule(Exception):
-    """Asked for what no package here has."""
+    """A name was asked for that no package has."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Package:
     tests: tuple[str, ...]
 
     def files(self) -> list[Path]:
-        """Its modules, sorted."""
+        """The package's modules, sorted."""
         found = {path for pattern in self.modules for path in ROOT.glob(pattern)}
         return sorted(path for path in found if path.name != "__init__.py")
 
@@ -126,25 +126,25 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
 
 @dataclass(frozen=True)
 class Part:
-    """Of a package, the files that are asked for."""
+    """The files of a package that were asked for."""
 
     package: Package
     files: tuple[Path, ...]
 
     @property
     def names(self) -> set[str]:
-        """The files, relative to the repository."""
+        """The paths of the files, relative to the repository."""
         return {named(path) for path in self.files}
 
     @property
     def whole(self) -> bool:
-        """Nothing of the package is left out."""
+        """Whether these are all files of the package."""
         return list(self.files) == self.package.files()
 
 
 def parts(asked: Iterable[str]) -> list[Part]:
-    """What these names mean: packages, or files and folders of them, or any other file of Python;
-    all packages when nothing is asked. Raises UnknownModule."""
+    """The files that the names stand for: packages, files or folders of them, or any other Python
+    file; all packages if there are no names. Raises UnknownModule."""
     names = list(asked) or [package.name for package in PACKAGES]
     wanted = {path for name in names for path in _meant(name)}
     found = [
@@ -171,12 +171,12 @@ def _meant(name: str) -> list[Path]:
 
 
 def named(path: Path) -> str:
-    """A file's name in tables and lists: relative to the repository."""
+    """A file's name in tables and lists: its path relative to the repository."""
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def module_name(path: Path) -> str:
-    """By which a file is imported."""
+    """The name by which a file is imported."""
     folders = [Path(folder).resolve() for folder in sys.path]
     nearest = max(
         (folder for folder in folders if path.is_relative_to(folder)),

@@ -1,8 +1,8 @@
-"""`make mutants-shim`: each fault of shim.toml is put into a copy of the tree under build/, and the
-tests that should notice are run there. Exits with 1 when one survives; writes
-build/mutants-shim.json.
+"""`make mutants-shim`: puts each fault of shim.toml into a copy of the tree under build/, and runs
+the tests that should notice it there.
 
-ONLY=text chooses the faults that have it in their name.
+Exits with 1 if a fault survives. Writes build/mutants-shim.json. ONLY=text selects the faults with
+that text in their name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LISTED = Path(__file__).with_name("shim.toml")
 TREE = ROOT / "build" / "mutants-shim"
 PACKAGES = ("core", "kube", "operator", "nodeagent", "tests", "tests/programs")
 LIBRARIES = ("testing/libmizar.so", "tests/account", "tests/libpure.so")
-"""What is made of the sources that faults are in; under build/shim."""
+"""The targets, under build/shim, that are built from the sources with faults."""
 MADE_THERE = {"build", "__pycache__", ".hypothesis"}
 """Folders of the copy that no file is copied into."""
 TIMEOUT_S = 600
@@ -34,12 +34,12 @@ KILLED, SURVIVED = 1, 0  # pytest's exit codes
 
 
 class Unusable(Exception):
-    """A fault cannot be tried; the message says which and why."""
+    """A fault cannot be tried; the message says which one and why."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """`before`, which stands in the file of shim/ exactly once, becomes `after`."""
+    """Replaces `before`, which occurs exactly once in the file of shim/, by `after`."""
 
     name: str
     file: str
@@ -57,7 +57,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a fault, and the first test that noticed."""
+    """The result of a fault, and the first test that noticed it."""
 
     name: str
     why: str
@@ -67,7 +67,8 @@ class Result:
 
 
 def faults() -> list[Fault]:
-    """All of them. Raises TypeError for a fault with other fields, Unusable for two of a name."""
+    """Reads all faults. Raises TypeError for a fault with other fields, Unusable for two of the
+    same name."""
     found = [Fault(**one) for one in tomllib.loads(LISTED.read_text())["fault"]]
     if len({one.name for one in found}) < len(found):
         raise Unusable("two faults have the same name")
@@ -75,7 +76,7 @@ def faults() -> list[Fault]:
 
 
 def try_out(fault: Fault) -> Result:
-    """Build with the fault, run the tests, and put the file right again. Raises Unusable."""
+    """Build with the fault, run the tests, and restore the file. Raises Unusable."""
     file, began = TREE / "shim" / fault.file, time.monotonic()
     right = file.read_text()
     file.write_text(fault.put_into(right))
@@ -94,7 +95,8 @@ def try_out(fault: Fault) -> Result:
 
 
 def copy_tree() -> None:
-    """The tracked and new files as they are here, and no others; what was built there is kept."""
+    """Copy the tracked and new files as they are here, and remove others; build outputs in the copy
+    are kept."""
     command = (
         "git",
         "-C",
@@ -108,7 +110,7 @@ def copy_tree() -> None:
     listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     here = {name for name in listed.split("\0") if (ROOT / name).is_file()}
     for name in _copied() - here:
-        (TREE / name).unlink()  # else a package that has moved would be imported from there
+        (TREE / name).unlink()  # otherwise a package that has moved would be imported from there
     for name in here:
         source, target = ROOT / name, TREE / name
         if _is_same(source, target):
@@ -129,7 +131,7 @@ def _is_same(source: Path, target: Path) -> bool:
 
 def _make(targets: Sequence[str]) -> subprocess.CompletedProcess[str]:
     built = (str(TREE / "build" / "shim" / one) for one in targets)
-    # A fault may leave something unused, which is no reason to refuse it.
+    # A fault may leave something unused, which must not be an error of the compiler.
     command = ("make", "-s", "-C", str(TREE / "shim"), "-j2", "CFLAGS=-O2 -g -w", *built)
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
 
@@ -160,7 +162,7 @@ def _report(results: Sequence[Result]) -> None:
 
 
 def _prepare(chosen: Sequence[Fault]) -> None:
-    """The tree, built, in which everything passes. Raises Unusable."""
+    """The copy of the tree, built, in which all tests pass. Raises Unusable."""
     copy_tree()
     for fault in chosen:
         fault.put_into((TREE / "shim" / fault.file).read_text())
@@ -171,7 +173,7 @@ def _prepare(chosen: Sequence[Fault]) -> None:
 
 
 def main() -> int:
-    """The number of the exit: 1 where a fault survived, 2 where one cannot be tried."""
+    """Returns the exit status: 1 if a fault survived, 2 if one cannot be tried."""
     results: list[Result] = []
     try:
         chosen = [one for one in faults() if os.environ.get("ONLY", "") in one.name]

@@ -1,4 +1,4 @@
-"""The fast tests as pytest collects them, and how a fault fares in them."""
+"""The fast tests, as pytest collects them, and the trial of a fault with them."""
 
 from __future__ import annotations
 
@@ -23,21 +23,23 @@ from mutants.scope import named
 from mutants.swap import Loaded, Statement, forget
 
 SLACK_S, SLACK_CPU_S, SLACKNESS = 5.0, 2.0, 10.0
-"""A test hangs that takes so much longer than this often the time that it took without a fault. A
-loop without end is seen by its processor time, which says the same on a busy machine."""
+"""Seconds, seconds of processor time, and a factor: a test hangs if it takes longer than SLACK_S
+(or SLACK_CPU_S of processor time) plus SLACKNESS times its time without a fault. An endless loop is
+recognized by its processor time, which is the same on a busy machine."""
 
 
 class Fate(IntEnum):
-    """Of a fault; exit statuses of the processes that try it out."""
+    """The result of a fault; the values are exit statuses of the processes that try it."""
 
     SURVIVED = 0
-    TIMED_OUT = 1  # as faulthandler ends a process
+    TIMED_OUT = 1  # the status with which faulthandler ends a process
     KILLED = 10
     NOT_COVERED = 11
 
     @classmethod
     def of(cls, status: int) -> Fate:
-        """What a try-out ended with says: what kills the whole process was noticed as well."""
+        """The result for an exit status: a fault that kills the whole process was noticed as
+        well."""
         if status == -signal.SIGPROF:
             return cls.TIMED_OUT
         return cls(status) if status in set(cls) else cls.KILLED
@@ -45,18 +47,18 @@ class Fate(IntEnum):
 
 @dataclass
 class Coverage:
-    """What the tests do when there is no fault."""
+    """What the tests do without a fault: their times, and the statements that each runs."""
 
     tests: dict[Statement, list[int]] = field(default_factory=dict)
     """Numbers of the tests that run a statement."""
     seconds: list[float] = field(default_factory=list)
-    """Of each test."""
+    """Time of each test."""
     failed: list[int] = field(default_factory=list)
     """Tests that fail even without a fault."""
 
 
 class Suite:
-    """Tests that are collected and loaded, and none of which has run in this process."""
+    """Tests that are collected and loaded. None of them runs in this process."""
 
     def __init__(self, items: Sequence[pytest.Item], files: Sequence[Path]) -> None:
         self._items = list(items)
@@ -70,11 +72,11 @@ class Suite:
         gc.freeze()
 
     def names(self, numbers: Sequence[int]) -> list[str]:
-        """Of these tests."""
+        """The node IDs of these tests."""
         return [self._items[number].nodeid for number in numbers]
 
     def learn(self, scratch: Path) -> None:
-        """Run all tests once, in another process, to see which statements each runs."""
+        """Run all tests once, in another process, to find out which statements each runs."""
         told = scratch / "coverage"
         (end,) = play([told], self._cover, 1, scratch)
         if end.status != 0:
@@ -100,7 +102,7 @@ class Suite:
 
     def tests_of(self, mutation: Mutation) -> list[int]:
         """The tests that run the changed statement: first those that noticed other faults of the
-        function, then the quick ones."""
+        function, then the fast ones."""
         killers = self._killers.get((mutation.module, mutation.function), Counter())
         found = set(self.coverage.tests.get((mutation.module, mutation.statement), ()))
         seconds = self.coverage.seconds
@@ -109,8 +111,8 @@ class Suite:
         )
 
     def try_out(self, mutation: Mutation, pipe: int) -> int:
-        """Plant the fault and run the tests that may notice it, until one does. For a process of
-        its own."""
+        """Plant the fault and run the tests that may notice it, until one does. Runs in a process
+        of its own."""
         tests = self.tests_of(mutation)
         if not tests:
             return Fate.NOT_COVERED
@@ -129,8 +131,8 @@ class Suite:
         faulthandler.dump_traceback_later(SLACK_S + seconds, exit=True, file=self._null)
 
     def noticed(self, mutation: Mutation, words: bytes) -> str | None:
-        """The test that noticed the fault, by the words that a try-out wrote; it is tried first the
-        next time."""
+        """Returns the test that noticed the fault, from the bytes that its process wrote. That test
+        is tried first the next time."""
         if not words:
             return None
         number = int(words)
@@ -142,7 +144,7 @@ class Suite:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo[None]) -> None:
-        """Failures are taken as they come, before anybody formats them."""
+        """Handles a failure before pytest formats it, which takes long."""
         if call.excinfo and not call.excinfo.errisinstance(pytest.skip.Exception):
             self._failed()
 
@@ -153,20 +155,20 @@ def _report(pipe: int, number: int) -> None:
 
 
 class Collected:
-    """A plugin for pytest that does `job` with the collected tests in place of running them."""
+    """A pytest plugin that calls `job` with the collected tests instead of running them."""
 
     def __init__(self, job: Callable[[pytest.Session], None]) -> None:
         self._job = job
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """In place of pytest's own."""
+        """Replaces pytest's own loop."""
         self._job(session)
         return True
 
 
 def collect(tests: Sequence[str], job: Callable[[pytest.Session], None]) -> int:
-    """Collect tests, with few and always the same examples of properties and no shrinking, and
-    do the job with them; returns pytest's exit status."""
+    """Collect tests and call `job` with them. Properties get few examples, always the same ones,
+    and are not shrunk. Returns pytest's exit status."""
     phases = (Phase.explicit, Phase.generate, Phase.target)
     settings.register_profile(
         "mutants", derandomize=True, database=None, phases=phases, report_multiple_bugs=False

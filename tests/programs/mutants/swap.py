@@ -1,7 +1,7 @@
-"""Functions that are loaded already get other code: a fault, or probes that tell what is run.
+"""Replaces the code of loaded functions: by a fault, or by probes that report which statements run.
 
-The modules stay as they were imported, so nothing is imported again, and everything that holds a
-function (a decorator, a property, another module) runs its new code.
+Modules are not imported again, so everything that refers to a function (a decorator, a property,
+another module) runs its new code.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from mutants.scope import ROOT, module_name, named
 
 _PROBE = "__mutants_probe__"
 Place = tuple[str, int]
-"""Of a function in its module: qualified name and first line."""
+"""A function in its module: qualified name and first line."""
 Statement = tuple[str, int]
-"""Module, relative to the repository, and line."""
+"""A statement: its module's path relative to the repository, and its line."""
 
 
 class Loaded:
-    """The functions of some modules, wherever they are held."""
+    """The functions of some modules, found wherever they are referred to."""
 
     def __init__(self, files: Iterable[Path]) -> None:
         for path in files:
@@ -41,7 +41,7 @@ class Loaded:
                 places.setdefault(_place(found.__code__), []).append(found)
 
     def plant(self, mutation: Mutation) -> None:
-        """From now on the function has this fault."""
+        """Replace the function's code by code with this fault."""
         source = mutation.change.apply(self._sources[mutation.module])
         path = str(ROOT / mutation.module)
         tree = compile(source, path, "exec", dont_inherit=True)
@@ -52,7 +52,7 @@ class Loaded:
         forget()
 
     def probe(self, module: str, told: Callable[[Statement], None]) -> None:
-        """From now on each statement of the module's functions is told before it is run."""
+        """Make each statement of the module's functions report itself before it runs."""
         setattr(builtins, _PROBE, told)
         tree = _Probes(module).visit(ast.parse(self._sources[module]))
         ast.fix_missing_locations(tree)
@@ -81,7 +81,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 class _Probes(ast.NodeTransformer):
-    """Puts a call before each statement in a function."""
+    """Inserts a call before each statement of a function."""
 
     def __init__(self, module: str) -> None:
         self._module = module
