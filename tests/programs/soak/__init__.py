@@ -1,1 +1,1 @@
-"""Long random work under the shim on a simulated card, with deaths at any moment."""
+"""Long random work under the shim on a simulated card, with processes killed at any moment."""

@@ -1,7 +1,9 @@
 """`make soak`: random work and sudden deaths, for MIZAR_SOAK_MINUTES (5). MIZAR_SOAK_SEED repeats
-what another run did. Fails when the limit was passed, a byte was lost or not to be had within
-30 s, or something stood still. What can be had at the first try (usable_percent) has a goal as
-well; a miss is red in the table, no more."""
+the work of another run.
+
+Fails if the limit was exceeded, if bytes were lost or not available within 30 s, or if something
+made no progress. The part of the limit that is available at the first try (usable_percent) has a
+goal as well, but a miss is only shown in red in the table."""
 
 import os
 import random
@@ -23,12 +25,12 @@ SEED = int(os.environ.get("MIZAR_SOAK_SEED", str(random.randrange(1 << 30))))
 OPERATIONS, KILLS = 250_000, 10_000
 FAILS = ("granted_over_limit_bytes", "lost_bytes", "uncounted_bytes", "usable_again_percent")
 """Figures of which none may miss its goal. How much is usable at the first try, and how soon all of
-it is, depends on how soon the agent looks and the card has the memory of the dead back."""
+it is, depends on when the agent asks NVML and when the card has the dead processes' memory back."""
 ROUND_KILLS, LAUNCH_KILLS, CODE_KILLS, LOWER_S = 500, 100, 12, 3
 
 
 class Soak:
-    """Rounds until the time is over and enough was done."""
+    """Rounds until the time is over and enough operations were done."""
 
     def __init__(
         self, container: Container, lazy: LazyContainer, minutes: float, seed: int
@@ -42,7 +44,7 @@ class Soak:
         self.rows: list[tuple[str, ...]] = []
 
     def run(self) -> Report:
-        """Each way alone, then all of them mixed and workers killed at any moment, in turns."""
+        """Run each kind of work alone, then all kinds mixed while workers are killed, in turns."""
         seconds = max(0.5, (self._end - time.monotonic()) / 10 / len(WAYS))
         for name, way in WAYS.items():
             self._round(name, partial(self._work, seconds, way))
@@ -148,7 +150,8 @@ class Soak:
 
 
 def main() -> int:
-    """The report, and 1 when a limit was passed or a byte lost; a hang ends it with an error."""
+    """Print the report. Returns 1 if a limit was exceeded or a byte lost; a hang ends it with an
+    error."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "tests", "bench"], check=True)
     print(f"seed {SEED}, {MINUTES:g} minutes", flush=True)
     with (

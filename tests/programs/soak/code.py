@@ -1,4 +1,4 @@
-"""A container whose programs use ever new code, which comes when it is first used."""
+"""A container whose programs keep using new code, which drivers load at its first use."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class LazyContainer:
 
     @property
     def over(self) -> int:
-        """Bytes by which processes ever held more than the limit."""
+        """Bytes by which the processes ever exceeded the limit."""
         return self.machine.over(0)[0]
 
     def start(self, seed: int, uses: int = FOR_EVER, *how: str) -> None:
-        """unit/shim/programs/lazy.c"""
+        """Start unit/shim/programs/lazy.c."""
         command = [str(BUILD / "tests" / "lazy"), str(seed), str(uses), *how]
         process = subprocess.Popen(
             command, env=self._env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -55,14 +55,14 @@ class LazyContainer:
         process.stdin.flush()
 
     def finish(self) -> list[int]:
-        """Wait until all have used what they should. How often each was refused a function."""
+        """Wait until all have used their functions. Returns how often each was refused one."""
         said = [process.communicate(timeout=4 * HANG_S)[0] for process in self._running]
         assert [process.returncode for process in self._running] == [0] * len(said)
         self._running.clear()
         return [int(refused) for refused in said]
 
     def work(self, seed: int, kills: int, processes: int = 3) -> None:
-        """Several, one of which is killed now and then, so many in all."""
+        """Keep several programs running, one of which is killed now and then, `kills` in total."""
         chance = random.Random(seed)
         for _ in range(kills):
             while len(self._running) < processes:

@@ -1,4 +1,5 @@
-"""One container on one card, worked hard; the card's own account says whether the limit held."""
+"""One container under load on simulated cards. The cards' own account shows whether the limits
+held."""
 
 import random
 import subprocess
@@ -18,17 +19,17 @@ from unit.shim.shell import SUCCESS, Shell
 from unit.shim.slot import BUILD, MIB
 
 LIMITS = (1024 * MIB, 640 * MIB)
-"""Of each card."""
+"""Memory limit of each card."""
 CONTEXT = 20 * MIB
 PAGE = 2 * MIB
 SHARE = 50
 CORE_SCALING = "8"  # for half of a card: it is carved in sixteen
 CHURN_MIB = 64
 NEAR, LOOK_S = 5.0, 0.25
-"""Points by which a share may be off in a window of so many seconds: a machine that is busy with
+"""Points by which a share may be off, in a window of LOOK_S seconds. A machine that is busy with
 other things leaves the card idle at times."""
 KINDS = ("us_20", "us_200", "ms_5", "mixed", "graph", "narrow")
-# What unit/shim/programs/soak.c calls them.
+# The names that unit/shim/programs/soak.c has for them.
 WAYS = {
     "plain": 0,
     "pitch": 1,
@@ -56,17 +57,17 @@ WAYS = {
     "modules": 34,
 }
 USABLE = 98
-"""Percent of a limit."""
+"""Percent of a limit that must be available."""
 HANG_S = 30.0
-"""Nothing may stand still for longer: the machine may be busy, so it is far above what is usual."""
+"""Without progress for longer, something hangs. Generous, since the machine may be busy."""
 
 
 class Hang(RuntimeError):
-    """Something stood still; the message says where."""
+    """Something made no progress; the message says what."""
 
 
 THREADS_MAX, BOARD_BYTES = 8, 4096
-"""As unit/shim/programs/soak.c has them, or more."""
+"""At least the sizes that unit/shim/programs/soak.c has."""
 
 
 @dataclass(frozen=True)
@@ -78,34 +79,34 @@ class Worker:
     threads: int
 
     def operations(self) -> list[int]:
-        """Of each thread."""
+        """The number of operations of each thread."""
         return [int(each) for each in memoryview(self.counts.read_bytes()).cast("Q")]
 
 
 @dataclass(frozen=True)
 class Truth:
-    """After everybody but an idle process has died."""
+    """The state after all processes but an idle one have died."""
 
     over: int
-    """Bytes by which processes held more than the limit, since this was last asked: those who died
-    as well, until the card had their memory back."""
+    """Bytes by which processes held more than the limit since the last call. A dying process counts
+    until the kernel has released its slot."""
     lost: int
     """Bytes that the shim still counts and the card does not, ..."""
     uncounted: int
-    """... and that are on the card and neither counted nor told by the node agent."""
+    """... and bytes on the card that neither the shim counts nor the node agent reports."""
     usable: float
-    """Percent of a limit that a program had when it was told that there is no more, at its first
-    try."""
+    """Percent of a limit that a program could get before it was refused more, at its first try."""
     took_s: float
-    """Until the whole limit could be had again: USABLE percent of it."""
+    """Seconds until USABLE percent of the limit were available again."""
     usable_again: float
-    """Percent of a limit that programs had from then on, at worst."""
+    """The least percent of a limit that programs could get after that."""
 
 
 class Container:
-    """Use it as a context manager. `survivor` lives all the time and saw everybody die. Limits come
-    from the node agent, as it is deployed; on the first card another container, the `neighbour`,
-    takes and frees memory all the time."""
+    """A container whose limits are set by the node agent, as it is deployed; a context manager.
+
+    `survivor` is a process that lives throughout. On the first card another container, the
+    `neighbour`, takes and frees memory all the time."""
 
     def __init__(self, folder: Path, neighbour: bool = True) -> None:
         self.machine = simgpu.create(folder / "machine", cards=len(LIMITS), context_bytes=CONTEXT)
@@ -114,7 +115,7 @@ class Container:
         self._with_neighbour = neighbour
         self._neighbour: int | None = None
         self._workers: list[Worker] = []
-        self._done = self._over = 0  # operations of processes that have ended; bytes over the limit
+        self._done = self._over = 0  # operations of ended processes; bytes over the limit
         self.watch()
         self._board = folder / "board"
         self._board.write_bytes(bytes(BOARD_BYTES))
@@ -132,7 +133,7 @@ class Container:
         return self
 
     def _start_neighbour(self) -> subprocess.Popen[bytes]:
-        """soak/tenant.c"""
+        """Start soak/tenant.c."""
         command = [str(BUILD / "tests" / "tenant"), "churn", str(CHURN_MIB), "1"]
         env = self._node.container(SIMGPU_UNWATCHED="1")
         started = subprocess.Popen(command, env=env, stdout=subprocess.PIPE)
@@ -147,15 +148,15 @@ class Container:
 
     @property
     def operations(self) -> int:
-        """How many were done so far, by whomever."""
+        """The number of operations so far, of all processes."""
         return self._done + sum(sum(worker.operations()) for worker in self._workers)
 
     def _permit(self, part: float = 1) -> None:
-        """So much of each card's limit."""
+        """Set the limits to that part of each card's limit."""
         self._node.permit([int(limit * part) for limit in LIMITS])
 
     def watch(self, part: float = 1) -> None:
-        """From now on, whether more than so much of each limit is held."""
+        """From now on, record whether more than that part of each limit is held."""
         for card, limit in enumerate(LIMITS):
             self._over = max(self._over, self.machine.over(card)[0])
             self.machine.watch(card, int(limit * part))
@@ -170,9 +171,9 @@ class Container:
         way: int | None = None,
         operations: int = 0,
     ) -> int:
-        """Random work in several processes, one of which is killed every moment or so; the limit
-        goes down at times, also below what is in use, and comes back. Lasts until there were so
-        many operations. Returns how many were killed."""
+        """Random work in several processes, one of which is killed every few hundredths of a
+        second. The limit is lowered at times, even below the memory in use, and raised again. Lasts
+        until there were that many operations. Returns the number of killed processes."""
         chance, kills = random.Random(seed), 0
         ways = [] if way is None else [str(way)]
         end, enough = time.monotonic() + seconds, self.operations + operations
@@ -187,15 +188,16 @@ class Container:
         return kills
 
     def lower(self, seed: int, seconds: float, processes: int = 3) -> int:
-        """The limit is halved while all work; as soon as everybody has seen that, nobody may take
-        anything that leaves the container above it. Returns how often, once at least."""
+        """Halve the limit while all processes work. Once all have noticed, no process may take
+        memory while the container is above the limit. Returns how often this was done, at least
+        once."""
         chance, times = random.Random(seed), 0
         end = time.monotonic() + seconds
         with self._soaks(chance, processes, []):
             while not times or time.monotonic() < end:
                 self._let_work(chance.uniform(0.05, 0.2))
                 self._permit(0.5)
-                # While one thread reads the new limits, others go on with those they know: what
+                # While one thread reads the new limits, others continue with the old ones. What
                 # they have begun by then ends within their next two operations.
                 self._let_everybody_work()
                 self._let_everybody_work()
@@ -207,10 +209,10 @@ class Container:
         return times
 
     def kill(self, seed: int, kills: int, at_once: int = 6) -> None:
-        """So many short-lived workers, each killed at some moment of its life, beside one that
-        lives on."""
+        """Run that many short-lived workers, each killed at a random moment, beside one that lives
+        on."""
         with self._soaks(random.Random(seed), 1, []) as (witness,):
-            self._let_work(0)  # else the others might leave it no room for a context
+            self._let_work(0)  # otherwise the others might leave it no room for a context
             killer = self._start("kill", str(seed), str(kills), str(at_once))
             self._reap(killer.process, HANG_S + kills * 0.1)
             self._end([killer])
@@ -219,8 +221,9 @@ class Container:
                 raise RuntimeError(f"the one that should live on {_said(witness.process)}")
 
     def launch(self, seed: int, kills: int) -> None:
-        """Processes that keep the card busy, each killed at some moment, beside one that lives on,
-        and has the container's share in the end, alone. Raises Hang: it never has."""
+        """Run processes that keep the card busy, each killed at a random moment, beside one that
+        lives on. In the end, that one must have the container's share alone. Raises Hang if it does
+        not get it."""
         chance = random.Random(seed)
         loads = [self._load("us_200"), *(self._load(chance.choice(KINDS)) for _ in range(3))]
         try:
@@ -245,7 +248,7 @@ class Container:
         return load
 
     def _await_share_of(self, load: subprocess.Popen[bytes]) -> None:
-        """Until it has it, once what the others left is settled."""
+        """Wait until the process has the share, after what the dead processes left was settled."""
         until = time.monotonic() + HANG_S
         now, works = self.machine.work(0)
         share = 0.0
@@ -254,7 +257,7 @@ class Container:
                 raise Hang(f"a process of a share of {SHARE} % has {share:.1f} % of the card")
             time.sleep(LOOK_S)
             (before, had), (now, works) = (now, works), self.machine.work(0)
-            # It may not have begun yet.
+            # The process may not have begun yet.
             worked = works.get(load.pid, 0) - had.get(load.pid, 0)
             share = 100 * worked / (now - before)
 
@@ -272,7 +275,7 @@ class Container:
             worker.counts.unlink()
 
     def _start(self, *arguments: str, threads: int = 0) -> Worker:
-        """unit/shim/programs/soak.c with these arguments."""
+        """Start unit/shim/programs/soak.c with these arguments."""
         counts = self._folder / f"counts-{next(self._serial)}"
         counts.write_bytes(bytes(8 * THREADS_MAX))
         command = [str(BUILD / "tests" / "soak"), *arguments]
@@ -297,7 +300,7 @@ class Container:
             self._end(list(self._workers))
 
     def _let_work(self, seconds: float) -> None:
-        """Sleep, and then wait until a process has done something. Raises Hang."""
+        """Sleep, and then wait until a process has done an operation. Raises Hang."""
         before, until = self.operations, time.monotonic() + HANG_S
         time.sleep(seconds)
         while self.operations == before:
@@ -306,7 +309,7 @@ class Container:
             time.sleep(0.01)
 
     def _let_everybody_work(self) -> None:
-        """Until each thread has begun and ended something. Raises Hang."""
+        """Wait until each thread has begun and ended an operation. Raises Hang."""
         before = [(worker, worker.operations()) for worker in self._workers]
         until = time.monotonic() + HANG_S
         while not all(_has_done_two(*each) for each in before):
@@ -316,7 +319,8 @@ class Container:
 
     @staticmethod
     def _reap(process: subprocess.Popen[bytes], timeout: float = HANG_S) -> None:
-        """Wait for the end of one that was killed. Raises Hang, RuntimeError: it had failed."""
+        """Wait for the end of a killed process. Raises Hang, or RuntimeError if it failed
+        before."""
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired as error:
@@ -329,30 +333,31 @@ class Container:
     # ---- what is left ----
 
     def truth(self) -> Truth:
-        """Whether limit and account are right, and the whole limit can be had, by the survivor and
-        by a new process. To be asked when no process works."""
+        """Check the limit and the account, and that both the survivor and a new process can get the
+        whole limit. To be called when no process works."""
         began = time.monotonic()
         first = last = self._usable(self.survivor)
         while last < USABLE:
             if time.monotonic() > began + HANG_S:
                 raise Hang(f"{last:.1f} % of a limit can be had: {self.books()}")
-            time.sleep(LOOK_S)  # for a process that never pauses, the agent assumes the worst
+            time.sleep(LOOK_S)  # the agent assumes the worst for a process that never pauses
             last = self._usable(self.survivor)
         took = time.monotonic() - began
         with Shell(self.env) as fresh:
             again = [last, self._usable(fresh)]
-        again.append(self._usable(self.survivor))  # a process that is refused settles the dead ones
+        again.append(self._usable(self.survivor))  # a refused process settles the dead ones
         lost, uncounted = self._account()
         self.watch()
         over, self._over = self._over, 0
         return Truth(over, lost, uncounted, first, took, min(again))
 
     def _usable(self, shell: Shell) -> float:
-        """Percent of a card's limit, at worst, that the container has when it can take no more."""
+        """Percent of a card's limit that the container holds when it can take no more; the least of
+        all cards."""
         return min(self._take_all(shell, card) for card in range(len(LIMITS)))
 
     def _take_all(self, shell: Shell, card: int) -> float:
-        """Down to the last page, and back."""
+        """Take memory down to the last page, and free it."""
         if (used := shell("use", card)).code != SUCCESS:
             raise RuntimeError(f"card {card} cannot be used: {used}")
         given, size = [], LIMITS[card]
@@ -368,16 +373,17 @@ class Container:
         return usable
 
     def _held(self, card: int) -> int:
-        """Bytes that the card holds for the container's processes. The dead have no PID any more; a
-        harsh card keeps their memory for a while."""
+        """Bytes that the card holds for the container's processes. Dead processes have no PID any
+        more; a harsh card keeps their memory for a while."""
         processes = self.machine.cards[card].processes
         return sum(one.memory for one in processes if one.pid not in (0, self._neighbour))
 
     def forget_the_dead(self) -> None:
-        """Until the agent tells no more of what they had. Raises TimeoutError."""
+        """Wait until the agent reports no more of the dead processes' memory. Raises
+        TimeoutError."""
         for card in range(len(LIMITS)):
             self.survivor("use", card)
-            self.survivor("alloc", LIMITS[card])  # a process that is refused settles them
+            self.survivor("alloc", LIMITS[card])  # a refused process settles the dead ones
 
         def told() -> bool:
             region = limits_file.read(self._slot / "limits")
@@ -386,7 +392,7 @@ class Container:
         wait_for("the agent to look", lambda: not told())
 
     def books(self) -> list[str]:
-        """What account, agent and card say, for people."""
+        """The figures of account, agent and card, as text for people."""
         region = limits_file.read(self._slot / "limits")
         use = usage_snapshot.take(self._slot / "usage", len(LIMITS))
         return [
@@ -397,7 +403,7 @@ class Container:
         ]
 
     def _account(self) -> tuple[int, int]:
-        """Over all cards the most that is lost, and that is uncounted. The dead are settled."""
+        """The most lost and the most uncounted bytes of any card, after the dead were settled."""
         region, lost, uncounted = limits_file.read(self._slot / "limits"), [], []
         for card, use in enumerate(usage_snapshot.card_usage(self._slot / "usage", len(LIMITS))):
             beyond = use.bytes - self._held(card)
@@ -407,7 +413,8 @@ class Container:
 
 
 def _has_done_two(worker: Worker, before: list[int]) -> bool:
-    """Each of its threads: the second operation began after `before`."""
+    """Whether each of its threads has ended two operations since `before` was counted, so that the
+    second one began after that."""
     done = zip(worker.operations(), before, strict=True)
     return all(now >= then + 2 for now, then in list(done)[: worker.threads])
 

@@ -1,5 +1,5 @@
-"""Programs of one container that start at the same moment and take all they can, beside a neighbour
-that takes and frees memory, with the node agent as it is deployed."""
+"""Programs of one container that start at the same moment and take all the memory they can, beside
+a neighbour that takes and frees memory, with the node agent as it is deployed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TENANT = str(BUILD / "tests" / "tenant")
 
 
 class Crowd:
-    """One card, and a container with a limit of so many bytes of it. A context manager."""
+    """One card, and a container with a limit of that many bytes on it. A context manager."""
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._limit = limit
@@ -47,12 +47,12 @@ class Crowd:
 
     @property
     def over(self) -> int:
-        """Bytes by which the container ever held more than its limit."""
+        """Bytes by which the container ever exceeded its limit."""
         return self.machine.over(0)[0]
 
     def start_at_once(self, processes: int, functions: int) -> float:
-        """So many, each of which uses so many functions and then takes all it can: percent of the
-        limit that they have."""
+        """Start that many programs, each of which uses that many functions and then takes all the
+        memory it can. Returns the percent of the limit that they hold."""
         started = [self._start(self._env, str(functions)) for _ in range(processes)]
         self._running += started
         self._let(started, "up")
@@ -64,8 +64,8 @@ class Crowd:
         _end(self._running.pop(0))
 
     def take_all(self) -> float:
-        """The running processes give back what they took, and take all they can; returns as
-        start_at_once does."""
+        """Let the running processes free what they took and take all they can again. Returns the
+        same as start_at_once."""
         self._let(self._running, "freed")
         self._let(self._running, "took")
         return self._held
@@ -83,7 +83,8 @@ class Crowd:
 
     @staticmethod
     def _let(processes: list[subprocess.Popen[str]], word: str) -> None:
-        """All of them do at once what ends with that word."""
+        """Let all processes do their next step at once, and wait until each has reported it by
+        `word`."""
         for each in processes:
             _tell(each)
         for each in processes:
@@ -91,7 +92,7 @@ class Crowd:
 
     @staticmethod
     def _start(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
-        """soak/tenant.c"""
+        """Start soak/tenant.c."""
         pipe = subprocess.PIPE
         return subprocess.Popen([TENANT, *arguments], env=env, stdin=pipe, stdout=pipe, text=True)
 

@@ -1,9 +1,11 @@
 /*
- * `tenant FUNCTIONS`: a program as it starts and grows on a card: its context, modules, and so many functions,
- * which drivers load when they are first used; then all the memory that it can get.
- *     reads a line; "up" once it has used its functions; reads a line; takes all it can: "took BYTES";
- *     reads a line, frees all of it: "freed"; and so on until the input ends
- * `tenant churn MIB SEED`: a neighbour, which takes and frees up to so much at any moment: "up" once it does.
+ * `tenant FUNCTIONS`: a program that starts and grows on a card: it makes a context, loads modules,
+ * uses FUNCTIONS functions, which drivers load at their first use, and then takes all the memory
+ * that it can get.
+ *     reads a line; prints "up" once it has used its functions; reads a line; takes all it can and
+ *     prints "took BYTES"; reads a line, frees all of it and prints "freed"; and so on until the input ends
+ * `tenant churn MIB SEED`: a neighbour, which takes and frees up to MIB at random moments. It
+ * prints "up" once it does.
  */
 #include <string.h>
 #include <unistd.h>
@@ -53,7 +55,7 @@ static void use_many(unsigned functions) {
     DO(cuCtxSynchronize, );
 }
 
-/* Down to the last page. */
+/* Takes memory down to the last page. Returns the bytes. */
 static uint64_t take_all(void) {
     uint64_t taken = 0, bytes = 256 * MIB;
     while (bytes >= 2 * MIB && count < MOST)
