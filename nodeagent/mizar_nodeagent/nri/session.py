@@ -57,8 +57,9 @@ class Session:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            # Before anything is awaited: a second cancellation would leave the socket open.
             writer.transport.abort()
+            await asyncio.wait(tasks)
             with suppress(OSError):
                 await writer.wait_closed()
 

@@ -268,6 +268,22 @@ async def test_one_that_closes_at_once_is_noticed_at_once(
     assert not plugin.problem
 
 
+@pytest.mark.parametrize("rounds", range(8))
+async def test_its_socket_is_closed_however_often_it_is_cancelled(
+    runtime: FakeRuntime, tmp_path: Path, answers: Answers, rounds: int
+) -> None:
+    """`rounds` of the event loop lie between two cancellations."""
+    lonely = RuntimePlugin(tmp_path / "nri.sock", answers.create, answers.look)
+    async with in_background(lonely.run()) as task:
+        connection = await runtime.connection()
+        task.cancel()
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        # in_background cancels it once more.
+    with pytest.raises(asyncio.IncompleteReadError):
+        await connection.frame()
+
+
 async def test_without_a_socket_it_says_which(tmp_path: Path, answers: Answers) -> None:
     lonely = RuntimePlugin(tmp_path / "none.sock", answers.create, answers.look)
     async with in_background(lonely.run()):
