@@ -1,7 +1,8 @@
-"""The layout of a slot's two files, as shim/include/mizar_regions.h has it.
+"""The layout of the limits and usage files as ctypes structures, mirroring the header
+shim/include/mizar_regions.h.
 
-A test compares every field with what build/shim/regions-layout prints; the header says how the
-files are read and written.
+A test compares every field with the output of build/shim/regions-layout. The header describes the
+fields, and how the files are read and written.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from ctypes import c_char, c_int64, c_uint8, c_uint32, c_uint64
 from typing import Final
 
 VERSION: Final = 1
-"""Of the files that this agent makes: the version of the shim that it installs."""
+"""Version of the files that this agent creates: that of the shim that it installs."""
 SERVED: Final = frozenset({1})
-"""Versions of the files that this agent reads and writes, each in its own version: this one, and
-the one before, which containers have that were made before an upgrade."""
+"""Versions of the files that this agent reads, and writes without changing the version: its own,
+and the previous one if there is one, which containers created before an upgrade have."""
 LIMITS_MAGIC: Final = b"MIZARLIM"
 USAGE_MAGIC: Final = b"MIZARUSE"
 
@@ -26,16 +27,22 @@ STATE_READY: Final = 1
 MEMORY_MODES: Final = {"Hard": 0, "Oversubscribe": 1}
 COMPUTE_MODES: Final = {"None": 0, "Hard": 1, "Soft": 2, "Weighted": 3}
 COMPUTE_STOPPED: Final = 4
+"""Compute mode of a card on which the shim must start no new work: the container has lost it."""
 PRIORITY_NOTICE: Final = 2**32 - 1
-"""Of a borrower that has its notice, and that no owner of the card pauses."""
+"""In place of a borrower's priority on a card: it is in its notice period, during which active
+owners of the card do not pause it."""
 
 BYTES_MAX: Final = (1 << 43) - 1
+"""Most bytes to which a container can be limited on a card: the ledger has 43 bits for them."""
 CODE_PAGE: Final = 2 << 20
+"""Bytes of the pages in which drivers allocate memory for code."""
 CODE_PER_PAGE: Final = 4
+"""Number of functions that are assumed to fit in a page: most need much less than 512 KiB."""
 SHIM_PAST: Final = 2**32 - 1
-"""In place of a process's shim version: part of its work goes past the shim."""
+"""In place of a process's shim version: the process has a second driver, whose calls the shim does
+not limit."""
 
-# What copies are of, in the order of Copies.kinds.
+# Kinds of copies, as indices of Copies.kinds.
 COPY_TO_DEVICE: Final = 0
 COPY_TO_HOST: Final = 1
 COPY_DEVICES: Final = 2
@@ -51,12 +58,13 @@ USAGE_SIZE: Final = 1060864
 
 
 def slot_lock(index: int) -> int:
-    """The byte of the usage file that the process in slot `index` keeps locked."""
+    """Offset of the byte of the usage file that the process in slot `index` keeps locked."""
     return 12288 + 1024 * index
 
 
 def code_bytes(uses: int) -> int:
-    """Bytes of a card that so many functions take at most, unless they are unusually large."""
+    """Most bytes of a card that the code of so many functions takes, unless it is unusually
+    large."""
     return -(-uses // CODE_PER_PAGE) * CODE_PAGE
 
 

@@ -1,4 +1,4 @@
-"""Writing and reading a container's limits file: its shim never sees a half-written one."""
+"""Writes and reads a container's limits file so that its shim never accepts a half-written one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _BODY = slice(layout.CRC_FROM, layout.CRC_TO)
 
 @dataclass(frozen=True)
 class ContainerIdentity:
-    """The container that the limits are for."""
+    """The container that a limits file belongs to. `slot`: the name of its slot."""
 
     namespace: str
     pod: str
@@ -42,11 +42,11 @@ class ContainerIdentity:
 
 
 def create_empty(path: Path) -> None:
-    """Create the file before its container is known, with nothing in it but its version: until
-    limits are written, CUDA fails there. Raises OSError."""
+    """Create the file before its container is known, with magic, version and size and zeros
+    otherwise: CUDA fails in the container until limits are written. Raises OSError."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     try:
-        # With all of its blocks, as the usage file's: the agent has it mapped.
+        # Allocate all blocks now, as for the usage file: the agent maps this file too.
         os.posix_fallocate(descriptor, 0, layout.LIMITS_SIZE)
         _put_head(descriptor, 0, 0, layout.VERSION)
     finally:
@@ -60,11 +60,11 @@ def write(
     physical: Mapping[str, int],
     contexts: Mapping[str, int] | None = None,
 ) -> None:
-    """Write the limits in place, under the sequence number. By UUID: `physical`: bytes of the
-    card; `contexts`: bytes of a CUDA context on it, where known.
+    """Write the limits in place, under the sequence number, unless the file has them already.
 
-    Nothing is written when the file has these limits already. Raises RegionDamaged when the file
-    has another size than the shim maps, RegionUnserved, OSError.
+    `physical`: bytes of memory of each whole card, by UUID. `contexts`: bytes of a CUDA context on
+    each card, by UUID, if known. Raises RegionDamaged if the file has another size than the shim
+    maps or there are more than CARD_MAX cards, RegionUnserved, OSError.
     """
     descriptor = open_promptly(path, os.O_RDWR)
     try:
@@ -77,7 +77,7 @@ def write(
 
 
 def version(path: Path) -> int:
-    """The version of the shim that the container has, and of both files. Raises RegionDamaged,
+    """The version of the container's shim, which is that of both files. Raises RegionDamaged,
     RegionUnserved, OSError."""
     descriptor = open_promptly(path, os.O_RDONLY)
     try:
@@ -87,9 +87,9 @@ def version(path: Path) -> int:
 
 
 def stop_cards(path: Path, uuids: Collection[str] | None = None) -> bool:
-    """Permit no new work and no more memory on these cards (None: on all). Returns whether the
-    file was changed. Raises RegionDamaged when no shim would accept the file, RegionUnserved,
-    OSError.
+    """Permit no new work and no more memory on the cards with these UUIDs (None: on all cards).
+    Returns whether the file was changed. Raises RegionDamaged if no shim would accept the file,
+    RegionUnserved, OSError.
     """
 
     def stop(card: LimitsCard) -> None:
@@ -100,8 +100,9 @@ def stop_cards(path: Path, uuids: Collection[str] | None = None) -> bool:
 
 
 def give_notice(path: Path, uuids: Collection[str]) -> bool:
-    """Have no owner of these cards pause the container, which borrows them, any more. Its time is
-    what an agent that lives lends it, as before; otherwise as `stop_cards`."""
+    """Begin the notice period of a container that borrows these cards: active owners no longer
+    pause it. It still gets GPU time only while an agent runs that lends it. Returns whether the
+    file was changed, and raises as `stop_cards` does."""
 
     def put_first(card: LimitsCard) -> None:
         card.priority = layout.PRIORITY_NOTICE
@@ -110,12 +111,12 @@ def give_notice(path: Path, uuids: Collection[str]) -> bool:
 
 
 def is_stopped(region: Limits, uuid: str) -> bool:
-    """Whether the container may do nothing more on this card."""
+    """Whether `stop_cards` was applied to this card, so that the container starts no work there."""
     return any(card.compute_mode == layout.COMPUTE_STOPPED for card in _cards_of(region, uuid))
 
 
 def is_in_notice(region: Limits, uuid: str) -> bool:
-    """Whether the container borrows this card, and was given its notice."""
+    """Whether the container borrows this card and is in its notice period (see `give_notice`)."""
     return any(card.priority == layout.PRIORITY_NOTICE for card in _cards_of(region, uuid))
 
 
@@ -140,9 +141,10 @@ def _change_cards(
 
 
 def set_borrowed(path: Path, uuids: Collection[str]) -> None:
-    """Tell a container's processes which of its cards are lent while it sleeps: from now on each
-    launch there shows that it wakes, and what does not fit waits. Raises RegionDamaged when no shim
-    would accept the file, OSError.
+    """Tell a container's processes which of its cards are lent while it is idle (none: empty).
+    While a card is lent, each launch reports that the container is active, and on that card
+    allocations that do not fit wait for memory. Raises RegionDamaged if no shim would accept the
+    file, RegionUnserved, OSError.
     """
     descriptor = open_promptly(path, os.O_RDWR)
     try:
@@ -162,20 +164,20 @@ def _put_word(descriptor: int, offset: int, value: int) -> None:
 
 def _replace(descriptor: int, now: Limits, body: bytes, version: int) -> bool:
     """Write the body under the sequence number, unless it is there already; returns whether it was
-    written. The file stays of its version: no other is for the shim that the container has."""
+    written. The file keeps its version, since the container's shim reads no other."""
     if bytes(now)[_BODY] == body and _is_good(now):
         return False
     seq = now.seq | 1
     _put_head(descriptor, seq, 0, version)
     os.pwrite(descriptor, body, layout.CRC_FROM)
-    # The checksum first, and only then the even number that permits reading.
+    # Write the checksum before the even sequence number, which permits reading.
     _put_head(descriptor, seq, zlib.crc32(body), version)
     os.pwrite(descriptor, ((seq + 1) & 0xFFFFFFFF).to_bytes(4, "little"), _SEQ.start)
     return True
 
 
 def read(path: Path) -> Limits:
-    """The file's content. Raises RegionDamaged when no shim would accept it, RegionUnserved,
+    """The file's content. Raises RegionDamaged if no shim would accept it, RegionUnserved,
     OSError."""
     descriptor = open_promptly(path, os.O_RDONLY)
     try:
@@ -201,13 +203,15 @@ def card_limits(region: Limits) -> tuple[CardLimit, ...]:
 
 
 def parse(raw: bytes, path: Path) -> Limits:
-    """The content of a file that was read elsewhere. Raises RegionDamaged as `read` does."""
+    """The content of a limits file, parsed from its bytes. `path`: named in errors. Raises
+    RegionDamaged and RegionUnserved as `read` does."""
     return _checked(Limits.from_buffer_copy(raw), path)
 
 
 def _served_version(limits: Limits, path: Path) -> int:
-    """The version that the file is of, as its checksum bears out. One that is empty or damaged is
-    of what its header says, or to be mended by this agent's."""
+    """The file's version: if the checksum is right, the one that it covers. An empty or damaged
+    file has the version in its header if that is served, else it counts as this agent's, in which
+    it will be rewritten. Raises RegionUnserved."""
     if limits.crc != zlib.crc32(bytes(limits)[_BODY]):
         return int(limits.version) if limits.version in layout.SERVED else layout.VERSION
     found = int(limits.body_version or limits.version)

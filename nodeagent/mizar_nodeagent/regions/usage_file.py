@@ -1,4 +1,4 @@
-"""Creating and repairing a container's usage file, which its tenant may write to."""
+"""Creates and repairs a container's usage file, which its tenant may write to."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from mizar_nodeagent.files import open_promptly
 from mizar_nodeagent.regions import layout
 
 _HEADER: Final = Struct("<8sIIII")
-"""Magic, version, size of the file, greatest numbers of cards and of slots."""
+"""Fields of the header: magic, version, size of the file in bytes, numbers of card entries and of
+process slots."""
 HEADER_SIZE: Final = _HEADER.size
 _DISK_MAX: Final = layout.USAGE_SIZE + (256 << 10)
-"""Bytes of the disk that a file takes at most, with what the file system adds."""
+"""Most bytes of disk space that an intact file takes: its size, and 256 KiB for blocks that the
+file system itself adds."""
 
 
 def create(path: Path) -> None:
-    """Create the file, zero but for its header; every user of the container may write to it.
-    Raises OSError.
+    """Create the file with its header and zeros, writable by every user of the container. Raises
+    OSError.
 
-    All of its blocks are taken now: where another tenant fills the disk later, the kernel would end
-    (SIGBUS) whoever writes to a part that has none.
+    All of its blocks are allocated now. If another tenant filled the disk later, the kernel would
+    kill (SIGBUS) each process that writes to a mapped page without a block.
     """
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
@@ -37,10 +39,10 @@ def create(path: Path) -> None:
 
 
 def repair_header(path: Path, version: int) -> None:
-    """Write the header and the size again, before a container starts, if a tenant has damaged
-    them. `version`: as its limits say, which no tenant writes. Raises OSError.
+    """Restore the file's header and size before its container starts, if a tenant has damaged
+    them. `version`: from the limits file, which no tenant can write to. Raises OSError.
 
-    Accounts are left alone: the shim settles what dead processes left.
+    Accounts are left alone, since the shim settles those of dead processes.
     """
     descriptor = open_promptly(path, os.O_RDWR)
     try:
@@ -53,9 +55,9 @@ def repair_header(path: Path, version: int) -> None:
 
 
 def truncate_excess(path: Path) -> int:
-    """Give back what a tenant added to the file: bytes behind its end, and blocks that fallocate
-    reserved there without changing its size. Returns how many bytes of the disk that were, 0 if
-    there was nothing. Raises OSError."""
+    """Cut off what a tenant added to the file: bytes beyond its proper end, and blocks that
+    fallocate reserved there without changing its size. Returns the number of bytes that were
+    added, 0 if there were none. Raises OSError."""
     status = path.stat()
     excess = max(status.st_size - layout.USAGE_SIZE, status.st_blocks * 512 - _DISK_MAX, 0)
     if not excess:
@@ -69,23 +71,24 @@ def truncate_excess(path: Path) -> int:
 
 
 def remove_attributes(path: Path) -> int:
-    """Remove the extended attributes that a tenant gave the file, as whoever may write to a file
-    can: they take space of the disk, and nobody else makes any. Returns how many there were. Raises
-    OSError, with E2BIG where there are more than the kernel lists, so that none can be removed."""
+    """Remove the file's extended attributes, which take disk space. Only its tenant adds any, for
+    which write permission suffices. Returns how many there were. Raises OSError, with errno E2BIG
+    if there are more than the kernel lists, so that none can be removed."""
     try:
         names = [one for one in os.listxattr(path) if one.startswith("user.")]
     except OSError as error:
-        if error.errno == errno.ENOTSUP:  # the file system has none
+        if error.errno == errno.ENOTSUP:  # the file system has no extended attributes
             return 0
         raise
     for name in names:
-        with suppress(OSError):  # the tenant was first
+        with suppress(OSError):  # the tenant has removed it already
             os.removexattr(path, name)
     return len(names)
 
 
 def header_is_good(raw: bytes, versions: Collection[int]) -> bool:
-    """Whether the first HEADER_SIZE bytes of a usage file are of one of these versions."""
+    """Whether `raw`, the first HEADER_SIZE bytes of a file, is a usage file's header of one of
+    these versions."""
     magic, version, size, cards, slots = _HEADER.unpack(raw)
     return bool(
         magic == layout.USAGE_MAGIC

@@ -1,4 +1,5 @@
-"""A usage file at one instant: the processes that live, and what each holds of a card."""
+"""Reads a container's usage file at one instant: which of its processes live, how much memory of
+each card each of them holds, and what the container did there."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ Slots = ctypes.Array[UsageSlot]
 
 @dataclass(frozen=True)
 class Copied:
-    """Copies of one kind, or memsets: how many, and of how many bytes together."""
+    """Number of the copies of one kind, or of the memsets, and their bytes in total."""
 
     count: int = 0
     bytes: int = 0
@@ -44,11 +45,11 @@ class Copied:
 class CardUsage:
     """A container's use of one card.
 
-    `bytes`: held by living processes. `refused`: requests for memory that were refused.
-    `charged_ns`: GPU time charged for work. `waited_ns`: time spent waiting for a turn. `copied`:
-    by all processes that ever lived, by kind (layout.COPY_*, MEMSET). `code_uses`: first uses of
-    code whose code has been loaded. `wanted_at`: when it last asked for GPU time (ns of
-    CLOCK_MONOTONIC; 0: never).
+    `bytes`: memory held by living processes. `refused`: number of refused requests for memory.
+    `charged_ns`: GPU time charged for work, in nanoseconds. `waited_ns`: nanoseconds spent waiting
+    for GPU time. `copied`: copies by all processes that ever lived, indexed by kind
+    (layout.COPY_*, MEMSET). `code_uses`: number of first uses of code whose code has been loaded.
+    `wanted_at`: when GPU time was last asked for (ns of CLOCK_MONOTONIC; 0: never).
     """
 
     bytes: int
@@ -62,9 +63,12 @@ class CardUsage:
 
 @dataclass(frozen=True)
 class CardActivity:
-    """What changes when a container works on a card. `wanted_at`: when it last asked for GPU time
-    (ns of CLOCK_MONOTONIC; 0: never). `memory`, `charged_ns`, `code_uses`, `copies`: its memory's
-    last change, GPU time charged, first uses of code and copies made."""
+    """The fields of a container's account of one card that change when it works there.
+
+    `wanted_at`: when GPU time was last asked for (ns of CLOCK_MONOTONIC; 0: never). `memory`: the
+    two words of the ledger. `charged_ns`: nanoseconds of GPU time charged. `code_uses`: number of
+    first uses of code. `copies`: number of copies and memsets.
+    """
 
     wanted_at: int
     memory: tuple[int, int]
@@ -74,7 +78,8 @@ class CardActivity:
 
 
 LIVING_S: Final = 0.2
-"""Seconds of CPU that it may take to find a container's processes: ten times what 1,024 take."""
+"""Most seconds of CPU time for finding a container's living processes: ten times as long as 1,024
+processes take."""
 
 ProcessKey = tuple[int, int]
 """A process as its container identifies it: (PID in its namespace, start time)."""
@@ -82,11 +87,12 @@ ProcessKey = tuple[int, int]
 
 @dataclass(frozen=True)
 class Holding:
-    """What one process holds of one card, by its own account.
+    """The memory that one process holds on one card, by its own account.
 
-    Two equal holdings that are not `busy` mean that nothing changed in between. `busy`: the driver
-    is loading something whose size is not known yet. `absent`: at most so many of the bytes are
-    not on the card.
+    `bytes`: memory charged to it. `stamps`: sequence numbers of the last change, one for each of
+    its slots: nothing changed between two equal holdings that are not `busy`. `busy`: the driver
+    is loading code whose size is not known yet. `absent`: at most this many of the bytes are not on
+    the card.
     """
 
     bytes: int
@@ -107,10 +113,11 @@ class Holding:
 class UsageSnapshot:
     """A usage file at one instant.
 
-    `attached`: number of processes that ever registered. `alive`: those that live. `holdings`: by
-    card, of these and of dead ones whose bytes were not given back yet. `past`: of those that live,
-    the ones that have a second driver, which the shim does not limit. `charged`: by card, the bytes
-    that count against the container's limit.
+    `cards`: the container's use of each card. `attached`: number of processes that ever registered.
+    `alive`: the living ones. `holdings`: for each card, the holding of each living process, and of
+    dead processes whose bytes were not given back yet. `past`: the living processes that have a
+    second driver, which the shim does not limit. `charged`: for each card, the bytes that count
+    against the container's limit.
     """
 
     cards: tuple[CardUsage, ...]
@@ -122,7 +129,7 @@ class UsageSnapshot:
 
 
 def empty(cards: int) -> UsageSnapshot:
-    """The snapshot that stands for a file which cannot be read."""
+    """A snapshot of `cards` cards without processes, in place of a file that cannot be read."""
     return UsageSnapshot(
         (CardUsage(0, 0),) * cards, 0, frozenset(), ({},) * cards, charged=(0,) * cards
     )
@@ -130,7 +137,11 @@ def empty(cards: int) -> UsageSnapshot:
 
 @dataclass(frozen=True)
 class Ledger:
-    """A card's 128-bit word, unpacked; see shim/include/mizar_regions.h."""
+    """A card's memory ledger, unpacked from its 128-bit word (see shim/include/mizar_regions.h).
+
+    The container holds `total` bytes. Its last change, number `seq`, was by process slot `slot`,
+    which has held `slot_bytes` of them since.
+    """
 
     slot: int
     slot_bytes: int
@@ -144,8 +155,8 @@ def card_usage(path: Path, cards: int) -> tuple[CardUsage, ...]:
 
 
 def activity_bytes(path: Path) -> bytes:
-    """What `card_activity` reads: to compare it with an earlier read costs much less than to
-    understand it. Raises RegionDamaged, OSError."""
+    """The bytes that `card_activity` parses. Comparing them with an earlier read costs much less
+    than parsing them. Raises RegionDamaged, OSError."""
     descriptor = open_promptly(path, os.O_RDONLY)
     try:
         raw = _head_bytes(descriptor, path)
@@ -156,7 +167,8 @@ def activity_bytes(path: Path) -> bytes:
 
 
 def card_activity(raw: bytes) -> tuple[CardActivity, ...]:
-    """The container's activity on each card that it may have, from `activity_bytes`."""
+    """The container's activity on each of CARD_MAX cards, parsed from the result of
+    `activity_bytes`."""
     head = UsageHead.from_buffer_copy(raw)
     copies = _copies(head, _parsed_slots(raw[_HEAD_SIZE:]))
     return tuple(
@@ -172,11 +184,11 @@ def card_activity(raw: bytes) -> tuple[CardActivity, ...]:
 
 
 def take(path: Path, cards: int) -> UsageSnapshot:
-    """The processes of the container and what they hold of its first `cards` cards.
-    Raises RegionDamaged, OSError.
+    """A snapshot of the file, with the container's first `cards` cards. Raises RegionDamaged,
+    OSError.
 
-    The tenant may write to the file and truncate it: so it is read, never mapped (a truncation
-    would kill the agent), and its figures are trusted for nothing but its own account.
+    The tenant may write to the file and truncate it. So the file is read and never mapped (a
+    truncation would kill the agent), and its figures are used only as the container's own account.
     """
     descriptor = open_promptly(path, os.O_RDONLY)
     try:
@@ -196,8 +208,9 @@ def take(path: Path, cards: int) -> UsageSnapshot:
 
 
 def _living(descriptor: int, path: Path, slots: Slots) -> list[int]:
-    """The slots whose processes live. Raises RegionDamaged where that takes longer than LIVING_S:
-    the kernel looks through all locks of the file, of which a tenant may make any number."""
+    """The indices of the slots whose processes live. Raises RegionDamaged if finding them takes
+    longer than LIVING_S: for each slot the kernel searches all locks of the file, of which a tenant
+    may take any number."""
     until = time.thread_time() + LIVING_S
     found = []
     for index, slot in enumerate(slots):
@@ -213,7 +226,8 @@ def _keys(slots: Slots, indexes: list[int]) -> frozenset[ProcessKey]:
 
 
 def is_alive(descriptor: int, slot: int) -> bool:
-    """Whether the process of the slot lives: the kernel drops its lock when it dies."""
+    """Whether the process of this slot lives: the kernel drops the slot's lock when it dies.
+    `descriptor`: the open usage file."""
     ask = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, layout.slot_lock(slot), 1, 0)
     kind = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, ask))[0]
     return bool(kind != fcntl.F_UNLCK)
@@ -231,7 +245,8 @@ def unpack_ledger(lo: int, hi: int) -> Ledger:
 
 
 def _read_consistently(descriptor: int, path: Path) -> tuple[UsageHead, Slots]:
-    """Head and used slots with no change of a ledger in between; after _ATTEMPTS, the last read."""
+    """The head and the used slots, read while no card's account changed; after _ATTEMPTS, the last
+    read even if one did."""
     for _ in range(_ATTEMPTS):
         head = _head(descriptor, path)
         slots = _slots(descriptor, head)
@@ -308,10 +323,10 @@ def _use(head: UsageHead, slots: Slots, index: int, living: list[int]) -> CardUs
 
 
 def _copies(head: UsageHead, slots: Slots) -> list[int]:
-    """How many copies there were on each card, by living and dead processes."""
+    """The number of copies and memsets on each card, by living and dead processes."""
     found = [_count(common) for common in head.copies]
     for slot in slots:
-        # A tenant may write any number there.
+        # The tenant may have written any number as the card.
         if 0 < slot.copies.card <= len(found):
             found[slot.copies.card - 1] += _count(slot.copies)
     return found
@@ -322,7 +337,8 @@ def _count(copies: layout.Copies) -> int:
 
 
 def _copied(head: UsageHead, slots: Slots, index: int) -> tuple[Copied, ...]:
-    """The copies of living and dead processes: the slots' counts and the common ones."""
+    """The copies on a card by living and dead processes, from the slots' counters and the shared
+    one."""
     own = (slot.copies for slot in slots)
     counters = [head.copies[index], *(copies for copies in own if copies.card == index + 1)]
     return tuple(
