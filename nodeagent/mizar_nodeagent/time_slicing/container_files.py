@@ -183,8 +183,8 @@ class ContainerFiles:
 
 
 class ActivityWatch:
-    """Tells whether any of several containers may have become active. Reads all of them into one
-    buffer and compares that as a whole, which is cheaper than parsing each."""
+    """Detects whether any of several containers may have become active, by reading all of them
+    into one buffer and comparing that as a whole, which is cheaper than parsing each."""
 
     def __init__(self, places: Sequence[Place]) -> None:
         count, size = len(places), _ACTIVITY.size

@@ -36,7 +36,8 @@ CHECK_NS: Final = 1_000_000_000
 NS: Final = 1_000_000_000
 """Nanoseconds in a second."""
 TOLD_NS: Final = 60_000_000_000
-"""Between two log lines about a card whose rounds fail."""
+"""Least nanoseconds between two log lines about a card whose rounds fail: one minute, since rounds
+may fail a hundred times a second."""
 ATTEND_S: Final = 0.2
 """Seconds between two calls of `attend` by the event loop."""
 UNATTENDED_NS: Final = 500_000_000
@@ -67,7 +68,7 @@ class SharedCard:
 
     @property
     def names(self) -> list[str]:
-        """Of the containers' slots."""
+        """The names of the containers' slots."""
         return [one.name for one in self._containers]
 
     @property
@@ -102,7 +103,7 @@ class SharedCard:
         for one in self._containers:
             one.observe(now)
         self._revoke(now)
-        # A round that failed before this lets borrowers stop.
+        # If a round fails before this, borrowers get no heartbeat and stop.
         for one in self._containers:
             if attended or not one.borrows:
                 one.beat()
@@ -193,8 +194,8 @@ class TimeSlicer:
         return CONTENDED_S if self._contended else ALL_S
 
     def _round_isolated(self, card: SharedCard, now: int, attended: bool) -> None:
-        """A card's round. One that fails leaves the grants of that card as they are, and no other
-        card waits for it."""
+        """Do a card's round. If it fails, the card's grants stay as they are, and the other cards'
+        rounds go on."""
         try:
             card.round(now, attended)
             card.failed_at = None
