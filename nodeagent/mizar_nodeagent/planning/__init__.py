@@ -1,5 +1,6 @@
-"""What the agent should publish, from what it sees: pure functions, no I/O and no clock.
+"""Plans what the node agent publishes, from a snapshot of the node: pure functions without I/O and
+without a clock.
 
-`snapshot` is the input; `plan.plan` turns it and the present carvings into device lists for the
-kubelet, counts for the node's status, and reports for ShadowPods.
+`snapshot` has the input. `plan.plan` turns it and the present carvings into device lists for the
+kubelet, device counts for the node's status, and reports for the ShadowPods' status.
 """

@@ -1,4 +1,5 @@
-"""Adopts a shadow pod: makes its carving once its cards are known and can be carved."""
+"""Adopts a new shadow pod: creates its carving once the kubelet has named its cards and these can
+be divided into devices."""
 
 from __future__ import annotations
 
@@ -24,14 +25,15 @@ REPLICAS: Final = (
 
 @dataclass(frozen=True)
 class Pending:
-    """Why a shadow pod's devices cannot be offered yet: a reason and a sentence."""
+    """Why a shadow pod's devices cannot be offered yet: a condition's reason and message."""
 
     reason: str
     message: str
 
 
 def adopt(pod: Pod, snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> Carving | Pending:
-    """The carving of a shadow pod that has none yet, or why there is none."""
+    """The new carving of a shadow pod that has none yet; Pending if its devices cannot be offered.
+    `known`: the carvings of the node."""
     try:
         carve = pod.carve
         carve.check_tenant(pod.namespace)
@@ -63,9 +65,10 @@ def adopt(pod: Pod, snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> Car
 
 
 def _replicated(resource: str, claims: tuple[Claim, ...], snapshot: NodeSnapshot) -> Pending | None:
-    """A card that NVIDIA's plugin gives out several times (time slicing) is carved only for a
-    shadow pod that alone has a replica of it. Of several shadow pods the first gets it: the others
-    find it carved."""
+    """Why the cards must not be carved, if NVIDIA's plugin gives one of them to several pods (time
+    slicing or MPS) and another pod has it too; None if the shadow pod has its cards alone.
+
+    Other shadow pods do not count: the first one gets the card, and the others find it carved."""
     own = {card_uuid(one): one for claim in claims for one in claim.ids}
     if len(own) < sum(len(claim.ids) for claim in claims):
         return Pending("CardReplicated", f"it holds a card twice: {REPLICAS}")
@@ -111,8 +114,8 @@ def _not_known(uuid: str, snapshot: NodeSnapshot) -> str:
 
 
 def _stray(snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> DeviceID | None:
-    """A held device of a shadow pod that is gone and has no carving, as after an agent lost its
-    checkpoint: it may be on any card."""
+    """A held device whose shadow pod is gone and has no carving, which may be on any card; None if
+    there is none. This happens after an agent lost its checkpoint."""
     pods = snapshot.pods or {}
     keys = {device: (device.namespace, device.shadow) for device in snapshot.holders()}
     found = (
@@ -124,13 +127,14 @@ def _stray(snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> DeviceID | N
 
 
 def _is_out_of_use(carving: Carving, snapshot: NodeSnapshot) -> bool:
-    """Whether no device of it is held or will be: a leaving carving gives out none."""
+    """Whether no device of the carving is held or will be: a leaving carving gives out none."""
     leaving = carving.stage is DrainStage.LEAVING and snapshot.claims.asked_at > carving.since
     return leaving and carving.idle_since is not None
 
 
 def _held(uuid: str, snapshot: NodeSnapshot, claims: tuple[Claim, ...]) -> Card:
-    """As NVIDIA's plugin told the kubelet, or else NVML says, near which processors it is."""
+    """The card as its carving keeps it. Its NUMA nodes are those that NVIDIA's plugin reported to
+    the kubelet, or else those that NVML reports."""
     card = snapshot.cards[uuid].lasting()
     told = (claim.numa[one] for claim in claims for one in claim.numa if card_uuid(one) == uuid)
     return replace(card, numa=next(filter(None, told), card.numa))

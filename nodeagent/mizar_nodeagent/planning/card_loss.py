@@ -12,8 +12,8 @@ from mizar_nodeagent.pods import Key, Pod
 
 
 def note_taken_card(carving: Carving, snapshot: NodeSnapshot) -> Carving:
-    """The carving with the pod that the kubelet gave a card of it to, once the kubelet has said so
-    for the grace period."""
+    """The carving with `taken_by` set to a pod to which the kubelet has given one of its cards,
+    once the kubelet has reported so for the grace period `taken`."""
     other = _taker(carving, snapshot)
     if carving.taken_by or not other:
         return carving.changed(taken_since=None)
@@ -24,8 +24,9 @@ def note_taken_card(carving: Carving, snapshot: NodeSnapshot) -> Carving:
 
 
 def note_gone_card(carving: Carving, snapshot: NodeSnapshot) -> Carving:
-    """The carving with its card that is not in the node any more, once that is certain: NVML has
-    not listed it for the grace period, and NVIDIA's device plugin does not call it healthy."""
+    """The carving with `gone` set to one of its cards that is no longer in the node. This is
+    certain once NVML has not listed the card for the grace period `gone` and NVIDIA's device plugin
+    does not report it as healthy."""
     if carving.gone or snapshot.kubelet is None:
         return carving
     physical = snapshot.kubelet.get(carving.carve.physical_resource, frozenset())
@@ -46,8 +47,8 @@ def _is_long_gone(uuid: str, snapshot: NodeSnapshot) -> bool:
 
 
 def loss_reason(key: Key, carving: Carving | None, snapshot: NodeSnapshot) -> str:
-    """Why the users of that shadow pod have lost its cards, as a phrase; empty if they have not, as
-    far as is known. `carving`: of the shadow pod, if known."""
+    """Why the users of the shadow pod `key` have lost its cards, as a clause for a message; empty
+    if they have not, as far as is known. `carving`: that of the shadow pod, if known."""
     if snapshot.pods is None:
         return ""
     if carving is not None and carving.taken_by:
@@ -63,17 +64,18 @@ def loss_reason(key: Key, carving: Carving | None, snapshot: NodeSnapshot) -> st
 
 
 def _is_about_to_end(pod: Pod, snapshot: NodeSnapshot) -> bool:
-    """Whether the grace period of a deleted shadow pod is almost over: it keeps its cards until
-    then, so that its users can end."""
+    """Whether the grace period of a deleted shadow pod is almost over: the shadow pod keeps its
+    cards until then, so that its users can end."""
     if pod.terminates_by is None:
         return pod.terminating
     return snapshot.time >= pod.terminates_by - timedelta(seconds=snapshot.grace.going)
 
 
 def _taker(carving: Carving, snapshot: NodeSnapshot) -> str:
-    """The pod that has a card which the shadow pod lost; empty if there is none.
+    """The pod (namespace/name) that holds a card which the shadow pod holds no longer; empty if
+    there is none.
 
-    While the shadow pod has its cards too, the other claim is a mistake: kubelets may name pods
+    While the shadow pod holds the card too, the other claim is a mistake: kubelets may name pods
     that have ended.
     """
     claims = snapshot.live_claims_on(carving.carve.physical_resource)

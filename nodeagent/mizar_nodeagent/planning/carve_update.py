@@ -1,5 +1,5 @@
-"""Updates a carving when its shadow pod's annotation changes: other limits, or closed to new
-pods."""
+"""Updates a carving when its shadow pod's annotation changes: to other limits, or to closed, so
+that the shadow pod takes no new pods."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from mizar_nodeagent.pods import Pod
 
 
 def update_carve(carving: Carving, pod: Pod) -> Carving:
-    """The carving with its pod's present carve. It stays as it is if that is damaged, or of another
-    shape, which cards in use cannot take on."""
+    """The carving with the carve that its pod's annotation has now. It stays as it is if that carve
+    is damaged or has another shape, since cards in use cannot be divided differently."""
     carve = _valid_carve(pod)
     if carve is None or carve == carving.carve or not carve.is_shaped_like(carving.carve):
         return carving
@@ -41,9 +41,10 @@ def close(
     """One step towards a closed carve: first the node's status stops offering its free devices,
     then, once no pod is on its way to them, they become unhealthy to the kubelet.
 
-    `free`: indices of free devices. `lowered_at`: when the node's status was last confirmed.
-    `sure_at`: the time that claims are known for. Both in monotonic seconds. `waited_for`: the
-    count was up until now, for pods that wait; what is written from now on is low enough.
+    `free`: indices of the devices that are not held. `lowered_at`: when the last confirmed write of
+    the node's status began. `sure_at`: the time for which claims are known. Both in monotonic
+    seconds. `waited_for`: bound pods waited for devices until now, so that the count in the node's
+    status was not lowered: only writes from now on count.
     """
     if not carving.carve.closed:
         return carving.changed(closing_since=None, withdrawn=frozenset())

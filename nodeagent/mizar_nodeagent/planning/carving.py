@@ -1,4 +1,5 @@
-"""A carving: the cards of a shadow pod, cut into devices, and the stage of its drain."""
+"""A carving: the cards of a shadow pod, divided into the devices that share pods use, and the stage
+of the shadow pod's drain."""
 
 from __future__ import annotations
 
@@ -18,21 +19,23 @@ from mizar_nodeagent.pods import Key
 
 
 class DrainStage(StrEnum):
-    """Serving unless a drain is asked for, which goes through Lowered and Blocked to Drained."""
+    """Stage of a shadow pod's drain: Serving without a drain; a requested drain goes through
+    Lowered and Blocked to Drained."""
 
     SERVING = "Serving"
     LOWERED = "Lowered"
     """The node's status does not offer the devices any more; the kubelet may still allocate
     them."""
     BLOCKED = "Blocked"
-    """Unhealthy to the kubelet; one may have been allocated at the last moment."""
+    """The devices are Unhealthy to the kubelet; one may have been allocated at the last moment."""
     DRAINED = "Drained"
     """No device is held, and none is allocated until the drain is called off."""
     IN_USE = "InUse"
-    """The drain found a held device: they are offered as before until it is asked for again."""
+    """The drain found a held device: the devices are offered as before until another drain is
+    requested."""
     LEAVING = "Leaving"
-    """The shadow pod is terminating or gone; its devices stay listed while the kubelet may use
-    them."""
+    """The shadow pod is terminating or gone, or has lost a card; its devices stay listed while the
+    kubelet may use them."""
 
     @property
     def offered(self) -> bool:
@@ -47,17 +50,18 @@ class DrainStage(StrEnum):
 
 @dataclass(frozen=True)
 class Carving:
-    """What the agent keeps of a shadow pod. Times are monotonic seconds, but for `idle_since`.
+    """The agent's record of a shadow pod. Times are monotonic seconds, except `idle_since`.
 
-    `since`: when the stage began. `quiet_since`: since when, without a break, the kubelet has had
-    no healthy device of it and none was held. `drain`: the value of the annotation that the stage
-    answers to. `idle_since`: None while a device is held. For a closed carve, `withdrawn`: free
-    devices (by index) that the kubelet does not allocate any more; `closing_since`: since when
-    there are other free ones. `kept_up`: the node's count should be lowered, and is not, for pods
-    that are bound and wait. `taken_by`: the pod that the kubelet gave a card of it;
-    `taken_since`: since when the kubelet says so. `gone`: a card of it that is not in the
-    node any more. `confirmed`: the kubelet has said since the node
-    was started that the shadow pod has the cards; until then no container is given a device.
+    `since`: when the stage began. `quiet_since`: since when, without a break, no device has been
+    held and the kubelet has had none as healthy; None while that is not so. `drain`: value of the
+    drain annotation that led to the stage. `idle_since`: since when no device has been held; None
+    while one is. For a closed carve, `withdrawn`: indices of the free devices that the kubelet no
+    longer allocates; `closing_since`: since when there have been other free devices. `kept_up`: the
+    count in the node's status should be lowered, but is not, since bound pods wait for devices.
+    `taken_by`: the pod (namespace/name) to which the kubelet gave one of the cards; `taken_since`:
+    since when the kubelet has reported so, until `taken_by` is set. `gone`: UUID of a card that is
+    no longer in the node. `confirmed`: the kubelet has reported since the node's boot that the
+    shadow pod has the cards; until then no container gets a device.
     """
 
     namespace: str
@@ -103,15 +107,15 @@ class Carving:
         return tuple(map(self.card, self.ids))
 
     def changed(self, **changes: Any) -> Carving:
-        """With these fields; the same object where they are so already, so that what was found out
-        of it is kept."""
+        """The carving with these fields changed; the same object if none differs, so that its
+        cached properties are kept."""
         same = all(getattr(self, name) == value for name, value in changes.items())
         return self if same else replace(self, **changes)
 
     @cached_property
     def limits(self) -> Mapping[str, CardLimit]:
-        """The limit of a single device, by the UUID of its card: all devices of one card have the
-        same. Empty where a share would be nothing: the start of its container is refused."""
+        """The limit of a single device, by its card's UUID: all devices of one card have the same.
+        Empty if a share would be nothing, in which case containers' starts are refused."""
         first = range(0, self.carve.devices, self.carve.devices // self.carve.cards)
         try:
             return {one.uuid: one for one in limits_for(self.carve, self.cards, first)}
@@ -123,7 +127,8 @@ class Carving:
         return self.cards[card_of(device.index, self.carve)]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON for the checkpoint, without monotonic times, which end with the process."""
+        """The carving as a JSON object for the checkpoint, without monotonic times, which
+        `from_dict` starts anew."""
         return {
             "namespace": self.namespace,
             "name": self.name,
@@ -141,8 +146,8 @@ class Carving:
 
     @classmethod
     def from_dict(cls, body: dict[str, Any], now: float) -> Carving:
-        """From the checkpoint. `now`: monotonic seconds. Raises ValueError, LookupError or
-        TypeError when it is damaged."""
+        """The carving from the checkpoint's JSON object. `now`: monotonic seconds, at which the
+        stage begins anew. Raises ValueError, LookupError or TypeError if the object is damaged."""
         idle = body["idleSince"]
         return cls(
             namespace=body["namespace"],

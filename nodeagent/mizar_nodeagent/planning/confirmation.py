@@ -1,7 +1,7 @@
-"""Confirms the carvings of before the node was started anew.
+"""Confirms, after a reboot of the node, that shadow pods still have the cards of their carvings.
 
-Pods keep their UIDs then, and the kubelet usually keeps their cards, by its own checkpoint; but
-that may be lost, or the pods may fail when the kubelet admits them again.
+Pods keep their UIDs across a reboot, and usually their cards, which the kubelet keeps in its own
+checkpoint. But that may be lost, or a pod may fail when the kubelet admits it again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from mizar_nodeagent.planning.snapshot import NodeSnapshot
 
 
 def confirm(carving: Carving, held: bool, snapshot: NodeSnapshot) -> Carving | None:
-    """The carving, confirmed once the kubelet says that the shadow pod has its cards. None if it
-    has others now, so that it is to be adopted anew. `held`: a device is held or being allocated,
-    so that it cannot be."""
+    """The carving, confirmed once the kubelet reports that the shadow pod has its cards. None if
+    the shadow pod has other cards now and must be adopted anew. `held`: a device is held or being
+    allocated, so that the carving cannot be dropped."""
     if carving.confirmed:
         return carving
     claims = snapshot.claims.of_pod(*carving.key, carving.carve.physical_resource)

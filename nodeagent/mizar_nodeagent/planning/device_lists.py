@@ -1,4 +1,5 @@
-"""The device list of each resource for the kubelet, and its counts for the node's status."""
+"""Computes the device list of each resource for the kubelet, and the resource's capacity and
+allocatable for the node's status."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 
 @dataclass(frozen=True)
 class Device:
-    """An entry of a resource's list. `numa`: NUMA nodes."""
+    """A device in the list that the kubelet gets. `numa`: the NUMA nodes of its card."""
 
     id: str
     healthy: bool
@@ -33,8 +34,8 @@ Lists = dict[str, tuple[Device, ...]]
 def lists(
     carvings: Iterable[Carving], snapshot: NodeSnapshot, unusable: Iterable[Carving] = ()
 ) -> Lists:
-    """All devices that the kubelet may allocate or that may be held. `unusable`: carvings of which
-    no device may be allocated, whatever else they say."""
+    """All devices that the kubelet may allocate or that may be held. `unusable`: carvings whose
+    devices are all listed as Unhealthy, so that none is allocated."""
     found: dict[str, dict[DeviceID, Device]] = {}
     for resource, device in _held_devices(snapshot):
         found.setdefault(resource, {})[device] = Device(str(device), healthy=False)
@@ -60,10 +61,10 @@ def card_problem(card: Card, snapshot: NodeSnapshot) -> str:
 
 
 def refusal(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> str | None:
-    """Why the device must not be allocated, as the rest of a sentence; None if it may be.
+    """Why the device must not be allocated, as a predicate for a message; None if it may be.
 
-    During a drain it may: that ends the drain. A completed drain has been reported, so that the
-    shadow pod may be deleted at any moment.
+    During a drain it may be allocated, which ends the drain. After a completed drain it must not:
+    the drain has been reported, and the shadow pod may be deleted at any moment.
     """
     if carving.stage in (DrainStage.DRAINED, DrainStage.LEAVING):
         return "is being given back: its shadow pod is ending"
@@ -75,12 +76,13 @@ def refusal(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> str |
 
 
 def counts(lists: Lists, carvings: Iterable[Carving], snapshot: NodeSnapshot) -> dict[str, Counts]:
-    """The counts for the node's status: never more than the kubelet has of what it was sent, nor
-    fewer than the pods bound to the node have and wait for. The kubelet goes by the node's status
-    as the scheduler does, and would refuse those that wait for good.
+    """The counts for the node's status; none while the kubelet does not answer. Allocatable is at
+    most the number of healthy devices that the kubelet has, and of these at least as many as pods
+    bound to the node hold and wait for: the kubelet goes by the node's status as the scheduler
+    does, and would otherwise reject the waiting pods for good.
 
-    Resources of which the kubelet has no device yet are left out. Resources without a list any
-    more are zero.
+    Resources with healthy devices of which the kubelet has none yet are left out. Resources that no
+    longer have a list are zero.
     """
     if snapshot.kubelet is None:
         return {}
@@ -106,8 +108,8 @@ def counts(lists: Lists, carvings: Iterable[Carving], snapshot: NodeSnapshot) ->
 
 
 def _spoken_for(resource: str, snapshot: NodeSnapshot) -> int:
-    """How many devices bound pods have, or wait for."""
-    # An init container's devices are its pod's other containers' as well.
+    """The number of the resource's devices that pods bound to the node hold or wait for."""
+    # An init container may hold the same devices as its pod's other containers: count them once.
     held = frozenset[str]().union(*(one.ids for one in snapshot.live_claims_on(resource)))
     return len(held) + sum(pod.requested(resource) for pod in snapshot.waiting_pods(resource))
 
@@ -137,7 +139,7 @@ def _devices(carving: Carving, snapshot: NodeSnapshot) -> tuple[Device, ...]:
     return _entries(carving.names, healthy, tuple(card.numa for card in carving.device_cards))
 
 
-# From one plan to the next most devices stay as they are: made once, they are compared by identity.
+# Most devices are the same from one plan to the next. Cached entries compare fast, by identity.
 @lru_cache(maxsize=256)
 def _entries(
     names: tuple[str, ...], healthy: tuple[bool, ...], numa: tuple[tuple[int, ...], ...]
@@ -146,6 +148,6 @@ def _entries(
 
 
 def _held_devices(snapshot: NodeSnapshot) -> Iterable[tuple[str, DeviceID]]:
-    """Devices that are held, with their resource, whether or not their shadow pod is known."""
+    """The held devices, each with its resource, whether or not their shadow pod is known."""
     live = Claims(tuple(snapshot.live_claims()))
     return ((claim.resource, device) for device, claim in live.share())

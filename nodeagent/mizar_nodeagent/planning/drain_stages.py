@@ -1,5 +1,5 @@
-"""How a carving goes from one drain stage to the next. No card is given back while a device may
-be held."""
+"""Decides when a carving moves from one drain stage to the next. No card is given back while one of
+its devices may be held."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from mizar_nodeagent.pods import Pod
 
 @dataclass(frozen=True)
 class Facts:
-    """What a snapshot tells of one carving.
+    """The facts about one carving in a snapshot that decide its next stage.
 
-    `held`: a device is held or being allocated. `free`: indices of the others. `in_kubelet`: the
-    kubelet takes a device for healthy, or has not answered since the stage began. `waited_for`: a
-    bound pod waits for the resource, or did at the last step. `lowered`: the node's status offers
-    none of the devices. `sure_at`: the time that claims are known for (monotonic seconds).
+    `pod`: its shadow pod, None if there is none or pods are not known. `held`: a device is held or
+    being allocated. `free`: indices of the devices that are neither. `in_kubelet`: the kubelet
+    considers a device healthy, or has not been asked since the stage began. `waited_for`: a bound
+    pod waits for the resource, or did at the last step. `lowered`: a write of the node's status
+    that began after the stage did is confirmed, so it offers none of the devices. `sure_at`: the
+    time for which claims are known (monotonic seconds).
     """
 
     pod: Pod | None
@@ -36,7 +38,7 @@ class Facts:
 
 
 def facts_of(carving: Carving, snapshot: NodeSnapshot, holders: Mapping[DeviceID, Holder]) -> Facts:
-    """The facts of a carving. `holders`: of all held devices."""
+    """The facts about a carving. `holders`: the holder of each held device of the node."""
     known = snapshot.kubelet is not None and snapshot.kubelet_at > carving.since
     healthy = (snapshot.kubelet or {}).get(carving.resource, frozenset())
     taken = [device in holders or device in snapshot.allocating for device in carving.ids]
@@ -54,7 +56,7 @@ def facts_of(carving: Carving, snapshot: NodeSnapshot, holders: Mapping[DeviceID
 
 
 def step(carving: Carving, facts: Facts, snapshot: NodeSnapshot) -> Carving | None:
-    """The carving in its next state; None when it is not needed any more."""
+    """The carving in its next state; None if it is not needed any more or must be adopted anew."""
     carving = _with_idle(_with_quiet(carving, facts, snapshot.now), facts, snapshot)
     if snapshot.pods is not None and _is_leaving(facts.pod):
         return _leave(carving, facts, snapshot)
@@ -99,7 +101,7 @@ def _with_count(carving: Carving, snapshot: NodeSnapshot) -> Carving:
 
 
 def _quiet_for(carving: Carving, facts: Facts, seconds: float, now: float) -> bool:
-    """Whether no device was held for so many seconds, by claims that cover all of that time."""
+    """Whether `quiet_since` is so many seconds ago, and claims cover all of that time."""
     start = carving.quiet_since
     return start is not None and min(now, facts.sure_at) - start >= seconds
 
@@ -124,7 +126,7 @@ def _drain(carving: Carving, asked: str, facts: Facts, snapshot: NodeSnapshot) -
     if carving.drain and facts.held and carving.stage is not DrainStage.IN_USE:
         return _enter(carving, DrainStage.IN_USE, now)
     if carving.stage is DrainStage.LOWERED and facts.waited_for:
-        # The count was up until now, for the pods that wait: it is to be lowered first.
+        # The count was kept up until now for waiting pods, and must be lowered first.
         return _enter(carving, DrainStage.LOWERED, now)
     if carving.stage is DrainStage.LOWERED and _may_block(carving, facts, snapshot):
         return _enter(carving, DrainStage.BLOCKED, now)

@@ -1,4 +1,5 @@
-"""One step of the agent: from its carvings and a snapshot of the node to what it should publish."""
+"""Makes the agent's plan: from its carvings and a snapshot of the node, the next carvings and all
+that the agent publishes."""
 
 from __future__ import annotations
 
@@ -19,12 +20,14 @@ Carvings = Mapping[Key, Carving]
 
 @dataclass(frozen=True)
 class Plan:
-    """`carvings` are for the next step; `lists` go to the kubelet, `counts` to the node's status.
+    """The result of one planning step. `carvings` are the input of the next step; `lists` go to the
+    kubelet, `counts` to the node's status.
 
-    `reports`: the status of each ShadowPod. `rewrite`: resources whose counts must be written again
-    and again, because the kubelet may overwrite them. `poll_often`: the next step waits for the
-    kubelet's answer. `without_cards`: shadow pods whose cards the kubelet has not named yet.
-    `excluded`: shadow pods that are left as they are, and how planning fails for each.
+    `reports`: the status of each ShadowPod. `rewrite`: resources whose counts must be written
+    repeatedly, because the kubelet may overwrite them. `poll_often`: a carving's next stage or the
+    device lists wait for an answer of the kubelet. `without_cards`: shadow pods whose cards the
+    kubelet has not named yet. `excluded`: shadow pods that are left as they are, with the error
+    that planning for each raises.
     """
 
     carvings: dict[Key, Carving]
@@ -38,8 +41,8 @@ class Plan:
 
 
 def plan(carvings: Carvings, snapshot: NodeSnapshot, excluded: Collection[Key] = ()) -> Plan:
-    """Pure: the same carvings and snapshot give the same plan. `excluded`: shadow pods that stay as
-    they are; of their devices, only IDs are looked at."""
+    """Make the plan. Pure: the same carvings and snapshot give the same plan. `excluded`: shadow
+    pods that stay as they are; only the IDs of their devices are used."""
     kept = {key: one for key, one in carvings.items() if key in excluded}
     known = _advanced({key: carvings[key] for key in carvings.keys() - kept.keys()}, snapshot)
     known |= kept
@@ -117,8 +120,8 @@ def _reports(
 
 
 def _is_last_report_due(carving: Carving, snapshot: NodeSnapshot) -> bool:
-    """Whether a ShadowPod without its pod still needs reports on which containers hold its devices,
-    and finally that none does. If there is a new pod, that one's report replaces it."""
+    """Whether a ShadowPod without a pod still needs reports on which containers hold its devices,
+    and finally that none does. If there is a new pod, the report on that pod replaces these."""
     return carving.stage is DrainStage.LEAVING and snapshot.claims.asked_at > carving.since
 
 

@@ -1,8 +1,8 @@
-"""A shadow pod for which planning fails is excluded from the plan, so that it
-does not stop all others of the node.
+"""Excludes shadow pods for which planning fails from the plan, so that the node's other shadow pods
+are planned all the same.
 
-Its carving stays as it is: its devices stay on the list as Unhealthy, its card is not carved for
-any other pod, its users run on, and a drain of it makes no progress.
+The carving of an excluded shadow pod stays as it is: its devices stay listed as Unhealthy, its card
+is not carved for any other pod, its users run on, and a drain of it makes no progress.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key
 
 MESSAGE_MAX = 1000
+"""Characters to which a condition's message is cut, since an error may have a text of any
+length."""
 
 Planner = Callable[[Carvings, NodeSnapshot, Collection[Key]], Plan]
 Errors = Mapping[Key, Exception]
@@ -28,9 +30,9 @@ Errors = Mapping[Key, Exception]
 def plan_isolated(
     carvings: Carvings, snapshot: NodeSnapshot, before: Plan | None, planner: Planner = plan
 ) -> Plan:
-    """The plan without the shadow pods that make `planner` fail; `before`: the last plan, of which
-    the reports about them are kept. Raises what `planner` raises where excluding them does not
-    help."""
+    """The plan without the shadow pods for which `planner` fails. `before`: the last plan, whose
+    reports about these shadow pods are kept. Raises what `planner` raises if it fails without any
+    shadow pod too."""
     try:
         return planner(carvings, snapshot, ())
     except Exception as error:
@@ -46,8 +48,8 @@ def plan_isolated(
 def _culprits(
     carvings: Carvings, snapshot: NodeSnapshot, planner: Planner, failed: Exception
 ) -> dict[Key, Exception]:
-    """The shadow pods without which planning succeeds, each with its error. They are few on a node,
-    so each is tried in turn."""
+    """The shadow pods without which planning succeeds, each with its error. A node has few shadow
+    pods, so each is tried in turn. Raises what `planner` raises if it fails without any of them."""
     pods = snapshot.pods or {}
     keys = sorted(carvings.keys() | {key for key, pod in pods.items() if pod.shadow})
     errors = dict.fromkeys(keys, failed)
@@ -86,7 +88,7 @@ def _reports(
 def _devices(
     known: Report, carving: Carving | None, holders: Mapping[DeviceID, Holder]
 ) -> tuple[DeviceStatus, ...]:
-    """All devices as they were reported last, with their present holders."""
+    """The devices as they were last reported, but Unhealthy and with their present holders."""
     held = {str(device): holder for device, holder in holders.items()}
     told = known.devices or tuple(
         DeviceStatus(id=str(one)) for one in (carving.ids if carving else ())

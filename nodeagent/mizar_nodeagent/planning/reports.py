@@ -1,4 +1,4 @@
-"""The agent's part of a ShadowPod's status: cards, devices, holders and conditions."""
+"""Reports the agent's part of each ShadowPod's status: cards, devices, holders and conditions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class ConditionState:
 
 @dataclass(frozen=True)
 class Report:
-    """The agent's part of a ShadowPod's status; `uid`: of the ShadowPod, empty if not known."""
+    """The agent's part of a ShadowPod's status. `uid`: the ShadowPod's UID, empty if not known.
+    `idle_since`: since when no device has been held; None while one is."""
 
     key: Key
     uid: str
@@ -46,7 +47,8 @@ class Report:
         return self.conditions[0].status == "True"
 
     def status(self, node: str, before: tuple[Condition, ...], now: datetime) -> ShadowPodStatus:
-        """The status with the times of conditions that haven't changed since `before`."""
+        """The status at the time `now`. Conditions that have not changed since `before` keep their
+        transition times."""
         conditions: tuple[Condition, ...] = tuple(
             one for one in before if one.type in {state.type for state in self.conditions}
         )
@@ -86,8 +88,9 @@ def of_carving(
     holders: Mapping[DeviceID, Holder],
     snapshot: NodeSnapshot,
 ) -> Report:
-    """The report on a shadow pod. `listed`: its resource's list by ID, as the kubelet gets it;
-    `wanted`: what the node's status should say of the resource."""
+    """The report on a shadow pod. `listed`: the devices that the kubelet gets, by ID. `wanted`: the
+    resource's counts that the node's status should have. `holders`: the holder of each held
+    device."""
     held = {one: holders[one] for one in carving.ids if one in holders}
     return Report(
         key=carving.key,
@@ -115,7 +118,7 @@ def of_carving(
     )
 
 
-# From one plan to the next most devices stay as they are, and to check a model's fields takes long.
+# Most devices are the same from one plan to the next, and validating a model's fields is slow.
 @lru_cache(maxsize=256)
 def _devices(
     devices: tuple[str, ...],

@@ -26,13 +26,13 @@ class Counts:
 class GracePeriods:
     """How long, in seconds, something must have lasted before the agent acts on it.
 
-    `lowered`: a scheduler that counted on a device has bound its pod by then. `blocked`: longer
-    than any Allocate that the kubelet may have begun with an older list. `leaving`: IDs stay listed
-    for so long, since removing them too soon crashes the kubelet. `taken`: the kubelet says for so
-    long that a card is another pod's. `gone`: NVML has not listed a card for so long, more than a
-    reset takes. `going`: the users of a deleted shadow pod are stopped so
-    long before its own grace period ends, since clocks differ. `withdraw`: a pod bound before the
-    scheduler learned of the agent's end has arrived by then.
+    `lowered`: until a scheduler that counted on a device has bound its pod. `blocked`: longer than
+    any Allocate that the kubelet may have begun with an older list. `leaving`: how long IDs stay
+    listed, since removing them too soon crashes the kubelet. `taken`: how long the kubelet must
+    report that another pod has a card. `gone`: how long NVML must not have listed a card, which is
+    longer than a reset takes. `going`: how long before the end of a deleted shadow pod's own grace
+    period its users are stopped, since clocks differ. `withdraw`: until a pod that was bound before
+    the scheduler learned of the agent's end has arrived.
     """
 
     lowered: float = 1.0
@@ -46,14 +46,15 @@ class GracePeriods:
 
 @dataclass(frozen=True)
 class NodeSnapshot:
-    """The node at one moment. Times are monotonic seconds, but for `time`.
+    """The node at one moment. Times are monotonic seconds, except `time`.
 
-    `pods`: None until the API server has listed them. `seen_at`: when a pod (by UID) was first
-    seen; `gone_at`: when a pod was seen to be gone. `claims`: the kubelet's last answer.
-    `kubelet`: the healthy devices per resource by the kubelet's last answer, None if it does not
-    answer; `kubelet_at`: when it was asked. `allocating`: devices that Allocate answered with and
-    that no claim names yet. `node`: what was last written to the node's status; `node_at`: when the
-    write that the API server confirmed last was begun.
+    `pods`: None until the API server has listed them. `seen_at`: when each pod (by UID) was first
+    seen; `gone_at`: when each pod was seen to be gone. `claims`: the kubelet's last answer.
+    `cards_problem`: why NVML could not be read; None if it could. `kubelet`: for each resource, the
+    devices that the kubelet last reported as healthy; None if it does not answer. `kubelet_at`:
+    when it was asked. `allocating`: devices in answers to Allocate that no claim names yet.
+    `node`: the counts that were last written to the node's status; `node_at`: for each resource,
+    when the last write that the API server confirmed began.
     """
 
     now: float
@@ -72,14 +73,15 @@ class NodeSnapshot:
     grace: GracePeriods = GracePeriods()
 
     def live_claims(self) -> tuple[Claim, ...]:
-        """The claims but for pods that have ended, or were deleted after the kubelet's answer."""
+        """The claims, except those of pods that have ended or were gone after the kubelet was
+        asked."""
         return self._live
 
     def live_claims_on(self, resource: str) -> tuple[Claim, ...]:
-        """Those on one resource."""
+        """The live claims on one resource."""
         return self._live_by_resource.get(resource, ())
 
-    # Each shadow pod's step asks for these: they are found out once for each snapshot.
+    # Each shadow pod's step needs these, so they are computed once for each snapshot.
 
     @cached_property
     def _live(self) -> tuple[Claim, ...]:
@@ -108,13 +110,15 @@ class NodeSnapshot:
         return {device: claim.holder for device, claim in Claims(self._live).share()}
 
     def claims_of(self, pod: Pod, resource: str) -> tuple[Claim, ...]:
-        """The pod's claims, if the kubelet was asked after this very pod had been seen."""
+        """The pod's claims on the resource. None of them count if the kubelet was asked before this
+        very pod was first seen: they may be those of an earlier pod of the same name."""
         if self.claims.asked_at < self.seen_at.get(pod.uid, float("inf")):
             return ()
         return self.claims.of_pod(pod.namespace, pod.name, resource)
 
     def waiting_pods(self, resource: str) -> tuple[Pod, ...]:
-        """Pods bound to this node that request the resource and have got nothing yet."""
+        """Pods bound to this node that request the resource, but are not admitted and hold no
+        device of it yet."""
         if resource not in self._waiting:
             self._waiting[resource] = self._find_waiting(resource)
         return self._waiting[resource]
