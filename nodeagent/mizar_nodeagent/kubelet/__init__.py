@@ -1,1 +1,1 @@
-"""What the agent asks the kubelet, and reads of its files."""
+"""Queries the kubelet: its podresources API, its checkpoint file and its registration socket."""

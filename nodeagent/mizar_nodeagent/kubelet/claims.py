@@ -18,7 +18,8 @@ Numa = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Claim:
-    """A container holds devices of a resource; `numa`: the NUMA nodes of each device, if known."""
+    """The devices of one resource that a container holds. `ids`: their IDs. `numa`: the NUMA nodes
+    of each device, if known."""
 
     namespace: str
     pod: str
@@ -33,7 +34,7 @@ class Claim:
 
     @property
     def is_share(self) -> bool:
-        """Whether the devices are virtual ones."""
+        """Whether the devices are virtual ones, which shadow pods' cards are divided into."""
         return parse_resource(self.resource) is not None
 
     @property
@@ -43,7 +44,7 @@ class Claim:
         return self.is_share or self.resource == SPOT_RESOURCE
 
 
-# Each plan asks for all of them again, and to check a model's fields takes long.
+# Each plan needs all holders again, and validating a model's fields is slow.
 @lru_cache(maxsize=4096)
 def _holder(namespace: str, pod: str, container: str) -> Holder:
     return Holder(namespace=namespace, name=pod, container=container)
@@ -62,7 +63,8 @@ class Claims:
 
     @cached_property
     def _by_pod(self) -> dict[tuple[str, str, str], tuple[Claim, ...]]:
-        """Each pod asks for its own at every plan: to look through all would take a square."""
+        """The claims by pod and resource: each plan looks up those of every pod, which would take
+        quadratic time without this index."""
         found: dict[tuple[str, str, str], tuple[Claim, ...]] = {}
         for one in self.all:
             key = one.namespace, one.pod, one.resource
@@ -70,7 +72,7 @@ class Claims:
         return found
 
     def exactly(self, resource: str, ids: Iterable[str]) -> tuple[Claim, ...]:
-        """The containers that hold these devices, all of them and no other of the resource."""
+        """The claims of containers that hold exactly these devices of the resource."""
         wanted = frozenset(ids)
         return tuple(one for one in self.all if one.resource == resource and one.ids == wanted)
 
@@ -92,12 +94,14 @@ class Claims:
 
 
 def card_uuid(device: str) -> str:
-    """The card's UUID of a device ID of NVIDIA's plugin, which appends `::{n}` to replicas."""
+    """The card's UUID in a device ID of NVIDIA's device plugin, which appends `::{n}` for
+    replicas."""
     return device.partition("::")[0]
 
 
 def from_list(answer: pb.ListPodResourcesResponse, asked_at: float) -> Claims:
-    """The claims in the kubelet's answer, which lists every device separately."""
+    """The claims in the kubelet's answer, which lists every device separately. `asked_at`: when the
+    kubelet was asked (monotonic seconds)."""
     return Claims(
         tuple(
             claim

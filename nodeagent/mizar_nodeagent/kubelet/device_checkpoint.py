@@ -1,7 +1,8 @@
 """Reads the checkpoint of the kubelet's device manager, for what podresources leaves out.
 
-kubelet_internal_checkpoint has init containers, pods' UIDs, and what Allocate answered, which names
-the slot. It is internal to the kubelet, so it is needed in rare cases only.
+The file kubelet_internal_checkpoint also has init containers, the pods' UIDs, and the answers to
+Allocate, whose mounts name the slots. Its format is internal to the kubelet, so
+podresources is used wherever that suffices.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ FILE = "kubelet_internal_checkpoint"
 
 @dataclass(frozen=True)
 class Entry:
-    """The devices of a resource that a container got. `mounts`: host paths in Allocate's answer."""
+    """The devices of a resource that a container got. `mounts`: host paths of the mounts in the
+    answer to Allocate."""
 
     pod_uid: str
     container: str
@@ -35,8 +37,8 @@ class Entry:
 
 
 def read(plugin_dir: Path) -> tuple[Entry, ...]:
-    """The entries of virtual and spot devices. Raises KubeletAway when the file is missing or not
-    understood."""
+    """The entries of virtual and spot devices. Raises KubeletAway if the file is missing or cannot
+    be parsed."""
     path = plugin_dir / FILE
     try:
         body = json.loads(path.read_bytes())
@@ -57,7 +59,7 @@ def _entry(body: Any) -> Entry:
 
 
 def _ids(body: Any) -> Iterable[str]:
-    """IDs by NUMA node; before Kubernetes 1.20 a plain list."""
+    """An entry's device IDs, which are listed by NUMA node; before Kubernetes 1.20, as one list."""
     lists = body.values() if isinstance(body, dict) else [body]
     return (str(one) for ids in lists for one in ids)
 

@@ -19,11 +19,11 @@ from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 
 TIMEOUT_S = 2.0
 CALL_EVERY_S = 0.02
-"""The kubelet answers 100 calls a second to all callers together; half of them are left to
-others."""
+"""Seconds between two calls on average. The kubelet answers 100 calls a second to all callers
+together; half of them are left to others."""
 BURST = 10
-"""Calls without a delay between them."""
-# Each of a node's pods may hold thousands of devices.
+"""Number of calls that may follow one another at once before CALL_EVERY_S delays them."""
+# Answers may be long: each of a node's pods may hold thousands of devices.
 _OPTIONS = (
     ("grpc.max_receive_message_length", 16 << 20),
     ("grpc.initial_reconnect_backoff_ms", 20),
@@ -34,9 +34,9 @@ _OPTIONS = (
 
 
 class PodResources:
-    """A client that outlives the kubelet's restarts: it replaces a broken channel. `restarted_at`:
-    when the kubelet was first asked after its last restart, of those since the agent's start
-    (monotonic seconds)."""
+    """A client that replaces its channel when the kubelet restarts. `restarted_at`: when the
+    kubelet was first called after its last restart (monotonic seconds); minus infinity if it has
+    not restarted since the agent's start."""
 
     def __init__(self, socket: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._socket = socket
@@ -48,14 +48,15 @@ class PodResources:
         self._closing: set[asyncio.Future[None]] = set()
 
     async def list(self, urgent: bool = False) -> Claims:
-        """The claims now; an urgent call is not delayed by the rate limit. Raises KubeletAway."""
+        """The present claims. The rate limit counts an urgent call, but does not delay it. Raises
+        KubeletAway."""
         await self._wait_for_rate(urgent)
         asked_at = self._clock()
         answer = await self._call("List", pb.ListPodResourcesRequest())
         return from_list(answer, asked_at)
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
-        """By resource, the IDs of the devices that the kubelet takes for healthy. Raises
+        """The IDs of the devices that the kubelet considers healthy, by resource. Raises
         KubeletAway."""
         await self._wait_for_rate(urgent=False)
         answer = await self._call("GetAllocatableResources", pb.AllocatableResourcesRequest())
@@ -86,7 +87,7 @@ class PodResources:
         except asyncio.CancelledError:
             if is_asked_to_end():
                 raise
-            # A channel that is closed cancels its calls, and with them who waits for them.
+            # Closing a channel cancels its calls, and thereby the tasks that await them.
             raise KubeletAway(f"the connection to {self._socket} was replaced") from None
 
     def _connected(self) -> grpc.aio.Channel:
@@ -113,5 +114,5 @@ class PodResources:
             found = self._socket.stat()
         except OSError as error:
             raise KubeletAway(f"the kubelet's socket {self._socket} is not there") from error
-        # The number of an inode may be used again at once.
+        # The inode's number alone does not suffice, since it may be reused at once.
         return found.st_ino, found.st_ctime_ns

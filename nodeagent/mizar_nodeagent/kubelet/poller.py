@@ -24,13 +24,14 @@ RETRY_S = 0.5
 
 
 STARTS_S = 30.0
-"""A kubelet that has just started serves before it has been told of its pods; for no longer, while
-the API server answers."""
+"""Seconds for which a kubelet that has just started may answer without knowing its pods, counted
+from when the API server, from which it gets them, answers."""
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Seconds between polls, by how long the agent has waited for something."""
+    """Seconds between two polls while the agent waits for something: `quick` until it has waited
+    for `quick_until` seconds, then `slow` until `slow_until`, then IDLE_INTERVAL_S."""
 
     quick: float = 0.03
     quick_until: float = 5.0
@@ -38,7 +39,7 @@ class Intervals:
     slow_until: float = 60.0
 
     def after(self, waited: float) -> float:
-        """Seconds until the next poll. `waited`: seconds."""
+        """Seconds until the next poll, after the agent has waited for `waited` seconds."""
         if waited < self.quick_until:
             return self.quick
         return self.slow if waited < self.slow_until else IDLE_INTERVAL_S
@@ -46,8 +47,8 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Advertised:
-    """The healthy devices that the kubelet has of each resource, as it said at a time (monotonic
-    seconds)."""
+    """The IDs of the healthy devices that the kubelet had of each resource at the time `at`
+    (monotonic seconds)."""
 
     devices: Mapping[str, frozenset[str]]
     at: float
@@ -78,16 +79,19 @@ class KubeletPoller:
         self._failed = False
         self._tried_at = clock()
         self.api_heard_at: Callable[[], float] = lambda: float("inf")
-        """When the agent last heard something from the API server."""
+        """When the agent last received something from the API server (monotonic seconds)."""
         self._api_back: tuple[float, float] | None = None
-        """A restart of the kubelet, and since when the API server has been heard after it."""
+        """When the kubelet restarted, and when its claims were first asked for after the API server
+        had been heard again; None before that."""
 
     def poll_soon(self) -> None:
-        """Poll now: something happened that the kubelet will tell more about."""
+        """Poll at once. To be called when something has happened that changes the kubelet's
+        answers."""
         self._wake.set()
 
     def adapt_to(self, plan: Plan) -> None:
-        """Poll as often as what the plan waits for needs."""
+        """Poll as often as the plan needs: often as soon as it begins to wait for something else of
+        the kubelet, and more rarely the longer it waits."""
         waits = (plan.without_cards, plan.poll_often and plan.lists, _stages(plan))
         if not plan.without_cards and not plan.poll_often:
             self._waiting_for, self._waiting_since = None, None
@@ -99,13 +103,13 @@ class KubeletPoller:
         """The claims as they are now or a moment later, for a caller that cannot wait. Raises
         KubeletAway.
 
-        Callers at the same time share an answer: each of many containers that start at once would
-        have all pods listed.
+        Concurrent callers share an answer: otherwise, each of many containers that start at once
+        would make the kubelet list all pods.
         """
         return await self._list.answer()
 
     async def poll_devices(self, resource: str) -> frozenset[str]:
-        """The resource's devices that the kubelet takes for healthy, as it is now or a moment
+        """The IDs of the resource's devices that the kubelet considers healthy now or a moment
         later. Raises KubeletAway."""
         return (await self._allocatable.answer()).get(resource, frozenset())
 
@@ -117,12 +121,12 @@ class KubeletPoller:
 
     @property
     def advertised(self) -> Advertised | None:
-        """What the kubelet has of each resource; None while it does not answer."""
+        """The healthy devices that the kubelet has; None while it does not answer."""
         return None if self.kubelet is None else Advertised(self.kubelet, self.kubelet_at)
 
     @property
     def age(self) -> float:
-        """Seconds since the last poll that was answered was sent."""
+        """Seconds since the start of the last poll that was answered."""
         return self._clock() - self.claims.asked_at
 
     @property
@@ -156,9 +160,9 @@ class KubeletPoller:
         self._take(claims)
 
     def _check(self, claims: Claims) -> None:
-        """Raises KubeletAway for an answer in which nobody holds anything any more, of a kubelet
-        that may not know its pods yet: for STARTS_S after its restart, and after the first word of
-        the API server since then, from which it gets them."""
+        """Raise KubeletAway if the answer has no claims any more and the kubelet may not know its
+        pods yet: until STARTS_S after the first answer since its restart at which the API server,
+        from which it gets its pods, had been heard again."""
         restarted_at = self._podresources.restarted_at
         if restarted_at == float("-inf"):
             return
@@ -173,7 +177,7 @@ class KubeletPoller:
             raise KubeletAway("the kubelet was restarted and does not know its pods yet")
 
     def _take(self, claims: Claims) -> None:
-        # A later poll may have been answered first.
+        # The answer to a later poll may have come first.
         if claims.asked_at > self.claims.asked_at:
             self.claims = claims
         self._polled()

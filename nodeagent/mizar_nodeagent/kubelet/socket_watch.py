@@ -1,4 +1,5 @@
-"""Notices that the kubelet was restarted: it deletes all plugins' sockets, then makes its own.
+"""Detects restarts of the kubelet by its registration socket: a starting kubelet deletes all
+plugins' sockets, and then creates its own anew.
 
 Each plugin registers again by itself: see plugin/resource_plugin.py.
 """
@@ -11,10 +12,12 @@ from pathlib import Path
 
 SOCKET = "kubelet.sock"
 EVERY_S = 0.1
-"""A check costs some microseconds; a pod that starts before the plugins are back gets no device."""
+"""Seconds between two checks of the socket. A check takes some microseconds, and a pod that starts
+before the plugins have registered again gets no device."""
 
 Identity = tuple[int, int]
-"""Inode and time of change: the number of an inode may be used again at once."""
+"""A socket's inode number and its change time in nanoseconds, since the number alone may be reused
+at once."""
 
 
 def identity(socket: Path) -> Identity | None:
@@ -38,7 +41,7 @@ class KubeletSocket:
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
-        """Check it every EVERY_S, for ever."""
+        """Check the socket every EVERY_S seconds, for ever."""
         while True:
             now = identity(self.path)
             if now != self._seen:
@@ -48,7 +51,7 @@ class KubeletSocket:
             await self._sleep(EVERY_S)
 
     async def changed_from(self, before: Identity | None) -> Identity:
-        """Wait until the socket is there and another than `before`. Returns its identity."""
+        """Wait until the socket exists and is not `before`. Returns its identity."""
         while (now := identity(self.path)) is None or now == before:
             await self._changed.wait()
         return now
