@@ -1,1 +1,1 @@
-"""The node agent as a plugin of the container runtime: NRI's wire, and its answers there."""
+"""The node agent's NRI plugin: NRI's wire protocol, and the connection to the container runtime."""

@@ -1,8 +1,8 @@
-"""NRI's two layers of frames, both big endian, without I/O.
+"""Encodes and decodes NRI's two layers of framing, both big endian, without I/O.
 
-One socket carries several connections: frames of connection (u32), length (u32) and payload. What
-one connection carries is a stream of ttrpc messages, wherever the frames cut it: length (u32),
-stream (u32), type (u8), flags (u8) and payload.
+One socket carries several connections, in frames of connection (u32), length (u32) and payload. The
+payloads of one connection form a stream, which the frames may cut anywhere, of ttrpc messages:
+length (u32), stream (u32), type (u8), flags (u8) and payload.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ MESSAGE_MAX: Final = 4 << 20
 FRAME_MAX: Final = _MESSAGE.size + MESSAGE_MAX
 """Longest payload of a frame, in bytes."""
 FRAME_SENT_MAX: Final = 4096
-"""The runtime reads a frame into a buffer of this size at least, and ends the connection where one
-does not fit."""
+"""Longest payload of a frame that the agent sends, in bytes. The runtime reads frames into a buffer
+of this size at least, and ends the connection if a frame does not fit."""
 
 
 class Kind(IntEnum):
@@ -37,7 +37,8 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Message:
-    """A ttrpc message. `stream`: joins request and response; odd, and rising with each request."""
+    """A ttrpc message. `stream`: a number that a request shares with its response; odd, and
+    increasing from request to request."""
 
     stream: int
     kind: Kind
@@ -46,12 +47,13 @@ class Message:
 
 @dataclass
 class Frames:
-    """Takes a socket's bytes, however they are cut, and gives whole frames."""
+    """Splits the bytes of a socket, which arrive in pieces of any length, into frames."""
 
     _rest: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Connection and payload of each frame that is whole now. Raises RuntimeRefused."""
+        """Yield connection and payload of each frame that is complete with this data. Raises
+        RuntimeRefused if a frame is too long."""
         self._rest += data
         while len(self._rest) >= _FRAME.size:
             connection, length = _FRAME.unpack_from(self._rest)
@@ -67,12 +69,13 @@ class Frames:
 
 @dataclass
 class Messages:
-    """Takes the payloads of one connection's frames and gives whole ttrpc messages."""
+    """Splits the payloads of one connection's frames into ttrpc messages."""
 
     _rest: bytearray = field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Each message that is whole now. Raises RuntimeRefused."""
+        """Yield each message that is complete with this data. Raises RuntimeRefused if a message is
+        too long or of an unknown type."""
         self._rest += data
         while len(self._rest) >= _MESSAGE.size:
             length, stream, kind, _ = _MESSAGE.unpack_from(self._rest)
@@ -96,13 +99,13 @@ def _kind(number: int) -> Kind:
 
 
 def message(one: Message) -> bytes:
-    """The message as bytes. Raises RuntimeRefused when it is too long to be sent."""
+    """The message as bytes. Raises RuntimeRefused if it is too long to be sent."""
     if len(one.payload) > MESSAGE_MAX:
         raise RuntimeRefused(f"{len(one.payload)} bytes are too long for a message")
     return _MESSAGE.pack(len(one.payload), one.stream, one.kind, 0) + one.payload
 
 
 def frames(connection: int, data: bytes) -> bytes:
-    """The data in frames of that connection, each short enough for the runtime."""
+    """The data, split into frames of this connection that are short enough for the runtime."""
     parts = (data[at : at + FRAME_SENT_MAX] for at in range(0, len(data), FRAME_SENT_MAX))
     return b"".join(_FRAME.pack(connection, len(part)) + part for part in parts)

@@ -1,4 +1,4 @@
-"""Keeps the agent connected to the container runtime, and knows whether it is."""
+"""Keeps the agent connected to the container runtime as an NRI plugin, and says why it is not."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Found = Callable[[Sequence[pb.PodSandbox], Sequence[pb.Container]], None]
 
 
 class RuntimePlugin:
-    """`socket`: where the runtime takes plugins. `create` answers for each new container, `found`
-    looks at those that were made before."""
+    """The agent's connection to the runtime. `socket`: the runtime's NRI socket. `create` is called
+    for each new container, `found` at each connection with the containers that exist already."""
 
     def __init__(
         self, socket: Path, create: Create, found: Found, backoff: Backoff | None = None
@@ -43,7 +43,7 @@ class RuntimePlugin:
         await wait_until_set(self._connected, within)
 
     async def run(self) -> None:
-        """Connect, and connect again, for ever."""
+        """Connect, and reconnect whenever the connection ends, for ever."""
         while True:
             try:
                 await Session(self._create, self._synchronized).run(self._socket)

@@ -24,27 +24,29 @@ RUNTIME_SERVES: Final = 2
 
 READ_BYTES: Final = 1 << 16
 ANSWER_WITHIN: Final = 0.75
-"""The part of the runtime's patience that an answer may take. After all of it the runtime drops the
-plugin and makes the container without it; an error that comes before makes it refuse the container.
-"""
+"""Fraction of the runtime's timeout that an answer may take. After the whole timeout the runtime
+drops the plugin and creates the container without it; an error before that makes it refuse the
+container."""
 PATIENCE_S: Final = 2.0
-"""Seconds that the runtime waits for an answer, unless it says otherwise."""
+"""The runtime's timeout for an answer, in seconds, unless it names another when it connects."""
 INTERNAL, UNIMPLEMENTED, DEADLINE_EXCEEDED, FAILED_PRECONDITION = 13, 12, 4, 9
-"""Codes of gRPC's statuses."""
+"""Status codes of gRPC."""
 
 Method = tuple[str, str]
 """Names of a service and of its method."""
 Handler = Callable[[bytes], Awaitable[bytes]]
-"""Answers a request. What it raises as MizarError, the runtime gets as a sentence."""
+"""Answers a request; both are serialised protobuf messages. The runtime gets the text of a
+MizarError that it raises."""
 
 _P = TypeVar("_P", bound=Proto)
 
 
 class Rpc:
-    """One socket to the runtime: `handlers` answer what it asks, `call` asks it.
+    """Requests in both directions over one socket: `handlers` answer those of the runtime, `call`
+    sends one to it.
 
-    `run` must run for either; when it ends, nothing is answered any more. Requests are answered
-    side by side. `patience_s`: how long the runtime waits for an answer.
+    Both work only while `run` runs. The runtime's requests are answered concurrently. `patience_s`:
+    the runtime's timeout for an answer, in seconds.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class Rpc:
         self.patience_s = PATIENCE_S
 
     async def call(self, method: Method, request: Proto, answer: type[_P], within: float) -> _P:
-        """Ask the runtime, `within` seconds. Raises RuntimeAway, RuntimeRefused."""
+        """Send a request to the runtime. Returns its answer, parsed as `answer`. Raises RuntimeAway
+        if there is none within `within` seconds, RuntimeRefused if it is an error or cannot be
+        parsed."""
         stream, self._next = self._next, self._next + 2
         future = asyncio.get_running_loop().create_future()
         self._waiting[stream] = future
@@ -84,7 +88,8 @@ class Rpc:
         return parsed(answer, response.payload)
 
     async def run(self) -> None:
-        """Read until the connection ends. Raises RuntimeAway, RuntimeRefused."""
+        """Read messages until the connection ends. Raises RuntimeAway then, and RuntimeRefused at a
+        message that breaks the protocol."""
         try:
             await self._read()
         finally:
@@ -133,19 +138,21 @@ class Rpc:
         except MizarError as error:
             return _failed(FAILED_PRECONDITION, f"mizar: {error}")
         except Exception:
-            # A bug of ours must not end the connection, and with it every container's cards.
+            # A bug of the agent must not end the connection, without which no container gets cards.
             log.exception("a request of the container runtime failed", call=request.method)
             return _failed(INTERNAL, f"mizar failed in {request.method}: see the node agent's log")
 
     def _send(self, connection: int, stream: int, kind: Kind, payload: Proto) -> None:
-        """Messages are small compared to the socket's buffer, so the write is not awaited."""
+        """Send a message. The write is not awaited, since messages are small compared to the
+        socket's buffer."""
         message = framing.message(framing.Message(stream, kind, payload.SerializeToString()))
         if not self._writer.is_closing():
             self._writer.write(framing.frames(connection, message))
 
 
 def parsed(kind: type[_P], payload: bytes) -> _P:
-    """The protobuf message. Raises RuntimeRefused when it is none."""
+    """The payload, parsed as a protobuf message of this type. Raises RuntimeRefused if it cannot be
+    parsed."""
     try:
         return kind.FromString(payload)
     except DecodeError as error:

@@ -15,9 +15,10 @@ from mizar_nodeagent.proto import nri_pb2 as pb
 
 NAME: Final = "mizar"
 INDEX: Final = "80"
-"""After most other plugins, so that what they changed is seen as well."""
+"""The agent's place in the order in which the runtime calls NRI plugins: after most others, so that
+the agent also sees their changes."""
 CREATE_CONTAINER: Final = 4
-"""Number of the event that a container is to be made."""
+"""NRI's number of the event CreateContainer: a container is about to be created."""
 REGISTERED_WITHIN_S: Final = 10.0
 """Seconds within which the runtime must have listed its containers; otherwise the agent
 reconnects."""
@@ -25,14 +26,15 @@ RUNTIME: Final = "nri.pkg.api.v1alpha1.Runtime"
 PLUGIN: Final = "nri.pkg.api.v1alpha1.Plugin"
 
 Create = Callable[[pb.PodSandbox, pb.Container], Awaitable[pb.ContainerAdjustment]]
-"""What is to be changed in a container before it is made. A MizarError refuses the container."""
+"""Returns the changes to a container that is about to be created. Raises MizarError to refuse
+it."""
 Synchronized = Callable[[str, Sequence[pb.PodSandbox], Sequence[pb.Container]], None]
-"""Takes the runtime's name and version, and the pods and containers that it had already."""
+"""Called with the runtime's name and version, and the pods and containers that exist already."""
 
 
 class Session:
-    """`create` answers for each new container; `synchronized` is called once, when the runtime is
-    about to ask for each."""
+    """A connection to the runtime. `create` is called for each new container; `synchronized` once,
+    just before the runtime begins to ask about new containers."""
 
     def __init__(self, create: Create, synchronized: Synchronized) -> None:
         self._create = create
@@ -90,13 +92,13 @@ class Session:
         self._pods += request.pods
         self._containers += request.containers
         if not request.more:
-            # From the answer on the runtime asks for each container: it makes none meanwhile.
+            # The runtime creates no container before it has this answer, and then asks about each.
             self._synchronized(self._runtime, self._pods, self._containers)
             self._complete.set()
         return pb.SynchronizeResponse(more=request.more).SerializeToString()
 
     async def _shutdown(self, payload: bytes) -> bytes:
-        """The runtime is about to end the connection."""
+        """Acknowledge that the runtime is about to end the connection."""
         return pb.Empty().SerializeToString()
 
     async def _create_container(self, payload: bytes) -> bytes:
