@@ -1,1 +1,1 @@
-"""The device plugins that the kubelet talks to: one server and one socket for each resource."""
+"""The agent's device plugins for the kubelet: one server and one socket for each resource."""

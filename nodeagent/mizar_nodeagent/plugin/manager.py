@@ -1,4 +1,5 @@
-"""Manages the plugins of all resources: starts one with its first device, retires an empty one."""
+"""Manages the device plugins of all resources: starts a plugin for a new resource, restarts one
+that failed, and retires one that has had no device for long."""
 
 from __future__ import annotations
 
@@ -17,14 +18,17 @@ log = get_logger(__name__)
 RETIRE_AFTER_S = 300.0
 """Seconds without a device after which a plugin ends; the kubelet forgets its resource later."""
 UNDONE_AFTER_S = 10.0
-"""A kubelet that follows a list has its devices within a moment. One that has none of them for so
-long has undone the registration: on a busy node it handles the end of an earlier stream that late,
-and then disconnects the newest plugin without ending its stream."""
+"""Seconds after which a kubelet that has a stream open, but none of the listed devices, counts as
+having undone the registration; otherwise it has them within a moment. On a busy node the kubelet
+may handle the end of an earlier stream late, and then disconnects the newest plugin without ending
+its stream."""
 
 
 @dataclass
 class _Running:
-    """`missing_since`: since when the kubelet has had none of the devices that it follows."""
+    """A plugin and the task that runs it. `empty_since`: since when it has had no device.
+    `missing_since`: since when the kubelet has had none of its healthy devices, though it has a
+    stream open. Both in monotonic seconds, None while that is not so."""
 
     plugin: ResourcePlugin
     task: asyncio.Task[None]
@@ -32,8 +36,9 @@ class _Running:
     missing_since: float | None = None
 
     def is_undone(self, healthy: set[str], kubelet: Collection[str], at: float) -> bool:
-        """Whether to register again. `kubelet`: the resource's devices that the kubelet had at that
-        time."""
+        """Whether the kubelet has undone the registration, so that the plugin must register again.
+        `healthy`: IDs of the plugin's healthy devices. `kubelet`: IDs of the resource's devices
+        that the kubelet had at the time `at` (monotonic seconds)."""
         if not self.plugin.connected or not healthy or not healthy.isdisjoint(kubelet):
             self.missing_since = None
             return False
@@ -46,7 +51,8 @@ class _Running:
 
 
 class PluginManager:
-    """`apply` shows the lists of a plan to the kubelet. `clock`: monotonic seconds."""
+    """Runs a device plugin for each resource that has devices. `make` creates the plugin of a
+    resource; `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -61,8 +67,8 @@ class PluginManager:
     def apply(
         self, lists: Mapping[str, tuple[Device, ...]], advertised: Advertised | None = None
     ) -> None:
-        """Show these lists; resources without a list have no devices any more. `advertised`: what
-        the kubelet has, if it answers."""
+        """Publish these device lists to the kubelet; resources without a list have no devices any
+        more. `advertised`: the devices that the kubelet has; None if it does not answer."""
         for resource, devices in lists.items():
             running = self._get_or_start(resource)
             running.plugin.update(devices)
@@ -74,11 +80,11 @@ class PluginManager:
             self._retire_or_restart(resource, running, bool(lists.get(resource)))
 
     def connected(self) -> dict[str, bool]:
-        """By resource, whether the kubelet has its stream open."""
+        """For each resource, whether the kubelet has exactly one stream open to its plugin."""
         return {resource: one.plugin.connected for resource, one in self._running.items()}
 
     async def close(self) -> None:
-        """End all plugins, after their running calls."""
+        """End all plugins. Running calls get GRACE_S (server.py) to finish."""
         for running in self._running.values():
             self._end(running)
         self._running.clear()
@@ -104,8 +110,8 @@ class PluginManager:
 
     def _retire_or_restart(self, resource: str, running: _Running, has_devices: bool) -> None:
         if running.task.done():
-            # A bug must cost one registration, not the resource. Nobody asked it to end, so a task
-            # that was cancelled was cancelled by mistake, as by a gRPC channel that is closed.
+            # Start the plugin again, so that a bug costs one registration and not the resource. A
+            # task that was cancelled was so by mistake, for example by a gRPC channel's closing.
             error = None if running.task.cancelled() else running.task.exception()
             log.error("a plugin failed", resource=resource, exc_info=error)
             running.task = self._start(resource, running.plugin)
@@ -127,8 +133,8 @@ class PluginManager:
 
 
 async def _run_after(before: set[asyncio.Task[None]], plugin: ResourcePlugin) -> None:
-    """Run the plugin after the resource's earlier one has ended and the kubelet knows it: when a
-    stream ends, the kubelet disconnects the plugin that registered last."""
+    """Run the plugin after `before`, the resource's earlier plugins, have ended and the kubelet has
+    noticed it: when a stream ends, the kubelet disconnects the plugin that registered last."""
     if before:
         await asyncio.wait(before)
         await asyncio.sleep(SETTLE_S)

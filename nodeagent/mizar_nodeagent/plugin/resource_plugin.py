@@ -20,22 +20,27 @@ from mizar_nodeagent.plugin.streams import Streams
 log = get_logger(__name__)
 
 STREAM_TIMEOUT_S = 5.0
-"""The kubelet opens its stream so soon after a registration."""
+"""Seconds within which the kubelet must open its stream after a registration; otherwise the plugin
+registers again."""
 END_TIMEOUT_S = 2.0
-"""Streams end so soon when they are told to."""
+"""Seconds within which streams must end after `end_all`; otherwise their server is stopped."""
 SETTLE_S = 0.5
-"""The kubelet handles the end of a stream later, on a busy node by a good deal; until then it would
-undo a new registration."""
+"""Seconds to wait after the end of a stream. The kubelet handles it with a delay, which is longer
+on a busy node, and would undo a registration that came before."""
 FORGET_TIMEOUT_S = 5.0
-"""A kubelet that has handled the end has no healthy device of the resource. It is waited for so
-long: what it undoes, it may undo unseen, when a list that changes just then is followed."""
+"""Most seconds to wait before a registration until the kubelet has no healthy device of the
+resource, which shows that it has handled the end of the last stream. If it did so later and undid
+the registration, that could go unnoticed when the list changes just then."""
 FORGET_POLL_S = 0.1
+"""Seconds between two queries of the kubelet's devices during that wait."""
 STABLE_S = 10.0
-"""A stream that lived so long was no failure: the back-off starts again."""
+"""Seconds after which an attempt to serve counts as successful, so that the back-off starts
+anew."""
 
 
 KubeletDevices = Callable[[str], Awaitable[frozenset[str]]]
-"""Asks the kubelet which devices of a resource it takes for healthy. Raises KubeletAway."""
+"""Returns the IDs of the devices of a resource that the kubelet considers healthy. Raises
+KubeletAway."""
 
 
 class ResourcePlugin:
@@ -59,16 +64,16 @@ class ResourcePlugin:
         self._server: Server | None = None
         self._failing = False
         self._undone = asyncio.Event()
-        # A delay is at least half of what it is drawn from.
+        # A delay is drawn at random, and is at least half of its bound: SETTLE_S at first.
         self._backoff = Backoff(first=2 * SETTLE_S, most=5.0)
 
     @property
     def connected(self) -> bool:
-        """Whether the kubelet follows the list."""
+        """Whether the kubelet has exactly one stream open, over which it gets the list."""
         return self.streams.open == 1
 
     def update(self, devices: tuple[Device, ...]) -> None:
-        """Show this list to the kubelet."""
+        """Send this list to the kubelet."""
         self.streams.update(devices)
 
     def register_again(self) -> None:
@@ -124,7 +129,8 @@ class ResourcePlugin:
         return True
 
     async def _until_forgotten(self) -> None:
-        """Wait until the kubelet has handled the end of the last stream, if it answers."""
+        """Wait until the kubelet has handled the end of the last stream, if it answers, for at most
+        FORGET_TIMEOUT_S."""
         try:
             async with asyncio.timeout(FORGET_TIMEOUT_S):
                 while await self._kubelet_devices(self.resource):  # noqa: ASYNC110
@@ -159,7 +165,7 @@ class ResourcePlugin:
         return self._server
 
     async def _end_streams(self) -> None:
-        """End what is open and let the kubelet, if it still runs, take note of that."""
+        """End all open streams, and give the kubelet, if it still runs, time to notice."""
         if not self.streams.open:
             return
         self.streams.end_all()

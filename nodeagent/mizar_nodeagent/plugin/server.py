@@ -26,9 +26,11 @@ log = get_logger(__name__)
 
 VERSION: Final = "v1beta1"
 REGISTER_TIMEOUT_S = 5.0
+"""Seconds within which the kubelet must answer a registration."""
 GRACE_S = 0.5
-"""Calls that run when a server stops have so long to end."""
+"""Seconds that running calls have to finish when their server stops."""
 STOP_TIMEOUT_S = 5.0
+"""Seconds after which a server that does not stop is abandoned."""
 
 OPTIONS = pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
@@ -37,13 +39,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Handlers:
-    """What answers the kubelet's calls for all resources. Each takes the resource first, and raises
-    MizarError to refuse."""
+    """The functions that answer the kubelet's calls for all resources. Each takes the resource's
+    name first, and raises MizarError to refuse the call."""
 
     preferred: Callable[[str, Sequence[str], Sequence[str], int], Sequence[str]]
-    """GetPreferredAllocation: of (available, must include, count)."""
+    """Answers GetPreferredAllocation: takes the IDs of the available devices, the IDs that must be
+    included, and the number of devices; returns the preferred IDs."""
     allocate: Callable[[str, Sequence[str]], Awaitable[pb.ContainerAllocateResponse]]
+    """Answers Allocate for one container: takes the IDs of its devices."""
     prestart: Callable[[str, Sequence[str]], Awaitable[None]]
+    """Answers PreStartContainer: takes the IDs of the container's devices."""
 
 
 Timed = Callable[[str, float], None]
@@ -51,7 +56,7 @@ Timed = Callable[[str, float], None]
 
 
 class Servicer(rpc.DevicePluginServicer):
-    """The kubelet's calls for one resource."""
+    """Answers the kubelet's calls for one resource."""
 
     def __init__(self, resource: str, streams: Streams, handlers: Handlers, timed: Timed) -> None:
         self._resource = resource
@@ -126,8 +131,8 @@ def _code(error: MizarError) -> grpc.StatusCode:
 
 
 class Server:
-    """A running server on a socket with a new name: a server that ends unlinks its socket's path,
-    which must not be its successor's."""
+    """A running gRPC server, on a socket with a new name: a server that ends unlinks the path of
+    its socket, which must not be its successor's."""
 
     def __init__(self, server: grpc.aio.Server, socket: Path) -> None:
         self.socket = socket
@@ -136,7 +141,8 @@ class Server:
 
     @classmethod
     async def start(cls, plugin_dir: Path, resource: str, servicer: Servicer) -> Server:
-        """Serve on a new socket in the kubelet's folder."""
+        """Start a server on a new socket in `plugin_dir`, the kubelet's folder for device
+        plugins."""
         socket = plugin_dir / _socket_name(resource)
         server = grpc.aio.server()
         rpc.add_DevicePluginServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
@@ -146,13 +152,14 @@ class Server:
 
     @property
     def reachable(self) -> bool:
-        """Whether the socket is still there: a kubelet that starts deletes all of them, perhaps
-        before the server was made."""
+        """Whether the server's socket still exists: a starting kubelet deletes all plugins'
+        sockets, perhaps even before this object was created."""
         return self._identity is not None and identity(self.socket) == self._identity
 
     async def stop(self) -> None:
-        """Stop when the running calls have ended, after GRACE_S at the latest. A server that does
-        not end by STOP_TIMEOUT_S is left behind without its socket: the next one has its own."""
+        """Stop when the running calls have ended, after GRACE_S at the latest. A server that has
+        not stopped after STOP_TIMEOUT_S is abandoned without its socket: its successor has
+        another."""
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._server.stop(GRACE_S)
@@ -163,7 +170,7 @@ class Server:
 
 
 def _socket_name(resource: str) -> str:
-    """Short: a socket's whole path must fit in 107 bytes."""
+    """A new name for a socket; short, since the socket's whole path must fit in 107 bytes."""
     digest = hashlib.sha256(resource.encode()).hexdigest()[:8]
     return f"mizar-{digest}-{secrets.token_hex(4)}.sock"
 
@@ -176,7 +183,8 @@ def remove_old_sockets(plugin_dir: Path) -> None:
 
 
 async def register(kubelet_socket: Path, endpoint: Path, resource: str) -> None:
-    """Register a server that already answers. Raises grpc.aio.AioRpcError, TimeoutError."""
+    """Register the resource with the kubelet. `endpoint`: the socket of a server that already
+    answers. Raises grpc.aio.AioRpcError, TimeoutError."""
     request = pb.RegisterRequest(
         version=VERSION, endpoint=endpoint.name, resource_name=resource, options=OPTIONS
     )

@@ -16,7 +16,7 @@ HEALTH: Final = {True: "Healthy", False: "Unhealthy"}
 
 
 def answer(devices: tuple[Device, ...]) -> pb.ListAndWatchResponse:
-    """The message with a device list."""
+    """The ListAndWatch message with these devices."""
     return pb.ListAndWatchResponse(
         devices=[
             pb.Device(ID=one.id, health=HEALTH[one.healthy], topology=_topology(one.numa))
@@ -30,8 +30,8 @@ def _topology(numa: tuple[int, ...]) -> pb.TopologyInfo | None:
 
 
 class Streams:
-    """All open streams send the newest list. The kubelet should have exactly one open: when it
-    notices the end of one of two, it drops the other too.
+    """The open streams of a resource, each of which sends the newest list. The kubelet should have
+    exactly one open: of two streams, it drops both when it notices the end of one.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,8 @@ class Streams:
         self._signal_change()
 
     def forget_all(self) -> None:
-        """Count no stream that is open now: the server of those that have not ended is left
-        behind."""
+        """Count none of the streams that are open now: those that have not ended belong to a server
+        that was abandoned."""
         self._open.clear()
         self._signal_change()
 
@@ -76,7 +76,7 @@ class Streams:
         return True
 
     async def until_other_than(self, count: int) -> None:
-        """Wait until some other number of streams is open."""
+        """Wait until the number of open streams is not `count`."""
         while self.open == count:
             await self._changed.wait()
 
