@@ -1,1 +1,1 @@
-"""Checks the containers' own accounts against what NVML and /proc show of their processes."""
+"""Checks the containers' own accounts of memory against NVML's and /proc's lists of processes."""

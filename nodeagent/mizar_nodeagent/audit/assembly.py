@@ -1,4 +1,4 @@
-"""The time slicer and the auditor, connected to each other."""
+"""Assembles the time slicer and the auditor, and connects them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from mizar_nodeagent.time_slicing.time_slicer import TimeSlicer
 
 @dataclass(frozen=True)
 class AuditParts:
-    """The time slicer, which grants the cards' time, and the auditor, which checks the limits."""
+    """The time slicer, which grants the cards' time, and the loops that the caller runs: the time
+    slicer's, the auditor's, which checks the limits, and that of the pods' isolation condition."""
 
     time_slicer: TimeSlicer
     loops: tuple[Loop, ...]
@@ -31,9 +32,9 @@ def assemble_audit(
     woke: Callable[[Collection[str]], None],
     sees_owners: Callable[[], bool],
 ) -> AuditParts:
-    """Put the parts together; called in the event loop. `woke`: called in it with the slots of
-    containers that want their lent cards back; `sees_owners`: whether the owners of all lent cards
-    are watched."""
+    """Create and connect the parts. Must be called in the event loop. `woke`: called in the event
+    loop with the names of the slots whose containers want their lent cards back. `sees_owners`:
+    returns whether the owners of all lent cards are watched."""
     loop = asyncio.get_running_loop()
 
     def audit_soon() -> None:
@@ -56,6 +57,6 @@ def assemble_audit(
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Call in the event loop, from the time slicer's thread."""
+    """Have the event loop make this call. To be used from the time slicer's thread."""
     with suppress(RuntimeError):  # the loop has ended before the thread
         loop.call_soon_threadsafe(call)

@@ -1,8 +1,9 @@
-"""Audits the containers: does what NVML reports of each agree with its own account?
+"""Audits containers: compares the memory that NVML reports for each with the container's own
+account.
 
 Memory that the account leaves out is taken off the container's limit; processes without the shim
-are reported in an event on their pod. Code that the driver loads at its first use is such memory:
-the shim counts the uses, and keeps room until an audit has found what they took
+are reported in an event on their pod. Code, which the driver loads at its first use, is such
+memory: the shim counts the uses, and reserves memory for them until an audit has measured the code
 (shim/src/memory/lazy_code.h).
 """
 
@@ -49,20 +50,21 @@ SOON_S: Final = 0.1
 """Seconds between two audits after a first use of code, the death of a process, or a changed
 finding."""
 SOON_AUDITS: Final = 11
-"""Audits SOON_S apart before it is EVERY_S again, unless they agree sooner."""
+"""Number of audits at intervals of SOON_S, unless their findings agree sooner; then the interval is
+EVERY_S again."""
 STEADY: Final = 3
-"""Audits, EVERY_S apart, that must find a process without the shim before it is reported: a process
-that is just ending is no longer registered, but NVML may still list it."""
+"""Number of audits, EVERY_S apart, that must find a process without the shim before it is reported:
+a process that is just ending is no longer registered, but NVML may still list it."""
 TRIES: Final = 3
-"""Comparisons of one audit while accounts change between their two reads."""
+"""Most comparisons of one audit, which repeats them while accounts change between two reads."""
 REST: Final = 3
 """Multiple of an audit's duration for which the auditor rests afterwards, to bound its share of a
 CPU."""
 
 
 class Auditor:
-    """Audits the containers that should have the shim. `set_unaccounted` gets what their accounts
-    leave out; `without_shim` has the processes that no limits bind."""
+    """Audits the containers that should have the shim. `set_unaccounted` is called with the memory
+    that their accounts leave out. `without_shim`: the processes that no limits bind."""
 
     def __init__(
         self,
@@ -89,8 +91,8 @@ class Auditor:
         self.without_shim: Sequence[ProcessWithoutShim] = ()
 
     def audit_soon(self) -> None:
-        """Audit often until findings agree: code was used for the first time. To be called in the
-        event loop's thread."""
+        """Audit every SOON_S until findings agree. To be called, in the event loop's thread, when
+        code was used for the first time."""
         self._soon.set()
 
     async def run(self) -> None:
@@ -153,8 +155,8 @@ class Auditor:
 
     @property
     def unbound(self) -> dict[Key, str] | None:
-        """A sentence for each pod with processes that no limits bind; None while there were too few
-        audits to know."""
+        """A sentence about each pod with processes that no limits bind; None until there were
+        STEADY audits."""
         if len(self._steady) < STEADY:
             return None
         return {
@@ -189,7 +191,8 @@ class Auditor:
                 continue
             # A limits file that is gone or damaged names no cards to audit.
             audited = _audited(slot, pod.uids, ids)
-            # The kubelet does not name init containers, but they live while they have processes.
+            # The kubelet's claims leave out init containers, but those run while they have
+            # processes.
             if audited and (slot.name in holding or audited.alive):
                 found.append(audited)
         return found

@@ -1,6 +1,8 @@
-"""Compares what NVML reports of a container's processes with the container's own account.
+"""Compares the memory that NVML reports for a container's processes with the container's own
+account.
 
-How many comparisons must agree before a process is reported or killed: see `STEADY` in auditor.py.
+`STEADY` in auditor.py is the number of audits that must agree before a process is reported or
+killed.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ from mizar_nodeagent.regions.layout import code_bytes
 from mizar_nodeagent.regions.usage_snapshot import Holding, ProcessKey
 
 BEYOND: Final = 1 << 30
-"""Bytes by which a container may hold more than it is permitted, by NVML: what the driver takes for
-kernels' stacks and the like comes to less, and is taken off the limit afterwards."""
+"""Bytes by which, according to NVML, a container may exceed the memory that it is permitted. The
+driver's own allocations, such as kernels' stacks, take less, and are taken off the limit later."""
 
 SlotCard = tuple[str, str]
 """A slot's name and a card's UUID."""
@@ -24,12 +26,14 @@ SlotCard = tuple[str, str]
 
 @dataclass(frozen=True)
 class AuditedContainer:
-    """A container that should have the shim.
+    """A container that should have the shim, with its own account. Cards are known by UUID.
 
-    `ids`: of it at the container runtime. `holdings`: by its own account, per card and process.
-    `alive`: its registered processes that live. `code_uses`: per card, the first uses of code so
-    far. `past`: of those that live, the ones that have a second driver. `permitted`: per card, the
-    bytes that it may hold by its limit, or was charged before the limit was lowered.
+    `slot`: the name of its slot. `pod_uids`: the UIDs by which its pod may be known. `ids`: its IDs
+    at the container runtime. `holdings`: for each card, what each process holds. `alive`: its
+    living registered processes. `code_uses`: for each card, the number of first uses of code so
+    far. `past`: the living processes that have a second driver, which the shim does not limit.
+    `permitted`: for each card, the bytes that it may hold: its limit, or more if it was charged
+    more before the limit was lowered; 0 if its limit is 0.
     """
 
     slot: str
@@ -46,15 +50,16 @@ class AuditedContainer:
 def unlimited(
     slot: str, owner: Owner, pod_uids: frozenset[str], ids: frozenset[str]
 ) -> AuditedContainer:
-    """A container that no limits bind: its processes are its own, and nothing is found of them."""
+    """A container without limits. It takes part in the comparison so that its processes are not
+    attributed to another container of its pod; nothing is reported about them."""
     return AuditedContainer(slot, owner, pod_uids, ids, {}, frozenset(), {})
 
 
 @dataclass(frozen=True)
 class ProcessWithoutShim:
-    """A process with memory on a card that never registered, or not for all of its work. `bytes`:
-    by NVML. `permitted`: of one that registered, and has the most of a container that holds far
-    more than so many bytes."""
+    """A process with memory on the card `uuid` that no limits bind: it has never registered, or has
+    a second driver. `bytes`: memory that it holds by NVML. `permitted`: None; for the largest
+    registered process of a container that holds far more than it may, the bytes that it may."""
 
     owner: Owner
     uuid: str
@@ -65,11 +70,11 @@ class ProcessWithoutShim:
 
 @dataclass(frozen=True)
 class Finding:
-    """What NVML reports of one container on one card beyond its account.
+    """How NVML's report on one container and one card differs from the container's account.
 
-    `excess`: bytes by process. `moved`: processes whose account changed between the two reads.
-    `code_uses`: the container's first uses of code, as counted before NVML was asked. `unlisted`:
-    processes that live and have memory on the card by the account, and that NVML left out.
+    `excess`: bytes beyond the account, by process. `moved`: processes whose account changed between
+    the two reads. `code_uses`: the container's number of first uses of code before NVML was asked.
+    `unlisted`: living processes with memory on the card by the account that NVML left out.
     """
 
     excess: Mapping[ProcessKey, int]
@@ -79,13 +84,14 @@ class Finding:
 
     @property
     def sure(self) -> bool:
-        """Whether no process moved."""
+        """Whether no process's account changed between the two reads."""
         return not self.moved
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """The findings for each card that answered, and the processes that no limits bind."""
+    """The findings for each container's cards that answered, and the processes that no limits
+    bind."""
 
     findings: Mapping[SlotCard, Finding]
     without_shim: Sequence[ProcessWithoutShim]
@@ -99,8 +105,9 @@ def compare(
 ) -> AuditResult:
     """Compare NVML's figures with the accounts as they were before and after it was asked.
 
-    `workers`: bytes by card and PID on the node. `processes`: of containers, by PID; those of
-    containers that are not audited are left out.
+    `workers`: the bytes that NVML reports, by card and PID on the node. `processes`: processes of
+    containers, by PID on the node; those of containers that are not audited are ignored. `before`,
+    `after`: only containers in both are compared.
     """
     later = {one.slot: one for one in after}
     audited = sorted((one for one in before if one.slot in later), key=lambda one: one.slot)
@@ -133,8 +140,8 @@ def _beyond(
     found: Mapping[ContainerProcess, int],
     bound: frozenset[ProcessKey],
 ) -> Iterable[ProcessWithoutShim]:
-    """The largest registered process of a container that holds far more than it may: an account can
-    be forged, and so can the sign of life of the shim."""
+    """Yield the largest registered process of a container that holds far more than it may: a tenant
+    can forge the account, and the lock that marks a process as registered."""
     permitted = max(before.permitted.get(uuid, 0), after.permitted.get(uuid, 0))
     registered = [process for process in found if process.key in bound]
     if not permitted or not registered or sum(found.values()) <= permitted + BEYOND:
@@ -149,7 +156,8 @@ def _finding(
     before: AuditedContainer,
     after: AuditedContainer,
 ) -> Finding:
-    """`found`: bytes of each process of the container on the card, by NVML."""
+    """The finding about a container on a card. `found`: bytes of each of its processes there, by
+    NVML."""
     uses = before.code_uses.get(uuid, 0)
     pairs = {process: _pair(process.key, uuid, before, after) for process in found}
     held = {key for key, holding in after.holdings.get(uuid, {}).items() if holding.bytes}
@@ -170,8 +178,8 @@ def _pair(
 def _excess(size: int, before: Holding | None, after: Holding | None, uses: int) -> int:
     """Bytes that a process has on the card beyond its account.
 
-    Charged memory that is not on the card can hide code there: as much as that, but no more than
-    its uses of code can have taken.
+    Charged memory that is not on the card can hide as many bytes of code there. These count too,
+    but no more of them than the uses of code can have taken.
     """
     accounts = [one for one in (before, after) if one]
     shown = size - max((one.bytes for one in accounts), default=0)
@@ -186,11 +194,12 @@ def _stood_still(before: Holding | None, after: Holding | None) -> bool:
 def _home(
     process: ContainerProcess, audited: Sequence[AuditedContainer]
 ) -> AuditedContainer | None:
-    """The container that the process runs in, or else the one of its pod that has limits; of a pod
-    with some that has none, it may be that one's, made anew."""
+    """The container that the process runs in. If none has its container ID, one of its pod; but
+    None if a container of the pod has no limits, since that one may have been created anew with
+    this ID."""
     of_pod = [one for one in audited if process.pod_uid in one.pod_uids]
     exact = [one for one in of_pod if process.container_id in one.ids]
-    # A restarted container may have several slots: the one it registered in, or the newest.
+    # A restarted container may have several slots: the one it registered in, or the last by name.
     exact = [one for one in exact if process.key in one.alive] or exact
     if not exact and any(not one.holdings for one in of_pod):
         return None

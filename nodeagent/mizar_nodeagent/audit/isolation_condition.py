@@ -1,5 +1,6 @@
-"""Writes the condition mizar.share/isolation-enforced of share pods: False while a process of one
-uses a card past its limits, True again afterwards; pods that never had one do not get it."""
+"""Writes the pod condition mizar.share/isolation-enforced: False while a process of a share pod
+uses a card past the pod's limits, True afterwards. Pods that never had such a process do not get
+it."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ from mizar_nodeagent.pods import Key, Pod
 log = get_logger(__name__)
 
 EVERY_S: Final = 1.0
+"""Seconds between two looks for conditions that must be written."""
 RETRY_MOST_S: Final = 60.0
+"""Most seconds until a failed write is tried again, unless the API server asks for more."""
 MANAGER: Final = f"{FIELD_MANAGER_NODEAGENT}-isolation"
 """A separate field manager, so that what others write to a pod's status stays theirs."""
 
@@ -48,9 +51,10 @@ class _Retry:
 
 
 class IsolationConditions:
-    """`unbound`: a sentence for each pod with processes that no limits bind, by its key; None while
-    that is not known. `pods`: the node's pods. `clock` counts seconds; `random` gives numbers in
-    [0, 1). What fails is tried again, after at most RETRY_MOST_S seconds or as the API server asks.
+    """Writes the conditions. `unbound` returns a sentence for each pod with processes that no
+    limits bind, by the pod's key; None while that is not known. `pods` returns the node's pods.
+    `clock` returns seconds, `random` numbers in [0, 1). A failed write is tried again, after at
+    most RETRY_MOST_S seconds or as the API server asks.
     """
 
     def __init__(
@@ -72,18 +76,18 @@ class IsolationConditions:
         self._retries: dict[str, _Retry] = {}
 
     async def run(self) -> None:
-        """Write what differs, for ever."""
+        """Write conditions that differ, for ever."""
         while True:
             await asyncio.sleep(EVERY_S)
             await self.write()
 
     async def write(self) -> None:
-        """Write what differs now and is not postponed."""
+        """Write the conditions that differ now, except those whose retry is not due yet."""
         unbound, pods = self._unbound(), list(self._pods())
         if unbound is None:
             return
         there = {pod.uid for pod in pods}
-        # Only until the watch shows it: an API server restored from a backup loses it.
+        # Remember a write only until the watch shows it: a restored API server may lose it later.
         shown = {(pod.uid, pod.isolation) for pod in pods}
         self._written = {
             uid: one
@@ -112,8 +116,8 @@ class IsolationConditions:
             self._written[pod.uid] = wanted.status
 
     def _failed(self, pod: Pod, error: KubeError) -> None:
-        """Have it tried later. If the pod is gone or another one has its name, the watch will show
-        it."""
+        """Schedule a retry. If the pod is gone or another pod has its name, the watch will show
+        that."""
         first = Backoff(EVERY_S, RETRY_MOST_S, self._random)
         retry = self._retries.setdefault(pod.uid, _Retry(first))
         delay = max(retry.backoff.next(), error.retry_after or 0.0)

@@ -11,8 +11,8 @@ from mizar_nodeagent.container_processes import ContainerProcess
 
 
 def kill(process: ContainerProcess, proc: Path = container_processes.PROC) -> str:
-    """Kill this very process, and not another that has its PID by now. Returns the outcome, as a
-    phrase for an event."""
+    """Kill this very process, and not another that has its PID by now. Returns the outcome as a
+    clause for an event; raises nothing if it cannot be killed."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except ProcessLookupError:

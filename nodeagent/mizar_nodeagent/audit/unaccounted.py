@@ -1,4 +1,5 @@
-"""What a container holds of a card beyond its own account, concluded from several audits."""
+"""Concludes from several audits how much memory of a card a container holds beyond its own
+account."""
 
 from __future__ import annotations
 
@@ -11,15 +12,16 @@ from mizar_nodeagent.regions.layout import CODE_PAGE, code_bytes
 from mizar_nodeagent.regions.usage_snapshot import ProcessKey
 
 AUDITS: Final = 3
-"""How many audits a conclusion is drawn from. A process may have reserved memory that the driver
-does not hold yet, or no longer holds, so an audit may find too little. Therefore their highest
-figure counts, and only the uses of code that all of them have seen."""
+"""Number of audits from which a conclusion is drawn. A process may have reserved memory that the
+driver does not hold yet, or no longer holds, so an audit may find too little. Therefore their
+highest figure counts, and only the uses of code that all of them have seen."""
 
 
 @dataclass(frozen=True)
 class Unaccounted:
-    """What a container holds of a card beyond its own account: bytes, by NVML. `code_uses`: the
-    first uses of code, by its usage file, that had come before NVML was asked."""
+    """Memory of a card that a container holds beyond its own account. `bytes`: by NVML.
+    `code_uses`: the number of first uses of code, by its usage file, that came before NVML was
+    asked."""
 
     bytes: int
     code_uses: int
@@ -34,7 +36,8 @@ class UnaccountedMemory:
         """(uses of code, excess) of the audits during which the process was idle."""
 
     def add(self, finding: Finding) -> bool:
-        """Add one more audit. Returns whether it differs after AUDITS that agreed."""
+        """Add the finding of one more audit. Returns whether it differs after AUDITS that
+        agreed."""
         settled = self.settled
         before = self._findings[-1].code_uses if self._findings else 0
         known = self._samples
@@ -50,7 +53,7 @@ class UnaccountedMemory:
 
     @property
     def unaccounted(self) -> Unaccounted | None:
-        """What to withhold from the container; None before there were AUDITS."""
+        """The memory to take off the container's limit; None before there were AUDITS audits."""
         if len(self._findings) < AUDITS:
             return None
         uses = self._findings[0].code_uses
@@ -58,7 +61,7 @@ class UnaccountedMemory:
 
     @property
     def settled(self) -> bool:
-        """Whether the last AUDITS agree."""
+        """Whether the last AUDITS findings agree."""
         same = all(one == self._findings[0] for one in self._findings)
         return len(self._findings) == AUDITS and same and self._findings[0].sure
 
