@@ -24,7 +24,7 @@ class PodIdentity:
 
 
 class Activity(StrEnum):
-    """What an event reports about an owner."""
+    """The kind of an event about an owner."""
 
     ALIVE = "Alive"
     """The owner holds the devices now."""
@@ -37,8 +37,8 @@ class Activity(StrEnum):
 
 
 class Source(StrEnum):
-    """What a BUSY or IDLE event was derived from. A card is lent only after every source has
-    reported each of its owners idle."""
+    """The source of a BUSY or IDLE event. A card is lent only after every source has reported each
+    of its owners idle."""
 
     PODS = "Pods"
     """Starts of the owner's containers, from the pod's status."""
@@ -50,7 +50,7 @@ class Source(StrEnum):
 
 @dataclass(frozen=True)
 class OwnerEvent:
-    """What the owner `target` does.
+    """An event about the owner `target`.
 
     `devices`: UUIDs of the cards concerned. For BUSY and IDLE these are all cards that the owner
     holds, since work on one of them counts for all. `at`: monotonic seconds; for IDLE, when the

@@ -1,5 +1,5 @@
 """Lends the node's cards: tracks what their owners do, and publishes which cards may be
-borrowed. For how long a card's owners must have been idle before: see loan.py."""
+borrowed. loan.py decides for how long a card's owners must have been idle before."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SpotOutputs:
 
 class Lender:
     """Decides about the loans of all cards of the node. Not thread-safe: all calls must come from
-    one event loop. `loans`: by the card's UUID. `clock` returns monotonic seconds."""
+    one event loop. `loans`: the loan of each card, by UUID. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -394,8 +394,8 @@ class Lender:
         outputs.conditions.set_desired(found)
 
     def _told_before(self) -> set[PodIdentity]:
-        """The owners whose pods have the condition already, perhaps from an earlier agent. None
-        before pods, claims, cards and rules are known; until then conditions stay unchanged."""
+        """The owners whose pods have the condition already, perhaps from an earlier agent. Empty
+        until pods, claims, cards and rules are known; until then conditions stay unchanged."""
         pods = self._state.snapshot.pods if self._complete else None
         if not pods:
             return set()

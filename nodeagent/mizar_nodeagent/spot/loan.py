@@ -42,11 +42,11 @@ class CardState(StrEnum):
     RESTING = "Resting"
     """Not lent: its owners are idle, but have taken it back too often recently."""
     LENDABLE = "Lendable"
-    """Its owners are idle, and no pod borrows it."""
+    """The card's owners are idle, and no pod borrows it."""
     LENT = "Lent"
-    """A pod borrows it, and no owner is known to work."""
+    """A pod borrows the card, and no owner is known to work."""
     RECLAIMING = "Reclaiming"
-    """It is being taken back from its borrower, which still holds it."""
+    """The card is being taken back from its borrower, which still holds it."""
 
     @property
     def healthy(self) -> bool:
@@ -56,7 +56,7 @@ class CardState(StrEnum):
 
 @dataclass(frozen=True)
 class OwnerView:
-    """What is known of one owner of the card. `agrees`: whether it agreed to lend the card.
+    """The last reports about one owner of the card. `agrees`: whether it agreed to lend the card.
     `idle_since`: for each source that last reported it idle, since when (monotonic seconds).
     `busy`: the sources that last reported it busy. A source in neither has reported nothing yet."""
 
@@ -91,7 +91,7 @@ class OwnerView:
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What is known of the card apart from its owners.
+    """Facts about the card, apart from its owners.
 
     `complete`: pods, claims, cards and rules have all been read since the agent started. `rule`:
     the settings by which the card is lent; None if it is not lent. `problem`: why the card cannot

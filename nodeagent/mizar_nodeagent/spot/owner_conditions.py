@@ -24,7 +24,7 @@ def conditions(
     ruled: Collection[str],
     told: Collection[PodIdentity],
 ) -> dict[PodIdentity, PodCondition]:
-    """The desired condition of each pod. `ended`: by card UUID, the borrowers that may be evicted.
+    """The desired condition of each pod. `ended`: the borrowers that may be evicted, by card UUID.
     `ruled`: UUIDs of the cards that a rule allows to lend. `told`: owners that already have a
     condition. Owners get a condition if they agreed to lend a card of `ruled`, or are in `told`."""
     found: dict[PodIdentity, PodCondition] = {}

@@ -24,8 +24,8 @@ those that are queried every LENT_S: its borrower takes longer to start."""
 
 
 class OwnerPolling:
-    """Queries NVML and reads usage files on behalf of the lender. Owners that have the shim are
-    seen to wake up much sooner by the time slicer, which tells the lender directly."""
+    """Queries NVML and reads usage files on behalf of the lender. For owners that have the shim,
+    the time slicer detects work much sooner, and calls the lender directly."""
 
     def __init__(self, lender: Lender, cards: CardSource) -> None:
         self._lender = lender

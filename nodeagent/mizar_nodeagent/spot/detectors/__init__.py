@@ -1,1 +1,1 @@
-"""What tells that a card's owners come, go, work or sleep: a class for each source."""
+"""Detectors, one for each source, report when owners of cards come, go, work or become idle."""

@@ -1,4 +1,5 @@
-"""NVML: the owners' processes on a card, and how much of its time they use."""
+"""Detects work of a card's owners from NVML: their processes on the card, and the part of its time
+that these use."""
 
 from __future__ import annotations
 
@@ -13,25 +14,29 @@ from mizar_nodeagent.spot.events import Activity, OwnerEvent, Source
 from mizar_nodeagent.spot.owners import CardOwner
 
 SAMPLED_S: Final = 1.2
-"""NVML takes samples at least this often: a process without a busy one for this long is idle."""
+"""Seconds without a busy sample after which a process counts as idle: NVML takes samples at least
+this often."""
 
 BLIND_S: Final = 5.0
-"""NVML has not answered about a card for this long: its owners count as busy."""
+"""Seconds without an answer of NVML about a card after which its owners count as busy."""
 FIRST_S: Final = 60.0
-"""The same for a card that NVML has not answered about since the agent started, since NVML may need
-some seconds to initialise each card. The card's borrower is paused until the first answer."""
+"""The same for a borrowed card about which NVML has not answered since the agent started, since
+NVML may need some seconds to initialise each card. The borrower is paused until the first
+answer."""
 
 ProcessLoads = Mapping[int, int]
-"""By PID on the node: percent of the card's time in the last samples, 0 where there are none."""
+"""Percent of the card's time that each process used in the last samples, by PID on the node; 0 if
+it has none."""
 
 _Homes = Mapping[int, str]
-"""By PID: the UID of the process' pod; empty for a process of the node itself."""
+"""UID of the pod of each process, by PID on the node; empty for a process of the node itself."""
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A card. `pids`: the owners' processes when NVML last answered, at `at`. `worked`: when one of
-    them last worked or came; `since`: when NVML first answered. All in monotonic seconds."""
+    """NVML's answers about a card. `pids`: the owners' processes by the last answer, at the time
+    `at`. `since`: when NVML first answered. `worked`: when an owner's process last worked or
+    appeared. Times are monotonic seconds."""
 
     pids: frozenset[int]
     at: float
@@ -44,9 +49,9 @@ class _Seen:
 
 
 class ProcessDetector:
-    """Tells whether a card's owners have new processes there, or keep it busy. Whose a process is
-    follows from its cgroup: what is not the borrower's counts as the owners', a process of the
-    node itself too."""
+    """Reports whether a card's owners have new processes there or keep it busy. A process is
+    attributed to a pod by its cgroup. Each process that is not the borrower's counts as the
+    owners', including processes of the node itself."""
 
     def __init__(self, proc: Path = container_processes.PROC) -> None:
         self._proc = proc
@@ -59,7 +64,8 @@ class ProcessDetector:
         return uuid in self._seen
 
     def is_blind(self, uuid: str, now: float) -> bool:
-        """Whether NVML has not answered for so long that an owner may work there unseen."""
+        """Whether NVML has not answered about the card for so long that an owner may work there
+        unseen. `now`: monotonic seconds."""
         if seen := self._seen.get(uuid):
             return seen.is_old(now)
         return self._began is not None and now - self._began > FIRST_S
@@ -72,9 +78,10 @@ class ProcessDetector:
         most: Callable[[str], int],
         now: float,
     ) -> Iterable[OwnerEvent]:
-        """Yields for each owner of one of these cards BUSY, or IDLE since it last worked.
-        `borrowers`: UIDs of pods; `most`: the percentage up to which the card of that UUID counts
-        as idle; `now`: monotonic seconds. Reads /proc."""
+        """Yield for each owner BUSY, or IDLE since it last worked, if NVML has ever answered about
+        one of its cards. `loads`: NVML's answers, by card UUID. `borrowers`: UIDs of the borrowing
+        pods. `most`: returns the percentage of a card's time up to which its owner counts as idle.
+        `now`: monotonic seconds. Reads /proc."""
         self._began = now if self._began is None else self._began
         for uuid, one in loads.items():
             homes = self._homes[uuid] = self._find_homes(one, self._homes.get(uuid, {}))
@@ -85,8 +92,8 @@ class ProcessDetector:
                 yield _event(owner, seen, len(owner.cards), now)
 
     def _find_homes(self, pids: Collection[int], known: _Homes) -> _Homes:
-        """The pods of those that still run. `known`: the pods of those that were on the card at the
-        last look; a process never moves to another pod."""
+        """The pods of the processes that still run. `known`: the pods of the processes that the
+        last look found on the card; a process never moves to another pod."""
         old = {pid: known[pid] for pid in pids if pid in known and (self._proc / str(pid)).exists()}
         new = [pid for pid in pids if pid not in known]
         pods = container_processes.of_containers(new, self._proc).items()
@@ -95,7 +102,8 @@ class ProcessDetector:
 
 
 def _look(seen: _Seen | None, loads: ProcessLoads, most: int, now: float) -> _Seen:
-    """What the first look finds may have been there for long, so only later looks find new ones."""
+    """The card after NVML's answer. Processes that the first look finds may have been there for
+    long, so only processes that later looks find count as new."""
     pids = frozenset(loads)
     is_new = seen is not None and not pids <= seen.pids
     works = is_new or any(load > most for load in loads.values())

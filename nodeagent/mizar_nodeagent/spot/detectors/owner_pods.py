@@ -1,4 +1,4 @@
-"""Podresources: which pods own each card, and whether they agree to lend it."""
+"""Detects from the kubelet's claims which pods own each card, and whether they agree to lend it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mizar_nodeagent.spot.events import Activity, OwnerEvent, PodIdentity
 from mizar_nodeagent.spot.owners import CardOwner, owners
 
 Agrees = Callable[[CardOwner, str], bool]
-"""Whether the owner agrees that this card is lent."""
+"""Returns whether the owner agrees that the card with this UUID is lent."""
 
 
 class OwnerPodDetector:
-    """Reports owners that came or went between two looks, or that agree or refuse to lend since the
-    last. `owners`: those that the last look found."""
+    """Reports owners that came, went or changed their consent to lend since the last look.
+    `owners`: the owners that the last look found."""
 
     def __init__(self) -> None:
         self.owners: tuple[CardOwner, ...] = ()
@@ -25,8 +25,8 @@ class OwnerPodDetector:
     def look(
         self, snapshot: NodeSnapshot, carvings: Mapping[Key, Carving], agrees: Agrees
     ) -> Iterable[OwnerEvent]:
-        """Yields ALIVE for each owner that is new or has changed its consent, GONE for each that
-        left."""
+        """Yield ALIVE for each card and owner that is new or has changed its consent, and GONE for
+        each that is there no longer."""
         self.owners = owners(snapshot, carvings)
         found = {(uuid, one.pod): agrees(one, uuid) for one in self.owners for uuid in one.cards}
         gone = self._known.keys() - found.keys()

@@ -1,4 +1,5 @@
-"""Owners' pods that start: one whose container starts or restarts is about to work."""
+"""Detects starts of owners' containers: an owner whose container starts or restarts is about to
+work."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from mizar_nodeagent.spot.owners import CardOwner
 
 
 class PodStartDetector:
-    """Tells of containers that started between two looks. What the first look finds may have been
-    there for long."""
+    """Reports owners' containers that started between two looks. Containers that the first look
+    finds may have run for long, so their owners count as idle."""
 
     def __init__(self) -> None:
         self._known: dict[str, frozenset[str]] | None = None
@@ -19,8 +20,8 @@ class PodStartDetector:
     def look(
         self, found: Iterable[CardOwner], pods: Mapping[Key, Pod], now: float
     ) -> Iterable[OwnerEvent]:
-        """Yields BUSY and then IDLE for each owner with a new container, IDLE for one that was not
-        known. `now`: monotonic seconds."""
+        """Yield BUSY and then IDLE for each owner that is new or has a new container. The first
+        look yields only IDLE, for each owner. `now`: monotonic seconds."""
         before, self._known = self._known, {}
         for owner in found:
             pod = pods.get(owner.pod.key)

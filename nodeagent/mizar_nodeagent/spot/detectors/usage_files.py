@@ -1,4 +1,5 @@
-"""The shim's usage files: when a container last wanted time of a card, took memory, or copied."""
+"""Detects work of owners with the shim from their containers' usage files: when a container last
+asked for GPU time, changed its memory, or copied."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ log = get_logger(__name__)
 
 NS: Final = 1_000_000_000
 QUIET_S: Final = 0.3
-"""A container that asked for time this recently counts as working."""
+"""Seconds after its last work for which a container counts as working."""
 
 
 @dataclass(frozen=True)
 class _Read:
-    """A usage file at the last look. `raw`: its bytes, `cards`: what they say of each card;
-    `changed`: when a look found that changed, in monotonic seconds."""
+    """A usage file at the last look. `raw`: its bytes. `cards`: the activity on each card, parsed
+    from them. `changed`: when a look last found other activity (monotonic seconds)."""
 
     raw: bytes
     cards: tuple[CardActivity, ...]
@@ -34,7 +35,7 @@ class _Read:
 
 
 class UsageDetector:
-    """Tells whether owners with the shim work. Those without it are always IDLE here."""
+    """Reports whether owners with the shim work. Owners without it are always reported IDLE."""
 
     def __init__(self) -> None:
         self._read: dict[str, _Read] = {}
@@ -42,8 +43,8 @@ class UsageDetector:
     def look(
         self, found: Collection[CardOwner], slots: Iterable[Slot], now: float
     ) -> Iterable[OwnerEvent]:
-        """Yields for each owner BUSY, or IDLE since it last worked. `slots`: those in use; `now`:
-        monotonic seconds."""
+        """Yield for each owner BUSY, or IDLE since it last worked. `slots`: the slots in use.
+        `now`: monotonic seconds."""
         times: dict[Key, list[float]] = {owner.pod.key: [-math.inf] for owner in found}
         before, self._read = self._read, {}
         for slot in slots:
@@ -63,7 +64,8 @@ class UsageDetector:
         slots: Mapping[str, Slot],
         now: float,
     ) -> Iterable[OwnerEvent]:
-        """Yields BUSY for the owners whose containers have the slots of these names."""
+        """Yield BUSY for each owner that has a container whose slot is among `names`. `slots`: the
+        node's slots by name. `now`: monotonic seconds."""
         pods = {
             (slot.owner.namespace, slot.owner.pod)
             for name in names
@@ -87,7 +89,8 @@ class UsageDetector:
 
 
 def _compared(raw: bytes, before: _Read | None, now: float) -> _Read:
-    """The file as it is now. A container that sleeps does not change a byte of it."""
+    """The file at this look. An idle container does not change a byte of it, so unchanged bytes are
+    not parsed again."""
     if before is not None and raw == before.raw:
         return before
     cards = usage_snapshot.card_activity(raw)
