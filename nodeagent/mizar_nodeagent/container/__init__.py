@@ -1,1 +1,1 @@
-"""What a share container gets: its slot, its cards, the shim and its limits."""
+"""Gives each share container its slot, its cards, the shim and its limits."""

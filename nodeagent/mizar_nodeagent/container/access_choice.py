@@ -1,4 +1,4 @@
-"""How containers of this node get their cards: by what Allocate answers, or by NRI."""
+"""Decides how containers of this node get their cards: by the answer to Allocate, or by NRI."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONNECTED_WITHIN_S: Final = 5.0
 
 
 class Runtime(Protocol):
-    """The connection to the container runtime, as far as it matters here."""
+    """The part of the connection to the container runtime that AccessChoice uses."""
 
     @property
     def problem(self) -> str:
@@ -44,8 +44,9 @@ class Runtime(Protocol):
 
 
 class AccessChoice:
-    """`runtime`: None where NRI is not used. `instance_of`: what the card of that UUID is an
-    instance of, if it is a MIG device. `doubts`: what the node showed at the last look."""
+    """The choice among the ways to give containers their cards. `runtime`: None if NRI is not used.
+    `instance_of`: returns the place of the MIG device with this UUID; None for a whole card.
+    `doubts`: problems with the chosen way, as of the last look at the node."""
 
     def __init__(
         self,
@@ -61,26 +62,26 @@ class AccessChoice:
 
     @property
     def may_use_nri(self) -> bool:
-        """Whether the runtime is to be connected to."""
+        """Whether the agent must connect to the container runtime by NRI."""
         return self.config.strategy in ("NRI", "Auto")
 
     @property
     def looks(self) -> bool:
-        """Whether anything depends on what is found on the node."""
+        """Whether the choice depends on what is found on the node."""
         return self.config.strategy == "Auto" or (
             self.config.strategy == "NRI" and self.config.nri_gives == "Auto"
         )
 
     def settle(self, found: Discovery) -> None:
-        """Use what was found on the node. After the agent's start this happens only if nothing
-        better than EnvVar was found (see AccessWatch): a rewritten file or a restarted runtime must
-        not change how containers get their cards."""
+        """Use the ways that the node was found to support. After the agent's start this happens
+        only if nothing better than EnvVar was found (see AccessWatch): a rewritten file or a
+        restarted runtime must not change how containers get their cards."""
         self._found = found
         log.info("how cards get into containers", access=self.describe())
 
     @property
     def found(self) -> Discovery:
-        """What was found on the node."""
+        """The ways that the node was found to support."""
         return self._found
 
     @property
@@ -105,34 +106,35 @@ class AccessChoice:
 
     @property
     def names_device_nodes(self) -> bool:
-        """Whether Allocate answers with the cards' device nodes."""
+        """Whether the answer to Allocate names the cards' device nodes."""
         return card_access.names_device_nodes(self.answered, self.config)
 
     def add_cards(
         self, answer: pb.ContainerAllocateResponse, uuids: Sequence[str], minors: Mapping[str, int]
     ) -> None:
-        """Add what gives a container these cards to the answer of Allocate. `minors`: numbers of
-        the cards' device nodes, where those are named. Raises CardsUnknown."""
+        """Add to the answer to Allocate the parts that give a container these cards. `minors`:
+        minor numbers of the cards' device nodes by UUID, if the answer names them. Raises
+        CardsUnknown if the device nodes of a MIG device cannot be found."""
         card_access.add_parts(answer, self.parts(self.answered, uuids, minors))
 
     def parts(
         self, way: Way | None, uuids: Sequence[str], minors: Mapping[str, int]
     ) -> card_access.Parts:
-        """What gives a container these cards in that way; see `card_access.parts`. Raises
-        CardsUnknown."""
+        """The parts that give a container these cards in this way; see `card_access.parts`. Raises
+        CardsUnknown if the device nodes of a MIG device cannot be found."""
         found = card_access.parts(way, uuids, minors, self.config)
         return card_access.with_nodes(found, self._capability_nodes(minors), self.config)
 
     def _capability_nodes(self, minors: Mapping[str, int]) -> Iterator[str]:
-        """Device nodes that MIG devices take beside their card's."""
+        """Names, below /dev, of the device nodes that MIG devices need besides their card's."""
         for uuid, minor in minors.items():
             if instance := self._instance_of(uuid):
                 yield from mig.capability_nodes(instance, minor, self.config.mig_minors)
 
     @property
     def lacking(self) -> str:
-        """Which containers do not get their card, or which device nodes containers should be given
-        and are not, as a sentence; empty where there are none."""
+        """A sentence that says which containers do not get their card, or which device nodes
+        containers should get and do not; empty if there are none."""
         if self.doubts.warning:
             return self.doubts.warning
         access = self.config
@@ -148,7 +150,7 @@ class AccessChoice:
 
     @property
     def given(self) -> Way:
-        """What a container is given, by Allocate or by NRI."""
+        """The way in which Allocate or NRI gives a container its card."""
         strategy = self.strategy
         if strategy != "NRI":
             return strategy
@@ -160,19 +162,19 @@ class AccessChoice:
         return frozenset((self.given, *self.config.also))
 
     def describe(self) -> str:
-        """In words, for logs and people."""
+        """The choice in words, for logs and people."""
         given = " and ".join(dict.fromkeys((self.given, *self.config.also)))
         return f"NRI, which gives {given}" if self.by_nri else given
 
     @property
     def problem(self) -> str:
-        """Why no container can get a card now, as a sentence; empty if they can."""
+        """A sentence that says why no container can get a card now; empty if containers can."""
         return self.runtime_problem or self.doubts.problem
 
     @property
     def runtime_problem(self) -> str:
-        """Why the container runtime gives no card, as a sentence; empty if it does, or does not
-        have to."""
+        """A sentence that says why the container runtime gives no card by NRI; empty if it does, or
+        does not have to."""
         if self.by_nri and self.runtime and self.runtime.problem:
             return (
                 "the container runtime is not connected to Mizar by NRI, so no container gets its "
@@ -182,8 +184,8 @@ class AccessChoice:
 
     async def check(self, slots: Iterable[Slot], uuids: Collection[str] = ()) -> None:
         """Refuse the start of a container that would not get its card, or would get others too.
-        Waits a moment for a runtime that restarts. `uuids`: of the container's cards. Raises
-        NotYet, StartRefused."""
+        Waits up to CONNECTED_WITHIN_S for a runtime that restarts. `slots`, `uuids`: the
+        container's slots and the UUIDs of its cards. Raises NotYet, StartRefused."""
         if not {"CDI", "CDIAnnotations"}.isdisjoint(self.ways):
             await asyncio.to_thread(cdi_files.check_named, self.config, uuids)
         if self.by_nri or any(slot.by_nri for slot in slots):

@@ -27,18 +27,21 @@ _OWN_CONTAINERD: Final = "k3s"
 DEFAULT_CONFIG: Final = CardAccess().containerd_config
 VOLUME_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 CONNECT_WITHIN_S: Final = 1.0
+"""Seconds within which the runtime must accept a connection to count as taking NRI plugins."""
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """`nri`: the runtime takes plugins. `way`: the best of the other ways that it has."""
+    """The ways that the node supports. `nri`: the runtime accepts NRI plugins. `way`: the best of
+    the other ways."""
 
     nri: bool
     way: Way
 
 
 async def discover(access: CardAccess, runtime: str) -> Discovery:
-    """Look at the node. `runtime`: as in a node's status, such as containerd://2.2.9."""
+    """Find out which ways the node supports. `runtime`: as in the node's status, such as
+    containerd://2.2.9."""
     nri = await _listens(access.nri_socket)
     return Discovery(nri, await asyncio.to_thread(best_way, access, runtime))
 
@@ -70,13 +73,13 @@ def reads_cdi(access: CardAccess, runtime: str) -> bool:
 
 
 def containerd(access: CardAccess, runtime: str) -> Containerd | None:
-    """What containerd's configuration says; None if it is unknown, or not that of the node's
-    runtime."""
+    """The settings in containerd's configuration; None if they are unknown, or not those of the
+    node's runtime."""
     path = access.containerd_config
     if not _CONTAINERD.match(runtime):
         return None
     if _OWN_CONTAINERD in runtime and path == DEFAULT_CONFIG:
-        return None  # of a containerd that the kubelet does not use
+        return None  # the file of a containerd that the kubelet does not use
     return containerd_config.read(path)
 
 

@@ -1,5 +1,5 @@
-"""What speaks against the way in which a node's containers get their cards, as far as the node
-shows it: a container whose card does not come starts all the same, and its program finds none."""
+"""Checks, as far as the node's files show it, whether the chosen way gives containers their cards:
+a container that gets no card starts all the same, and its program finds none."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from mizar_nodeagent.container import access_discovery, cdi_files
 
 @dataclass(frozen=True)
 class Doubts:
-    """A sentence each; empty where there is nothing to say. `problem`: no container gets a card.
-    `warning`: only some do. `remark`: what cannot be told, or need not be wrong."""
+    """Doubts about a way, each as a sentence, empty if there is none. `problem`: no container gets
+    a card. `warning`: only some containers do. `remark`: a fact that is unknown or may be
+    harmless."""
 
     problem: str = ""
     warning: str = ""
@@ -24,9 +25,9 @@ NONE = Doubts()
 
 
 def doubts(ways: Collection[Way], access: CardAccess, runtime: str, reads_variable: bool) -> Doubts:
-    """Look at the node. `ways`: in which a container is given its card. `runtime`: as in a node's
-    status. `reads_variable`: the agent's own container shows that the node's default runtime reads
-    NVIDIA_VISIBLE_DEVICES."""
+    """The doubts about `ways`, in which a container is given its card, from a look at the node's
+    files. `runtime`: as in the node's status. `reads_variable`: the agent's own container shows
+    that the node's default runtime reads NVIDIA_VISIBLE_DEVICES."""
     if not {"CDI", "CDIAnnotations"}.isdisjoint(ways):
         return Doubts(problem=cdi_files.kind_problem(access))
     if {*ways} != {"EnvVar"} or reads_variable:
@@ -35,8 +36,9 @@ def doubts(ways: Collection[Way], access: CardAccess, runtime: str, reads_variab
 
 
 def _of_variable(access: CardAccess, runtime: str) -> Doubts:
-    """Where NVIDIA's runtime is not the default, that alone is no problem: nodes may have another
-    containerd than the one whose file this is. CDI files are the second witness."""
+    """The doubts about giving cards by NVIDIA_VISIBLE_DEVICES. A default runtime other than
+    NVIDIA's is only a remark, since the node may use another containerd than the one whose file was
+    read. It is a problem or a warning only if CDI files name the node's cards as well."""
     found, path = access_discovery.containerd(access, runtime), access.containerd_config
     if found is not None and found.nvidia_default:
         return NONE

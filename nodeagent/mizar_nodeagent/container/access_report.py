@@ -1,4 +1,5 @@
-"""Says how containers of this node get their cards: on the agent's own pod, and as metrics."""
+"""Reports how containers of this node get their cards: in a condition of the agent's own pod, and
+as metrics."""
 
 from __future__ import annotations
 
@@ -21,11 +22,12 @@ from mizar_nodeagent.pod_status import condition_body
 log = get_logger(__name__)
 
 LOOK_EVERY_S: Final = 2.0
+"""Seconds between two checks whether the condition has changed."""
 
 
 class AccessReporter:
-    """Writes a condition on the agent's own pod. `namespace`, `pod`: its names. `remark`: what else
-    there is to say of the node's containers, if anything."""
+    """Writes the condition of the agent's own pod. `namespace`, `pod`: the pod's names. `remark`:
+    returns a further sentence about the node's containers, or an empty string."""
 
     def __init__(
         self,
@@ -43,7 +45,8 @@ class AccessReporter:
         self._written: dict[str, str] | None = None
 
     async def run(self) -> None:
-        """Write it whenever it differs, for ever; not where the agent does not run as a pod."""
+        """Write the condition whenever it differs, for ever. Returns if the agent's pod does not
+        exist."""
         backoff = Backoff(first=1.0, most=60.0)
         while True:
             try:
@@ -86,7 +89,7 @@ class AccessReporter:
 
 
 class AccessCollector(Collector):
-    """The same as metrics, read at each scrape."""
+    """The metrics, computed at each scrape."""
 
     def __init__(self, node: str, access: AccessChoice, counts: Counts) -> None:
         self._node = node

@@ -19,8 +19,8 @@ answer."""
 
 
 class AccessWatch:
-    """`runtime`: asks for the node's container runtime, as in its status; empty where that is not
-    known. `reads_variable`: see `doubts`."""
+    """Looks at the node for AccessChoice. `runtime`: reads the node's container runtime from its
+    status; empty if that is not known. `reads_variable`: see `doubts`."""
 
     def __init__(
         self, access: AccessChoice, runtime: Callable[[], Awaitable[str]], reads_variable: bool

@@ -1,4 +1,4 @@
-"""What the container runtime changes in a container, so that it has its cards and no other."""
+"""Computes the NRI adjustment by which a container gets its cards and no others."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ Stat = Callable[[Path], os.stat_result]
 def adjustment(
     container: pb.Container, uuids: Iterable[str], parts: Parts, look: Stat = os.stat
 ) -> pb.ContainerAdjustment:
-    """Whatever the pod or its image says, the container gets these parts. Raises ContainerRefused
-    where it cannot."""
+    """The changes that give the container these parts, whatever its pod or image says. `uuids`: its
+    cards, for an annotation. `look`: returns the status of a device node. Raises ContainerRefused
+    if it cannot get them."""
     adjust = pb.ContainerAdjustment(annotations={ANNOTATION_CARDS: ",".join(uuids)})
     adjust.env.extend(_env(container, parts))
     adjust.mounts.extend(_mounts(container, parts))
@@ -46,7 +47,7 @@ def _env(container: pb.Container, parts: Parts) -> Iterator[pb.KeyValue]:
                 "container runtime cannot unset variables: remove it from the image and the pod"
             )
     for name, value in parts.env.items():
-        # The runtime changes the first of them, and of what is left the last one counts.
+        # The runtime replaces the first of several, but the last one counts.
         if there[name] > 1:
             raise ContainerRefused(
                 f"its image and its pod both set {name}, and the container runtime cannot "
@@ -58,7 +59,7 @@ def _env(container: pb.Container, parts: Parts) -> Iterator[pb.KeyValue]:
 def _mounts(container: pb.Container, parts: Parts) -> Iterator[pb.Mount]:
     ours = {str(mount.container_path) for mount in parts.mounts}
     for mount in container.mounts:
-        # NVIDIA's runtime reads what is mounted there as the names of cards.
+        # NVIDIA's runtime takes the names of mounts there for names of cards.
         inside = PurePosixPath(os.path.normpath(mount.destination))
         if mount.destination not in ours and any(
             mark in (inside, *inside.parents) for mark in MARKS
@@ -77,7 +78,7 @@ def _mount(mount: MountConfig) -> pb.Mount:
 
 
 def _removed(name: str) -> str:
-    """As NRI marks what is to be removed."""
+    """The name as NRI marks something that is to be removed."""
     return f"-{name}"
 
 

@@ -29,9 +29,9 @@ from mizar_nodeagent.regions.layout import CARD_MAX
 
 
 class Allocator:
-    """`minors`: asks for numbers of device nodes. `clock`: monotonic seconds; `now`: seconds since
-    the epoch; `allocated`: called after each Allocate; `one_each`: no container gets several
-    devices."""
+    """Answers the two calls. `minors`: returns the minor numbers of cards' device nodes. `clock`
+    returns monotonic seconds, `now` seconds since the epoch. `allocated` is called after each
+    Allocate. `one_each`: a container that asks for several devices is refused."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Allocator:
     def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        """The devices that a container should get; empty when there is no good answer, since an
-        error would fail the pod."""
+        """The IDs of the devices that a container should get; empty if there is no good answer,
+        since an error would fail the pod."""
         try:
             free, fixed = _parsed(available), _parsed(must)
             return [str(one) for one in self._preferred(free, fixed, size)]
@@ -65,7 +65,8 @@ class Allocator:
             return []
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
-        """A new slot and the answer that mounts it. Raises AllocationRefused."""
+        """Create a slot for the devices, and return the answer that mounts it. Raises
+        AllocationRefused."""
         devices = _parsed(ids)
         if self._one_each and len(devices) > 1:
             raise AllocationRefused(
@@ -77,7 +78,7 @@ class Allocator:
         minors: dict[str, int] = {}
         if self._access.names_device_nodes:
             minors = await self._device_nodes(uuids)
-        # Looked up again: meanwhile a drain may have been completed.
+        # Look the carvings up again, since a drain may have been completed meanwhile.
         carvings = self._carvings(resource, devices)
         slot = self._new_slot(resource, ids, carvings, minors)
         self._state.begin_allocation(devices, self._clock())

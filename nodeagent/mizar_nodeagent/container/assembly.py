@@ -1,4 +1,4 @@
-"""The parts that give containers their cards and limits, put together."""
+"""Assembles the parts that give containers their cards and limits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ OWN_NODE = Path("/dev/nvidiactl")
 
 @dataclass(frozen=True)
 class ContainerParts:
-    """`handlers`: the answers to the kubelet's calls."""
+    """The assembled parts. `handlers`: answer the kubelet's calls. `loops`: to be run by the
+    caller."""
 
     access: AccessChoice
     prestart: PreStart
@@ -48,8 +49,8 @@ class ContainerParts:
 
 
 async def assemble_container(base: AgentBase) -> ContainerParts:
-    """Put the parts together, with the way that this node gives containers their cards. Raises
-    ConfigRefused."""
+    """Create and connect the parts, after finding out how this node can give containers their
+    cards. Raises ConfigRefused."""
     config, state, slots, agent = base.config, base.state, base.slots, base.agent
     access, access_loops = await _card_access(base)
     allocator = Allocator(
@@ -91,8 +92,8 @@ async def assemble_container(base: AgentBase) -> ContainerParts:
 
 
 async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]:
-    """The choice among the ways to give a container its cards, and what it needs to go on.
-    Raises ConfigRefused."""
+    """The choice among the ways to give a container its cards, and the loops that it needs. Raises
+    ConfigRefused."""
     config, state = base.config, base.state
     check_dev_root(config.access)
 

@@ -1,5 +1,5 @@
-"""The ways to give a container its cards: environment, device nodes, volume mounts or CDI; and
-what belongs to them: GPUDirect Storage, RDMA and GDRCopy."""
+"""Computes the parts that give a container its cards: environment, device nodes, volume mounts or
+CDI devices; also those of GPUDirect Storage, RDMA and GDRCopy."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 log = get_logger(__name__)
 
 Look = Callable[[Path, str], Iterable[Path]]
-"""Finds files of a folder by a pattern."""
+"""Returns the files of a folder that match a pattern."""
 Found = Mapping[str, Sequence[Path]]
-"""What each pattern of device nodes finds, where the agent sees them."""
+"""The device nodes that each pattern matches, as paths in the agent's container."""
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 VOLUME_MARKS: Final = "/var/run/nvidia-container-devices"
 NO_CARD: Final = "void"
-"""With this in VISIBLE, NVIDIA's runtime gives a container nothing."""
+"""Value of VISIBLE with which NVIDIA's runtime gives a container nothing."""
 
 
 CDI_ANNOTATION: Final = "mizar_cards"
-"""What follows the prefix in the key of the annotation that names CDI devices."""
+"""The part after the prefix in the key of the annotation that names CDI devices."""
 
 
 @dataclass(frozen=True)
 class Extra:
-    """What containers may get beside cards. `variable`: by which NVIDIA's runtime gives it.
-    `kind`: the class of CDI devices. `nodes`: patterns of its device nodes."""
+    """A feature that containers may get besides cards. `variable`: the environment variable by
+    which NVIDIA's runtime gives it. `kind`: the class of its CDI devices. `nodes`: patterns of its
+    device nodes, below /dev."""
 
     variable: str
     kind: str
@@ -49,8 +50,8 @@ NEEDED: Final = ("nvidiactl", "nvidia-uvm")
 
 @dataclass(frozen=True)
 class Parts:
-    """What a container gets for its cards. `devices`: the node's device nodes, by their paths in
-    the container. `annotations`: for the container runtime, on the container."""
+    """The parts that give a container its cards. `devices`: paths of device nodes on the node, by
+    their paths in the container. `annotations`: on the container, for the container runtime."""
 
     env: Mapping[str, str]
     devices: Mapping[str, Path]
@@ -60,7 +61,8 @@ class Parts:
 
 
 def names_device_nodes(way: Way | None, access: CardAccess) -> bool:
-    """Whether containers get device nodes, by the cards' minor numbers."""
+    """Whether containers that get their cards in this way get device nodes, which takes the cards'
+    minor numbers."""
     return way is not None and ("Mounts" in (way, *access.also) or access.pass_device_specs)
 
 
@@ -71,9 +73,9 @@ def parts(
     access: CardAccess,
     look: Look = Path.glob,
 ) -> Parts:
-    """What gives a container these cards in that way, and in those that are given besides. `way`:
-    None for nothing, since the container gets it later. `minors`: numbers of their device nodes,
-    where `names_device_nodes`."""
+    """The parts that give a container these cards in this way and in those of `access.also`. `way`:
+    None for no parts, since the container gets them later. `minors`: minor numbers of the cards'
+    device nodes by UUID, if `names_device_nodes`. `look`: finds device nodes."""
     if way is None:
         return Parts({}, {})
     ways = {way, *access.also}
@@ -105,7 +107,8 @@ def parts(
 def _visible(ways: Collection[Way], uuids: Sequence[str]) -> str:
     if not {"EnvVar", "Mounts"}.isdisjoint(ways):
         return ",".join(uuids)
-    # By CDI alone: NVIDIA's runtime, where it is in use as well, would take the pod's variable.
+    # With CDI alone: NVIDIA's runtime, if it is in use too, would otherwise obey the pod's
+    # variable.
     return VOLUME_MARKS if "VolumeMounts" in ways else NO_CARD
 
 
@@ -118,7 +121,7 @@ def _extras(access: CardAccess) -> Iterator[Extra]:
 def _cdi_devices(
     ways: Collection[Way], uuids: Sequence[str], access: CardAccess, extras: Iterable[Extra]
 ) -> Iterator[str]:
-    """Names that are in the node's CDI files, none where nothing is given by CDI."""
+    """The names of CDI devices for these cards and extras; none if nothing is given by CDI."""
     if not {"CDI", "CDIAnnotations"}.isdisjoint(ways):
         kind = cdi_files.kind_in_use(access)
         yield from (f"{kind}={uuid}" for uuid in uuids)
@@ -169,7 +172,7 @@ def with_nodes(found: Parts, names: Iterable[str], access: CardAccess) -> Parts:
 
 
 def add_parts(answer: pb.ContainerAllocateResponse, found: Parts) -> None:
-    """Add what a container gets to the answer of Allocate."""
+    """Add these parts to the answer to Allocate."""
     for name, value in found.env.items():
         answer.envs[name] = value
     for inside, outside in found.devices.items():

@@ -1,7 +1,7 @@
-"""The node's CDI files: which cards and MIG devices the container runtime can give by name.
+"""Reads the node's CDI files: which cards and MIG devices the container runtime can give by name.
 
-They are made by others, and do not follow the cards: a MIG device that was made after its file is
-in none. The runtime would refuse the container with a sentence that names no remedy.
+Other programs write these files, and not whenever the cards change: a MIG device that was created
+after them is in none. The runtime would refuse its container with an error that names no remedy.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ VENDOR: Final = "nvidia.com"
 MADE_BY_RUNTIME: Final = f"runtime.{VENDOR}/"
 """Kinds for which NVIDIA's runtime makes the specification itself: no file has them."""
 KINDS: Final = (f"{VENDOR}/gpu", f"k8s.device-plugin.{VENDOR}/gpu")
-"""Under which cards are named by files of nvidia-ctk, and by those of NVIDIA's device plugin: what
-the GPU Operator's nodes have."""
+"""Kinds (vendor/class) under which CDI files name cards: the files of nvidia-ctk, and those of
+NVIDIA's device plugin, which nodes of the GPU Operator have."""
 
 
 def kind_in_use(access: CardAccess) -> str:
-    """The vendor and class by which containers get their cards: what is set, or else the first of
-    KINDS under which files name some."""
+    """The kind (vendor/class) by which containers get their cards: the configured one, or else the
+    first of KINDS under which files name cards."""
     if access.cdi_kind:
         return access.cdi_kind
     named = kinds_of_cards(access)
@@ -38,7 +38,7 @@ def kind_in_use(access: CardAccess) -> str:
 
 
 def kinds_of_cards(access: CardAccess) -> frozenset[str]:
-    """Under which files of `cdi_dirs` name cards or MIG devices by UUID."""
+    """The kinds under which files of `cdi_dirs` name cards or MIG devices by UUID."""
     return frozenset(kind for kind, name in _names(access) if name.startswith(mig.UUIDS))
 
 
@@ -51,14 +51,14 @@ def named_cards(access: CardAccess) -> frozenset[str]:
 
 
 def kind_of(access: CardAccess, extra: str) -> str:
-    """The vendor and class of what containers get beside cards, such as gds: nvidia-ctk's vendor,
-    unless files have that of the cards."""
+    """The kind (vendor/class) of an extra besides cards, such as gds: its vendor is nvidia-ctk's,
+    unless files have the extra under the cards' vendor."""
     own = f"{kind_in_use(access).partition('/')[0]}/{extra}"
     return own if any(kind == own for kind, _ in _names(access)) else f"{VENDOR}/{extra}"
 
 
 def kind_problem(access: CardAccess) -> str:
-    """Why no container can get any card by CDI, as a sentence; empty if one can."""
+    """A sentence that says why no container can get any card by CDI; empty if one can."""
     if named_cards(access) or access.cdi_kind.startswith(MADE_BY_RUNTIME):
         return ""
     folders = ", ".join(map(str, access.cdi_dirs))
@@ -77,7 +77,8 @@ def kind_problem(access: CardAccess) -> str:
 
 
 def check_named(access: CardAccess, uuids: Collection[str]) -> None:
-    """Raises NotYet where no file names these cards: the runtime would make no container."""
+    """Raise NotYet if no file names one of these cards: the runtime would not create the
+    container."""
     if not uuids or access.cdi_kind.startswith(MADE_BY_RUNTIME):
         return
     if problem := kind_problem(access):
@@ -93,7 +94,7 @@ def check_named(access: CardAccess, uuids: Collection[str]) -> None:
 
 
 def _names(access: CardAccess) -> Iterator[tuple[str, str]]:
-    """Kind and name of each device of all files."""
+    """Kind and name of each device in the files of `cdi_dirs`."""
     for path in _files(access):
         try:
             now = path.stat()
@@ -111,8 +112,8 @@ def _files(access: CardAccess) -> Iterator[Path]:
 
 @lru_cache(maxsize=64)
 def _names_in(path: Path, inode: int, written: int, size: int) -> tuple[tuple[str, str], ...]:
-    """Read once for each state of the file: parsing takes a tenth of a second. None of one that
-    cannot be read."""
+    """Kind and name of each device in one file; none if it cannot be read. Cached for each state of
+    the file, since parsing takes a tenth of a second."""
     try:
         spec = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:

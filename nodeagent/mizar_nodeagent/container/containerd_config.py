@@ -23,7 +23,7 @@ Table = Mapping[str, Any]
 CRI: Final = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
 """The plugin that serves the kubelet, as versions of containerd call it."""
 NVIDIAS: Final = "nvidia-container-runtime"
-"""How the file names of NVIDIA's runtimes begin."""
+"""Beginning of the file names of NVIDIA's runtimes."""
 PLAIN: Final = ("", "runc", "crun")
 """File names of runtimes that read no variable; empty for containerd's own default."""
 DROP_INS: Final = "conf.d/*.toml"
@@ -32,9 +32,10 @@ DROP_INS: Final = "conf.d/*.toml"
 
 @dataclass(frozen=True)
 class Containerd:
-    """`nvidia_default`: containers have NVIDIA's runtime unless their pod says otherwise.
-    `plain_default`: they have one that reads no variable. `handlers`: of NVIDIA's runtimes, for a
-    RuntimeClass. `cdi`: whether it reads CDI; None where it does not say."""
+    """The settings of containerd that matter for cards. `nvidia_default`: NVIDIA's runtime is the
+    default for containers. `plain_default`: the default is a runtime that reads no variable.
+    `handlers`: names of NVIDIA's runtimes, as a RuntimeClass selects them. `cdi`: whether CDI is
+    enabled; None if the configuration does not say."""
 
     nvidia_default: bool
     plain_default: bool
@@ -43,7 +44,8 @@ class Containerd:
 
 
 def read(path: Path) -> Containerd | None:
-    """None where the file cannot be read, or says nothing of the runtimes of pods."""
+    """The settings in this configuration file and its imports; None if they cannot be read or say
+    nothing about pods' runtimes."""
     try:
         return _read(path)
     except Exception as error:  # any error that a file which is not containerd's may cause
@@ -57,7 +59,7 @@ def _read(path: Path) -> Containerd | None:
     if not found:
         return None
     runtimes = [_default(one["containerd"]) for one in found]
-    # As the first version of the file says it.
+    # `default_runtime` is a form of the file's first version, which is not evaluated here.
     complete = complete and not any("default_runtime" in one["containerd"] for one in found)
     cdi = [bool(one["enable_cdi"]) for one in found if "enable_cdi" in one]
     return Containerd(
@@ -69,7 +71,8 @@ def _read(path: Path) -> Containerd | None:
 
 
 def _merged(path: Path) -> tuple[dict[str, Any], bool]:
-    """All files in one, and whether all could be looked at. Raises OSError, ValueError."""
+    """The configuration merged from all files, and whether all of them could be read. Raises
+    OSError, ValueError."""
     found: dict[str, Any] = {}
     if path.exists() or path.is_symlink():
         _merge(found, _load(path))
@@ -103,7 +106,7 @@ def _load(path: Path) -> Table:
 
 @lru_cache(maxsize=64)
 def _parsed(path: Path, inode: int, written: int, size: int) -> Table:
-    """Read once for each state of the file."""
+    """The parsed file. Cached for each state of the file."""
     return tomllib.loads(path.read_text())
 
 
@@ -122,7 +125,7 @@ def _default(section: Table) -> tuple[str, Table]:
 
 
 def _programs(runtime: Table) -> Iterator[str]:
-    """File names of what a runtime starts."""
+    """File names of the programs that a runtime starts."""
     options = runtime.get("options", {})
     for one in (options.get("BinaryName"), runtime.get("runtime_path"), runtime.get("Runtime")):
         yield Path(str(one or "")).name

@@ -1,4 +1,5 @@
-"""The folder of device nodes, which NVIDIA's plugin names by the folder above."""
+"""Checks that cardAccess.devRoot is the folder of the device nodes itself: NVIDIA's plugin has a
+setting for the folder above it instead."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from mizar_nodeagent.errors import ConfigRefused
 
 
 def check_dev_root(access: CardAccess) -> None:
-    """Raises ConfigRefused where the device nodes are in the dev folder of `dev_root`."""
+    """Raise ConfigRefused if the device nodes are in the dev folder of `dev_root`."""
     root = access.dev_root
     if (access.seen(root) / "dev" / "nvidiactl").exists():
         raise ConfigRefused(

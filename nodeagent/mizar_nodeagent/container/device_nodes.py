@@ -1,9 +1,9 @@
-"""Device nodes of cards: /dev/nvidia{minor}, whose number may be another card's tomorrow.
+"""Looks up and checks the device nodes of cards, /dev/nvidia{minor}, whose numbers change.
 
 The driver gives a card the lowest number that is free, so that numbers move when a card drops out
-and comes back. So they are looked up by UUID whenever they are used, and never cached. What a
-container was given is recorded and compared before each of its starts: the kubelet restarts a
-container with the device nodes of its first start.
+and comes back. So they are looked up by UUID whenever they are used, and never cached. The numbers
+that a container got are recorded in its slot and compared before each of its starts: the kubelet
+restarts a container with the device nodes of its first start.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mizar_core.names import EventReason
 from mizar_nodeagent.errors import CardsUnknown, NotYet, StartRefused
 
 Minors = Callable[[Collection[str]], Awaitable[Mapping[str, int]]]
-"""As `minors` of a CardSource."""
+"""Returns the minor numbers of cards' device nodes by UUID: `minors` of a CardSource."""
 
 
 async def minors_of(ask: Minors, uuids: Collection[str]) -> dict[str, int]:
@@ -29,8 +29,9 @@ async def minors_of(ask: Minors, uuids: Collection[str]) -> dict[str, int]:
 
 
 async def check_device_nodes(ask: Minors, given: Mapping[str, int]) -> None:
-    """A container that got device nodes must not start when they are other cards' by now. `given`:
-    their minor numbers, by UUID. Raises NotYet, StartRefused."""
+    """Check that the device nodes which a container got are still its cards'. `given`: their minor
+    numbers, by the card's UUID. Raises StartRefused if they are not, NotYet while NVML does not
+    know."""
     try:
         now = await minors_of(ask, given) if given else {}
     except CardsUnknown as error:

@@ -1,7 +1,8 @@
-"""Which cards a container may have, by its annotations and by what the kubelet says of its pod.
+"""Decides which cards a container may have when the runtime creates it: those of the devices in its
+annotations, if its pod has a slot of exactly these devices.
 
-An annotation alone grants nothing: a runtime can be configured to pass on those of a pod, which its
-tenant writes.
+An annotation alone grants nothing: a runtime can be configured to pass on a pod's annotations,
+which its tenant writes.
 """
 
 from __future__ import annotations
@@ -28,28 +29,28 @@ FROM, IDS = container_devices_from(""), container_devices_ids("")
 
 @dataclass(frozen=True)
 class Granted:
-    """`uuids`: the container's cards. `slots`: one of them has the files that it must have mounted;
-    none where it is not limited."""
+    """The cards that a container may have. `uuids`: their UUIDs. `slots`: the container must have
+    the files of one of these mounted; empty if it has no limits."""
 
     uuids: tuple[str, ...]
     slots: tuple[Slot, ...]
 
 
 def is_annotated(container: pb.Container) -> bool:
-    """Whether Mizar has given the container anything."""
+    """Whether the container has an annotation that names devices of Mizar."""
     return any(key.startswith((FROM, IDS)) for key in container.annotations)
 
 
 @dataclass(frozen=True)
 class Grants:
-    """Tells by their slots which containers PreStartContainer has let start, and with which
+    """Finds by their slots the containers that PreStartContainer has let start, and their
     cards."""
 
     state: AgentState
     slots: Slots
 
     def of(self, pod: pb.PodSandbox, container: pb.Container) -> Granted:
-        """The cards of a container that is annotated. Raises ContainerRefused, DeviceIDRefused."""
+        """The cards of an annotated container. Raises ContainerRefused, DeviceIDRefused."""
         slots = self.slots_of(pod, container)
         if not slots:
             raise ContainerRefused(
@@ -64,8 +65,8 @@ class Grants:
         return Granted(tuple(uuids), slots if limited else ())
 
     def slots_of(self, pod: pb.PodSandbox, container: pb.Container) -> tuple[Slot, ...]:
-        """The slots of exactly the container's devices that are its pod's. Raises ContainerRefused,
-        DeviceIDRefused."""
+        """The slots of the container's pod that have exactly the container's devices. Raises
+        ContainerRefused, DeviceIDRefused."""
         devices = _devices(container)
         return tuple(
             slot
@@ -83,7 +84,8 @@ class Grants:
         return same or owner.pod_uid in ("", pod.uid)
 
     def _card(self, device: str) -> tuple[str, bool]:
-        """The card of a device, and whether its containers are limited. Raises ContainerRefused."""
+        """UUID of a device's card, and whether containers there are limited. Raises
+        ContainerRefused."""
         if lent := card_of_spot_device(device):
             return lent, True
         one = DeviceID.parse(device)
@@ -119,5 +121,5 @@ def _devices(container: pb.Container) -> frozenset[str]:
 
 
 def _short(device: str) -> str:
-    """Without its namespace; that of a lent card has none."""
+    """The device's ID without its namespace, of which a lent card's has none."""
     return device.rpartition("/")[2]

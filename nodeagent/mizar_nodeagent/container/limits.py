@@ -1,5 +1,5 @@
-"""A container's limits on its cards, computed from the carvings of its devices, and as text. Who
-writes them: see prestart.py and limits_update.py."""
+"""Computes a container's limits on its cards from the carvings of its devices, and describes them
+as text. prestart.py and limits_update.py write them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ LOWEST_PRIORITY = -(1 << 31)
 """The lowest priority that Kubernetes permits."""
 
 DeviceGroup = tuple[Carving, Sequence[DeviceID]]
-"""Devices of a container that are of one shadow pod, with its carving."""
+"""The carving of a shadow pod, and the devices of it that a container has."""
 
 
 @dataclass(frozen=True)
 class ContainerLimits:
-    """`cards`: a limit for each card. By UUID: `physical`: bytes of the card; `contexts`: bytes of
-    a CUDA context on it, 0 where not known."""
+    """The limits of a container. `cards`: the limit on each card. `physical`: bytes of memory of
+    each whole card, by UUID. `contexts`: bytes of a CUDA context on each card, by UUID; 0 if
+    unknown."""
 
     cards: tuple[CardLimit, ...]
     physical: Mapping[str, int]
@@ -35,12 +36,13 @@ class ContainerLimits:
 
 
 def wants_shim(isolation: Isolation) -> bool:
-    """Whether containers get the shim; with backend None, no limits are asked for."""
+    """Whether containers get the shim: not with backend None, which sets no limits."""
     return isolation.backend in ("Auto", "Shim")
 
 
 def unenforced(isolation: Isolation) -> str | None:
-    """What the quota asks for and the agent cannot enforce, as a sentence; None if it can."""
+    """A sentence that says which isolation the quota asks for and the agent cannot enforce; None if
+    there is none."""
     problem = isolation.contradiction
     return None if problem is None else f"isolation: {problem}"
 
@@ -65,8 +67,8 @@ def container_limits(
     groups: Iterable[DeviceGroup], priority: int, context_bytes: Callable[[str], int] = lambda _: 0
 ) -> ContainerLimits:
     """The limits of a container with these devices. `priority`: 0 is the lowest. `context_bytes`:
-    bytes of a context on the card of that UUID. Raises StartRefused where they cannot be
-    enforced."""
+    returns the bytes of a CUDA context on the card with this UUID. Raises StartRefused if the
+    limits cannot be enforced."""
     found: list[CardLimit] = []
     physical: dict[str, int] = {}
     for carving, devices in groups:
@@ -83,7 +85,7 @@ def priority_of(pod: Pod | None) -> int:
 
 
 def describe_limits(container: str, groups: Iterable[DeviceGroup], found: ContainerLimits) -> str:
-    """The devices and limits of a container as a sentence."""
+    """A clause that describes a container's devices and limits, for an event."""
     shadows = sorted({devices[0].shadow for _, devices in groups})
     wanted = _wanted(groups)
     cards = "; ".join(
@@ -106,7 +108,7 @@ def _wanted(groups: Iterable[DeviceGroup]) -> dict[str, tuple[int, int]]:
 
 
 def _less(one: CardLimit, wanted: tuple[int, int] | None) -> str:
-    """That the limit is less than the profile says, where it is."""
+    """A remark if the limit is less than the profile says; empty otherwise."""
     if wanted is None or one.memory_bytes >= wanted[0] * wanted[1]:
         return ""
     times = f"{wanted[0]} times " if wanted[0] > 1 else ""
@@ -114,7 +116,8 @@ def _less(one: CardLimit, wanted: tuple[int, int] | None) -> str:
 
 
 def describe_changes(before: Iterable[CardLimit], after: Iterable[CardLimit]) -> str:
-    """The differences that matter to a person, card by card; empty where there are none."""
+    """A text with the differences of limits that matter to people, card by card; empty if there are
+    none."""
     was = {one.uuid: one for one in before}
     found = []
     for one in after:

@@ -72,15 +72,15 @@ class _Loss:
     why: str
 
     def sentence(self, slot: Slot) -> str:
-        """For an event on the container's pod."""
+        """A sentence about the loss, for an event on the container's pod."""
         cards = f"card {', '.join(sorted(self.uuids))}" if self.uuids else "its cards"
         work = "starts no more work there" if slot.shim else "may work there until it ends"
         return f"shadow pod {self.shadow} lost {cards}: {self.why}; the container {work}"
 
 
 class LimitsUpdater:
-    """Writes the limits of slots whenever they should differ. What an earlier agent left undone or
-    half written is found by comparison with the files."""
+    """Writes the limits of slots whenever they have to change. Limits that an earlier agent did not
+    write, or left half written, are found by comparison with the files."""
 
     def __init__(
         self,
@@ -122,7 +122,8 @@ class LimitsUpdater:
 
     @contextmanager
     def _isolated(self, slot: Slot) -> Iterator[None]:
-        """An error of ours with one slot leaves its limits as they are, and the others go on."""
+        """Log an error of the agent with one slot and leave the slot's limits as they are, so that
+        the other slots are updated all the same."""
         try:
             yield
         except Exception as error:
@@ -174,7 +175,8 @@ class LimitsUpdater:
         return None if self._written.get(slot.name) == change.terms else change
 
     def _device_groups(self, slot: Slot) -> tuple[DeviceGroup, ...] | None:
-        """Its devices with their carvings; None while a carving is not known, or leaving."""
+        """The slot's devices with their carvings; None while a carving is not known, or is
+        leaving."""
         groups: list[DeviceGroup] = []
         for devices in _groups(slot):
             carving = self._carving(devices[0])
@@ -214,7 +216,7 @@ class LimitsUpdater:
                 self._warn(owner, EventReason.ISOLATION_NOT_ENFORCED, why)
             return
         note = describe_changes(before, wanted.cards) if before else ""
-        # An agent that has just started and finds nothing changed: the one before has emitted it.
+        # An agent that has just started and finds no change: the previous one emitted the event.
         is_told = not note and change.slot.name not in self._written
         if change.slot.shim and not change.wants_shim and not is_told:
             note = "; ".join(filter(None, [note, KEEPS_LIMITS]))
@@ -223,13 +225,13 @@ class LimitsUpdater:
 
 
 def _groups(slot: Slot) -> list[list[DeviceID]]:
-    """Its devices by shadow pod; empty where slot.json was lost or is damaged."""
+    """The slot's devices by shadow pod; empty if slot.json was lost or is damaged."""
     return _groups_of(slot.ids)
 
 
 @lru_cache(maxsize=4096)
 def _groups_of(ids: frozenset[str]) -> list[list[DeviceID]]:
-    """Cached: each plan asks for all slots, and most of them are the same as before."""
+    """Cached, since each plan needs this for all slots, most of which have not changed."""
     try:
         return by_shadow_pod(ids)
     except DeviceIDRefused:
@@ -258,7 +260,7 @@ def _identity(slot: Slot, owner: Owner) -> limits_file.ContainerIdentity:
 
 
 def _read(slot: Slot) -> tuple[CardLimit, ...]:
-    """The limits in the file; empty where it is damaged. Raises OSError."""
+    """The limits in the slot's file; empty if it is damaged. Raises OSError."""
     try:
         return limits_file.card_limits(limits_file.read(slot.limits))
     except RegionDamaged:

@@ -25,5 +25,5 @@ def wants_out(pod: Pod | None, container: str) -> bool:
 
 
 def may_opt_out(groups: Iterable[DeviceGroup]) -> bool:
-    """Whether that is permitted for all of its devices."""
+    """Whether opting out is permitted for all devices of a container."""
     return all(carving.carve.isolation.may_opt_out for carving, _ in groups)

@@ -1,8 +1,8 @@
-"""PreStartContainer: finds the container that holds the devices, checks whether it may start, and
-writes its limits.
+"""Answers PreStartContainer: finds the container that holds the devices, checks whether it may
+start, and writes its limits.
 
-Unlike in Allocate, the kubelet already tells here which pod and container hold the devices. After
-an error, the kubelet calls again.
+Unlike during Allocate, the kubelet's podresources already name the pod and container that hold the
+devices. After an error, the kubelet calls again.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ async def _no_check(slots: Sequence[Slot], uuids: Collection[str]) -> None: ...
 
 @dataclass(frozen=True)
 class PreStart:
-    """`poll`: asks the kubelet which containers hold which devices now. `records`: the kubelet's
-    own record, which has the init containers that `poll` leaves out. `notify` and `warn`: emit
-    events on the pod. `contexts`: what CUDA contexts cost on each card. `minors`: asks for numbers
-    of device nodes. `check_access`: raises NotYet or StartRefused where the slots' container would
-    not get its card. `pods`: those of the node now; without it, those of the last plan."""
+    """Prepares containers' starts. `poll`: returns the kubelet's present claims. `records`: returns
+    the kubelet's own record, which has the init containers that claims leave out. `notify`, `warn`:
+    emit a normal and a warning event on the pod. `contexts`: the memory that CUDA contexts take.
+    `minors`: returns the minor numbers of cards' device nodes. `check_access`: raises NotYet or
+    StartRefused if the slots' container would not get its cards. `pods`: returns the node's present
+    pods; without it, those of the last plan are used."""
 
     state: AgentState
     slots: Slots
@@ -80,7 +81,7 @@ class PreStart:
             claims = await self.poll()
         except KubeletAway as error:
             raise NotYet(str(error)) from error
-        # Of many that start at once, all have been waiting for this answer.
+        # Of many containers that start at once, all have waited for the same answer.
         await self.turns.wait()
         owner = self.owner(resource, ids, claims)
         bind(**owner.names)
@@ -108,7 +109,7 @@ class PreStart:
             self.warn(owner, error.reason, str(error))
             raise
         if is_new:
-            # Once for each container, however often it starts.
+            # Emit this event once for each container, however often it starts.
             note = describe_limits(owner.container, groups, limits)
             out = any(slot.opted_out for slot in slots)
             self.notify(owner, EventReason.DEVICE_GRANTED, note + (OPTED_OUT if out else ""))
@@ -116,8 +117,8 @@ class PreStart:
     def _opted(
         self, slot: Slot, owner: Owner, recorded: str | None, groups: Sequence[DeviceGroup]
     ) -> Slot:
-        """The slot, with or without what loads the shim, as its container's pod says and its quota
-        permits. Raises NotYet."""
+        """The slot, with or without the file that loads the shim, as its container's pod asks and
+        its quota permits. Raises NotYet."""
         container = slot.owner.container if slot.owner else recorded or owner.container
         wanted = wants_out(self.pod(owner.namespace, owner.pod), container)
         if wanted and slot.owner is None and not may_opt_out(groups):
@@ -128,15 +129,16 @@ class PreStart:
             raise NotYet(f"slot {slot.name} cannot be written: {error}") from error
 
     async def _limits(self, owner: Owner, groups: list[DeviceGroup]) -> ContainerLimits:
-        """Its limits. Only the first container on a model waits for a context to be measured."""
+        """The container's limits. Only the first container on a model of card waits until the size
+        of a context is measured."""
         priority = priority_of(self.pod(owner.namespace, owner.pod))
         cards = {card.uuid for card in container_limits(groups, priority).cards}
         await self.contexts.learn(sorted(cards))
         return container_limits(groups, priority, self.contexts.of)
 
     def owner(self, resource: str, ids: Sequence[str], claims: Claims) -> Owner:
-        """The container by the kubelet's claims, or by its record, which has init containers too.
-        Raises NotYet."""
+        """The container that holds the devices, by the kubelet's claims or else by its record,
+        which has init containers too. Raises NotYet."""
         found = {
             self._owner_of(claim.namespace, claim.pod, claim.container)
             for claim in claims.exactly(resource, ids)
@@ -158,7 +160,7 @@ class PreStart:
         return self._pods().get((namespace, name))
 
     def _pods(self) -> Mapping[Key, Pod]:
-        """The pods that the API server has told of, also since the last plan."""
+        """The node's pods by the watch, also those since the last plan."""
         return (self.state.snapshot.pods or {}) if self.pods is None else self.pods()
 
     def _recorded_owners(self, resource: str, ids: Sequence[str]) -> Iterable[Owner]:
@@ -180,7 +182,8 @@ class PreStart:
     def _groups(
         self, owner: Owner, resource: str, ids: Sequence[str], claims: Claims
     ) -> list[DeviceGroup]:
-        """Its devices, all of which it may have, by carving. Raises StartRefused, NotYet."""
+        """The container's devices by carving, checked to be ones that it may have. Raises
+        StartRefused, NotYet."""
         check_one_resource(owner, resource, claims)
         groups: list[DeviceGroup] = []
         for devices in by_shadow_pod(ids):
@@ -194,7 +197,7 @@ class PreStart:
         if carving is None:
             raise NotYet(f"nothing is known of {device} yet")
         if carving.stage is DrainStage.LEAVING:
-            # Its card may be another pod's by now, or soon.
+            # The device's card may be another pod's by now, or soon.
             raise StartRefused(
                 f"the shadow pod of {device} is gone or ending, and its card with it",
                 EventReason.CARD_LOST,
@@ -220,8 +223,9 @@ class PreStart:
         return found
 
     def _recorded_containers(self, slots: Sequence[Slot]) -> Mapping[str, str]:
-        """By slot: its container. Where an init container had the devices before, claims name the
-        one that has them next, and only the kubelet's record tells the slots apart."""
+        """The container of each slot, by the slot's name, if there are several new slots. After an
+        init container had the devices, claims name the container that has them next, and only the
+        kubelet's record says which slot is whose."""
         if sum(slot.owner is None for slot in slots) < 2:
             return {}
         try:
@@ -232,8 +236,8 @@ class PreStart:
         return {name: entry.container for name, entry in recorded.items()}
 
     def _recovered(self, resource: str, ids: Sequence[str]) -> list[Slot]:
-        """Slots that only the kubelet's record has, made again: the kubelet mounts them. Raises
-        NotYet, StartRefused."""
+        """Create again the slots that only the kubelet's record has, since the kubelet mounts them.
+        Raises NotYet, StartRefused."""
         entries = self._entries()
         recorded = recorded_slots(entries, self._running(), self.slots.root)
         here = {slot.name: slot for slot in self.slots.all()}
@@ -252,8 +256,8 @@ class PreStart:
         return found
 
     def _check_folder(self, entries: Iterable[Entry], resource: str, ids: Sequence[str]) -> None:
-        """The kubelet repeats the answer of the first start, whatever folder slots are in now.
-        Raises StartRefused."""
+        """Raise StartRefused if the container's files are in another folder than slots are now: the
+        kubelet repeats the answer of the first start."""
         uids = {uid for pod in self._running() for uid in pod.uids}
         for entry in entries:
             if (entry.resource, entry.ids) == (resource, frozenset(ids)) and entry.pod_uid in uids:
@@ -266,6 +270,8 @@ class PreStart:
                         )
 
     def write(self, slot: Slot, owner: Owner, limits: ContainerLimits) -> None:
+        """Repair the slot's usage file, write its limits, and record its owner; of an owner that it
+        has already, only the pod's UID is updated. Raises NotYet, StartRefused."""
         owner = owner if slot.owner is None else replace(slot.owner, pod_uid=owner.pod_uid)
         identity = limits_file.ContainerIdentity(
             owner.namespace, owner.pod, owner.pod_uid, owner.container, slot.name

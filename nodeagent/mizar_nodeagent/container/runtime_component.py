@@ -1,7 +1,7 @@
-"""The runtime component: gives containers their cards when the container runtime makes them.
+"""The runtime component: gives containers their cards when the container runtime creates them.
 
-This comes after all that the pod, its image and the answer of Allocate have said, so a tenant can
-override none of it.
+The runtime asks the agent after it has applied the pod, its image and the answer to Allocate, so a
+tenant cannot override the agent's changes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ MISSED = (
 
 @dataclass
 class Counts:
-    """What was done, for metrics. `missed`: containers that were made without asking."""
+    """Numbers of containers, for metrics. `given`: they got their cards. `refused`: the agent
+    refused them. `missed`: they were created without asking the agent."""
 
     given: int = 0
     refused: int = 0
@@ -44,7 +45,8 @@ class Counts:
 
 @dataclass
 class RuntimeComponent:
-    """`minors`: asks for numbers of device nodes. `warn`: emits an event on a container's pod."""
+    """Answers the runtime's questions about containers. `minors`: returns the minor numbers of
+    cards' device nodes. `warn`: emits a warning event on a container's pod."""
 
     grants: Grants
     access: AccessChoice
@@ -53,8 +55,8 @@ class RuntimeComponent:
     counts: Counts = field(default_factory=Counts)
 
     async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
-        """What is changed in a container that is about to be made; nothing in one that Mizar gave
-        no device. Raises MizarError where it must not be made."""
+        """The changes to a container that is about to be created; none if Mizar gave it no device.
+        Raises MizarError if the container must not be created."""
         if not is_annotated(container):
             return pb.ContainerAdjustment()
         names = {"namespace": pod.namespace, "pod": pod.name, "container": container.name}
@@ -71,7 +73,8 @@ class RuntimeComponent:
         return adjust
 
     def look(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:
-        """Tell of containers that were made while the runtime did not ask."""
+        """Report containers that were created while the runtime did not ask the agent, with an
+        event on the pod of each."""
         by_id = {pod.id: pod for pod in pods}
         for container in containers:
             pod = by_id.get(container.pod_sandbox_id)
@@ -109,7 +112,8 @@ def _was_not_asked_for(container: pb.Container) -> bool:
 
 
 def _check_shim(container: pb.Container, slots: Sequence[Slot]) -> None:
-    """Its limits come by files that must be its own. Raises ContainerRefused."""
+    """Raise ContainerRefused unless the container has the files of one of these slots mounted, from
+    which it gets its limits."""
     mounted = [(one.destination, one.source, "ro" in one.options) for one in container.mounts]
     problems = [shim_mounts.missing(slot, mounted) for slot in slots]
     if all(problems):

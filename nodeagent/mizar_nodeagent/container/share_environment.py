@@ -1,7 +1,8 @@
-"""What a container may know of its share by variables, where its pool says so.
+"""Computes the environment variables that tell a container its share, if its pool sets them.
 
-For the application's own use: limits are enforced by a file that no tenant writes, and a tenant can
-set these variables to anything. They are as when the devices were allocated.
+They are for the application's own use: limits are enforced by a file that no tenant can write to,
+while a tenant can set these variables to anything. They keep the values of the time at which the
+devices were allocated.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ COMPUTE_FRACTION: Final = "MIZAR_COMPUTE_FRACTION"
 
 
 def share_environment(groups: Sequence[DeviceGroup], uuids: Sequence[str]) -> dict[str, str]:
-    """The variables of a container with these devices. `uuids`: its cards, in the order in which it
-    is given them."""
+    """The variables of a container with these devices; empty if no pool sets any. `uuids`: its
+    cards, in the order in which it gets them."""
     wanted = {one for carving, _ in groups for one in carving.carve.variables}
     if not wanted:
         return {}
     try:
         limits = container_limits(groups, 0)
     except StartRefused:
-        return {}  # PreStartContainer says so, and is asked again
+        return {}  # PreStartContainer reports this, and is called again
     return dict(_variables(wanted, limits, uuids))
 
 
@@ -55,5 +56,6 @@ def _cores(cards: Iterable[CardLimit]) -> list[int]:
 
 
 def _fraction(value: float) -> str:
-    """Rounded down, so that parts never add up to more than there is."""
+    """The value with four decimals, rounded down so that parts never add up to more than the
+    whole."""
     return f"{int(value * 10_000) / 10_000:.4f}"

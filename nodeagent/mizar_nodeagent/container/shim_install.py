@@ -19,13 +19,13 @@ PRELOAD = f"{IN_CONTAINER}\n".encode()
 
 @dataclass(frozen=True)
 class Shim:
-    """`library`: its path on the host."""
+    """The shim that is installed on the node. `library`: its path there."""
 
     library: Path
 
     def copy_library(self, target: Path) -> None:
-        """A copy for one container, readable by any user in it, whole or not there. Raises
-        OSError."""
+        """Copy the library for one container, readable by any user in it. After an error there is
+        no partial copy. Raises OSError."""
         part = target.with_suffix(".part")
         try:
             shutil.copyfile(self.library, part)
@@ -36,13 +36,14 @@ class Shim:
             raise
 
     def copy_preload(self, target: Path) -> None:
-        """As copy_library. Raises OSError."""
+        """Write the ld.so.preload that loads the shim, for one container. Raises OSError."""
         target.write_bytes(PRELOAD)
         target.chmod(0o644)
 
 
 def install(source: Path, state_dir: Path) -> Shim:
-    """Copy the shim out of the agent's image. Raises ConfigRefused when it isn't there."""
+    """Copy the shim out of the agent's image into the state folder. Raises ConfigRefused if the
+    image has none."""
     try:
         content = source.read_bytes()
     except OSError as error:
@@ -58,9 +59,10 @@ def install(source: Path, state_dir: Path) -> Shim:
 
 
 def mount_remark(state_dir: Path) -> str:
-    """Which containers may be unable to load the shim from there, as a sentence; empty for none.
-    runc mounts it read-only into a container, which takes noexec away, but not in a user namespace:
-    there the dynamic loader prints one line, and the program runs without the shim."""
+    """A sentence that says which containers may be unable to load the shim from `state_dir`; empty
+    if all can. runc mounts the shim read-only into a container, which takes noexec away, but not in
+    a user namespace: there the dynamic loader prints one line, and the program runs without the
+    shim."""
     if not os.statvfs(state_dir).f_flag & os.ST_NOEXEC:
         return ""
     return (
@@ -87,6 +89,6 @@ def remove_old(shim: Shim, mounted: Container[str]) -> list[Path]:
 
 
 def _put(path: Path, content: bytes, mode: int) -> None:
-    """A file that is right already stays: containers have it mounted."""
+    """Write the file, unless it has this content already: containers may have it mounted."""
     if not path.is_file() or path.read_bytes() != content:
         write_atomically(path, content, mode)

@@ -1,4 +1,5 @@
-"""The files of a slot that its container has mounted: the shim, and what it reads and writes."""
+"""Lists the files of a slot that its container mounts: the shim, and the files that it reads and
+writes."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ USAGE_IN_CONTAINER: Final = "/run/mizar/usage"
 
 
 class ShimMount(NamedTuple):
-    """A single file, so that other files of its folder stay out of the container."""
+    """The mount of a single file, so that other files of its folder stay out of the container.
+    `inside`: its path in the container. `outside`: its path on the node."""
 
     inside: str
     outside: Path
@@ -23,7 +25,7 @@ class ShimMount(NamedTuple):
 
 
 def shim_mounts(slot: Slot) -> Iterator[ShimMount]:
-    """What the slot's container has mounted."""
+    """The mounts of the slot's container."""
     yield ShimMount(IN_CONTAINER, slot.library, True)
     yield ShimMount(LIMITS_IN_CONTAINER, slot.limits, True)
     yield ShimMount(USAGE_IN_CONTAINER, slot.usage, False)
@@ -31,8 +33,9 @@ def shim_mounts(slot: Slot) -> Iterator[ShimMount]:
 
 
 def missing(slot: Slot, mounted: list[tuple[str, str, bool]]) -> str | None:
-    """What of the slot a container lacks, or has something else mounted over; None where it has
-    all. `mounted`: its mounts by path inside, path on the node and whether they are read-only."""
+    """A clause that names a file of the slot which a container does not have mounted, or has
+    something else in place of; None if it has all. `mounted`: the container's mounts: path inside,
+    path on the node, and whether it is read-only."""
     for want in shim_mounts(slot):
         there = [one for one in mounted if posixpath.normpath(one[0]) == want.inside]
         if not there:

@@ -1,5 +1,5 @@
-"""Garbage collection of slots: removes those that no container will use again, also of an Allocate
-that an agent did not live to answer, and restores what the others belong to."""
+"""Garbage collection of slots: removes slots that no container will use again, including those of
+an Allocate that an earlier agent did not answer, and restores devices and owners of the others."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ from mizar_nodeagent.pods import Pod
 log = get_logger(__name__)
 
 EVERY_S = 30.0
+"""Seconds between two rounds."""
 FRESH_S = 10.0
-"""Seconds after which claims are too old to tell what is held now."""
+"""Seconds after which claims are too old to show which devices are held now."""
 GRACE_S = 120.0
 """Seconds after Allocate for which a slot is kept whose container has not started: much longer than
 the kubelet needs to record it."""
 
 
 class SlotGarbageCollector:
-    """`clock`: monotonic seconds; `now`: seconds since the epoch."""
+    """Collects unused slots. `plugin_dir`: the kubelet's folder for device plugins, which has its
+    record. `clock` returns monotonic seconds, `now` seconds since the epoch."""
 
     def __init__(
         self,
@@ -58,8 +60,9 @@ class SlotGarbageCollector:
                 log.warning("slots cannot be tidied", error=error)
 
     async def collect(self) -> None:
-        """One round. Nothing is removed unless kubelet and API server both answer. Raises
-        KubeletAway, OSError."""
+        """Do one round. Old versions of the shim are removed by the kubelet's record alone; no slot
+        is removed unless the kubelet has answered within FRESH_S and the API server has listed the
+        pods. Raises KubeletAway, OSError."""
         entries = await asyncio.to_thread(device_checkpoint.read, self._plugin_dir)
         mounted = {path for entry in entries for path in entry.mounts}
         for library in shim_install.remove_old(self._slots.shim, mounted):
@@ -74,7 +77,7 @@ class SlotGarbageCollector:
         for slot in unused_slots(found, recorded, snapshot.live_claims(), self._now(), boot=boot):
             log.info("slot removed", **slot.names)
             self._slots.remove(slot)
-            await asyncio.sleep(0)  # the kubelet's calls are answered between two removals
+            await asyncio.sleep(0)  # lets the kubelet's calls be answered between two removals
 
     def _restore(self, recorded: dict[str, Entry], pods: dict[str, Pod]) -> None:
         for slot in self._slots.all():
@@ -82,21 +85,21 @@ class SlotGarbageCollector:
                 try:
                     self._restore_one(slot, entry, pods[entry.pod_uid])
                 except OSError as error:
-                    # On a full disk, others are removed all the same.
+                    # On a full disk, unused slots must be removed all the same.
                     log.warning("a slot cannot be described", error=error, **slot.names)
 
     def _restore_one(self, slot: Slot, entry: Entry, pod: Pod) -> None:
         if slot.ids != entry.ids:
             slot = self._slots.describe(slot, entry.resource, entry.ids)
         owner = Owner(pod.namespace, pod.name, pod.uid, entry.container)
-        # Before its first start, it was not checked whether the container may have the devices.
+        # Without an owner, it was not checked yet whether its container may have the devices.
         if slot.owner is not None:
             self._slots.assign(slot, owner)
 
 
 def recorded_slots(entries: Iterable[Entry], pods: Iterable[Pod], root: Path) -> dict[str, Entry]:
-    """By slot name: the entry of the kubelet's record that mounts it, for pods that have not
-    ended."""
+    """The entries of the kubelet's record that mount a slot below `root`, by the slot's name; only
+    those of pods that have not ended."""
     running = {uid for pod in pods if not pod.ended for uid in pod.uids}
     return {
         name: entry
@@ -115,11 +118,14 @@ def unused_slots(
     grace_s: float = GRACE_S,
     boot: str = "",
 ) -> list[Slot]:
-    """Slots that neither the kubelet's record (`recorded`, by name) nor a claim shows in use; of
-    those whose container has not started in this boot, the ones older than the grace. A claim on a
-    device for which the record names another slot says nothing of this one: an agent that ended
-    before it answered Allocate leaves one, and the kubelet asks the next agent again. `now`:
-    seconds since the epoch."""
+    """The slots that neither the kubelet's record (`recorded`, names of slots) nor a claim shows in
+    use. Slots of this boot (`boot`, its ID) whose container has not started yet are left out until
+    they are older than `grace_s` seconds.
+
+    A claim on a device for which the record names a slot does not count for other slots: an agent
+    that ended before it answered Allocate leaves a slot behind, and the kubelet calls Allocate of
+    the next agent again. `now`: seconds since the epoch.
+    """
     slots = list(slots)
     known = {(slot.resource, one) for slot in slots if slot.name in recorded for one in slot.ids}
     held = {
@@ -138,7 +144,8 @@ def unused_slots(
 
 
 def _was_recorded(slot: Slot, boot: str) -> bool:
-    """Whether the kubelet must have written it down by now if it was in use."""
+    """Whether the kubelet's record must have the slot by now if it is in use: its container has
+    started, or the slot is from an earlier boot."""
     return slot.owner is not None or bool(boot and slot.boot not in ("", boot))
 
 
@@ -156,7 +163,7 @@ def slots_in_use(slots: Iterable[Slot], snapshot: NodeSnapshot) -> list[Slot]:
 
 
 def _may_be_of(claim: Claim | None, slot: Slot) -> bool:
-    """Whether the slot may be of the claim's pod. Of any of its containers, since claims leave out
+    """Whether the slot may belong to a container of the claim's pod: to any, since claims leave out
     init containers."""
     if claim is None:
         return False

@@ -1,11 +1,11 @@
-"""Slots: one folder for each Allocate, with the files that its container gets.
+"""Slots: one folder for each Allocate, with the files that the container mounts.
 
 A slot lives as long as the kubelet may start a container with it: the kubelet restarts a container
 with the paths that Allocate returned once, from its cache.
 
 Every container has its own copy of the shim, although it is read-only: root in one container can
-hold a lease on a file that two share, and each program that the other starts waits until the kernel
-breaks it.
+hold a lease on a file that two containers share, and then each program that the other one starts
+waits until the kernel breaks the lease.
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ from mizar_nodeagent.regions import limits_file, usage_file
 log = get_logger(__name__)
 
 VERSION = 1
+"""Version of the format of slot.json."""
 LIMITS_FILE = "limits"
 _NAME_MAX = 63
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The container that a slot belongs to, once the kubelet has told it."""
+    """The container that a slot belongs to, once the kubelet has named it. `pod_uid`: empty if not
+    known."""
 
     namespace: str
     pod: str
@@ -45,7 +47,7 @@ class Owner:
 
     @property
     def names(self) -> dict[str, str]:
-        """The keys by which log lines name it."""
+        """The container as the keys and values of a log line."""
         return {"namespace": self.namespace, "pod": self.pod, "container": self.container}
 
     def of_pod(self, other: Owner) -> bool:
@@ -55,17 +57,18 @@ class Owner:
 
 
 Notify = Callable[[Owner, str, str], None]
-"""Emits an event on the pod of a container: called with it, the event's reason and a sentence."""
+"""Emits an event on a container's pod: called with the container, the event's reason and
+message."""
 
 
 @dataclass(frozen=True)
 class Slot:
-    """`ids`: devices; empty when slot.json was lost. `created`: seconds since the epoch. `owner`:
-    None before the first start. `shim`: whether its container has the shim, which cannot be added
-    later. `minors`: of the device nodes that its container was given, by the card's UUID.
-    `by_nri`: whether its container gets no card but by NRI. `boot`: ID of the node's boot in which
-    it was made; empty where that is not known. `opted_out`: its container has the shim mounted, and
-    nothing that loads it; `shim` is False then."""
+    """The slot of one Allocate. `ids`: IDs of the devices; empty if slot.json was lost. `created`:
+    seconds since the epoch. `owner`: None before the container's first start. `shim`: the container
+    has the shim, which cannot be added later. `minors`: minor numbers of the device nodes that the
+    container was given, by the card's UUID. `by_nri`: the container gets its cards by NRI only.
+    `boot`: ID of the node's boot in which the slot was created; empty if unknown. `opted_out`: the
+    container has the shim mounted, but nothing that loads it; `shim` is False then."""
 
     name: str
     folder: Path
@@ -81,7 +84,7 @@ class Slot:
 
     @property
     def names(self) -> dict[str, str]:
-        """The keys by which log lines name it."""
+        """The slot and its container as the keys and values of a log line."""
         return {"slot": self.name, **(self.owner.names if self.owner else {})}
 
     @cached_property
@@ -102,7 +105,7 @@ class Slot:
 
 
 class Slots:
-    """All slots of the node: a folder each, and the same in memory. `boot`: ID of this boot."""
+    """All slots of the node, as folders below `root` and in memory. `boot`: ID of this boot."""
 
     def __init__(self, root: Path, shim: Shim, boot: str = "") -> None:
         self.root = root
@@ -153,11 +156,12 @@ class Slots:
         minors: Mapping[str, int] | None = None,
         by_nri: bool = False,
     ) -> Slot:
-        """A new slot, its limits empty. Where the disk takes no files now, they are made later, by
-        `complete`.
+        """Create a slot with an empty limits file. If its files cannot be written now, `complete`
+        writes them later.
 
-        `name`: of a slot that was lost from the disk, while the kubelet still mounts it. `minors`:
-        of the device nodes in the answer of Allocate. `by_nri`: that answer has no card.
+        `now`: seconds since the epoch. `name`: that of a slot that was lost from the disk while the
+        kubelet still mounts it; empty for a new name. `minors`: minor numbers of the device nodes
+        in the answer to Allocate, by the card's UUID. `by_nri`: that answer gives no card.
         """
         ids = frozenset(ids)
         name = name or _new_name(ids)
@@ -181,8 +185,8 @@ class Slots:
         return slot
 
     def complete(self, slot: Slot) -> None:
-        """Make the slot's files, if that was not possible before, or what is missing of them: an
-        agent may have ended between two. Raises OSError."""
+        """Create the slot's files if that was not possible before, or those that are missing, since
+        an agent may have ended between two of them. Raises OSError."""
         if slot.name not in self._incomplete:
             self._make_missing(slot)
             return
@@ -199,12 +203,12 @@ class Slots:
         usage_file.create(slot.usage)
         self.spares.take(slot.library)
         self.shim.copy_preload(slot.preload)
-        # The kubelet waits for this; after a power cut it is restored from the kubelet's record.
+        # Not durable, since the kubelet waits; its record restores slot.json after a power cut.
         self._keep(slot, durable=False)
 
     def _make_missing(self, slot: Slot) -> None:
-        """Where the kubelet mounts a file that is not there, the runtime makes a folder of that
-        name, and the container would start without limits."""
+        """Create the files that are missing. For a mounted file that is missing, the runtime would
+        create a folder of that name, and the container would start without limits."""
         makers = {
             slot.limits: limits_file.create_empty,
             slot.usage: usage_file.create,
@@ -222,21 +226,22 @@ class Slots:
             rewrite_promptly(slot.preload, wanted)  # a container may have it mounted
 
     def describe(self, slot: Slot, resource: str, ids: Iterable[str]) -> Slot:
-        """Write the slot.json that was lost, or differs from the kubelet's record."""
+        """Write a slot.json that was lost, or differs from the kubelet's record, with these
+        devices. Returns the changed slot. Raises OSError."""
         return self._keep(replace(slot, resource=resource, ids=frozenset(ids)))
 
     def assign(self, slot: Slot, owner: Owner) -> Slot:
-        """Write the slot's owner."""
+        """Record the slot's owner. Returns the changed slot. Raises OSError."""
         if slot.owner == owner:
             return slot
         return self._keep(replace(slot, owner=owner), durable=False)
 
     def opt_out(self, slot: Slot, out: bool) -> Slot:
-        """Have the slot's container start without the shim, or with it again; a slot that never had
-        it stays as it is. Raises OSError."""
+        """Have the slot's container start without the shim (`out`), or with it again; a slot that
+        never had it stays as it is. Returns the changed slot. Raises OSError."""
         if slot.opted_out == out or not (slot.shim or slot.opted_out):
             return slot
-        # The same file: a container that restarts has it mounted.
+        # Rewrite it in place: a container that restarts has this file mounted.
         rewrite_promptly(slot.preload, _preload(out))
         return self._keep(replace(slot, opted_out=out, shim=not out))
 
@@ -267,7 +272,7 @@ def _preload(opted_out: bool) -> bytes:
 
 
 def _new_name(ids: frozenset[str]) -> str:
-    """Begins with the name of one of its devices, for people."""
+    """A new name for a slot, which begins with the name of one of its devices, for people."""
     first = min(ids).rpartition("/")[2]
     token = secrets.token_hex(6)
     return f"{first[: _NAME_MAX - len(token) - 1]}-{token}"

@@ -1,5 +1,5 @@
-"""Copies of the shim that are made before a container needs them: the kubelet waits for Allocate,
-and to copy a file within it takes longer than all the rest."""
+"""Keeps copies of the shim ready before containers need them: the kubelet waits for Allocate, and
+copying a file during it would take longer than all the rest."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from mizar_nodeagent.container.shim_install import Shim
 log = get_logger(__name__)
 
 SPARES = 16
-"""Copies that are kept. More are needed only while pods start faster than a thread can copy."""
+"""Number of copies that are kept ready. More are needed only while pods start faster than a thread
+can copy."""
 RETRY_S = 30.0
 """Seconds to wait after a failed copy, for example on a full disk."""
 
 
 class SpareCopies:
-    """Copies of the library beside it. What an earlier agent left may be of another version, and
-    is removed."""
+    """Copies of the library in a folder beside it. Copies that an earlier agent left are removed,
+    since they may be of another version."""
 
     def __init__(self, shim: Shim) -> None:
         self._shim = shim
@@ -31,7 +32,8 @@ class SpareCopies:
         self._numbers = count()
 
     def take(self, library: Path) -> None:
-        """The library for one container, a spare copy if there is one. Raises OSError."""
+        """Put a copy of the library at this path: a spare one if there is one, else a new one.
+        Raises OSError."""
         try:
             self._spare.popleft().replace(library)
         except (IndexError, FileNotFoundError):
@@ -43,7 +45,7 @@ class SpareCopies:
         return self._shim.library.parent / "spare"
 
     async def run(self) -> None:
-        """Keep SPARES of them, for ever."""
+        """Keep SPARES copies ready, for ever."""
         self.remove_all()
         while True:
             self._taken.clear()
@@ -61,7 +63,7 @@ class SpareCopies:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def fill(self) -> None:
-        """Make what is missing. Raises OSError."""
+        """Make copies until there are SPARES. Raises OSError."""
         while len(self._spare) < SPARES:
             self._spare.append(await asyncio.to_thread(self._make))
 

@@ -1,4 +1,5 @@
-"""The checks before a container starts. Each raises StartRefused with the reason for an event."""
+"""Checks before a container starts. Each raises StartRefused, with the reason for an event, if the
+container must not start."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ WITHOUT_SHIM = (
 
 
 def check_same_card(state: AgentState, pod: Pod | None, ids: Iterable[str]) -> None:
-    """A container whose pod asks for one card must not have devices of several.
+    """Check that a container whose pod asks for one card has no devices of several.
 
-    GetPreferredAllocation prefers devices of one card, where one has enough free. The kubelet has
-    allocated these for good: only another pod gets others.
+    GetPreferredAllocation prefers devices of one card, if one has enough free. The kubelet has
+    allocated the devices for good: only another pod gets others.
     """
     if pod is None or not pod.same_card:
         return
@@ -41,7 +42,7 @@ def check_same_card(state: AgentState, pod: Pod | None, ids: Iterable[str]) -> N
 
 
 def check_one_resource(owner: Owner, resource: str, claims: Claims) -> None:
-    """A container has one slot, so its devices must be of one resource."""
+    """Check that the container's devices are of one resource, since it has only one slot."""
     others = {
         claim.resource
         for claim in claims.all
@@ -58,7 +59,7 @@ def check_one_resource(owner: Owner, resource: str, claims: Claims) -> None:
 
 
 def check_tenant(owner: Owner, carving: Carving) -> None:
-    """The carving's devices must be for pods of the container's namespace."""
+    """Check that the carving's devices may be used by pods of the container's namespace."""
     if carving.carve.tenancy == "PerNamespace" and owner.namespace != carving.namespace:
         raise StartRefused(
             f"the devices of {carving.namespace}/{carving.name} are for pods of "
@@ -68,8 +69,8 @@ def check_tenant(owner: Owner, carving: Carving) -> None:
 
 
 def check_shim(groups: Iterable[DeviceGroup], slots: Sequence[Slot]) -> None:
-    """A container that is to be limited must have the shim: the kubelet restarts it with the mounts
-    of its first start."""
+    """Check that a container which must be limited has the shim, which cannot be added later: the
+    kubelet restarts a container with the mounts of its first start."""
     own = [slot for slot in slots if slot.owner is not None] or slots[-1:]
     wanted = any(wants_shim(carving.carve.isolation) for carving, _ in groups)
     if wanted and not all(slot.shim for slot in own):

@@ -1,8 +1,8 @@
-"""Keeps usage files from filling the node's disk: what a tenant adds to one is cut off.
+"""Keeps usage files from filling the node's disk, by cutting off all that tenants add to them.
 
-A usage file is the one file of the node that a tenant may write to. The agent can set no limit on
-it (docs/adr/0025-the-file-system-bounds-usage-files.md). So until the next look, and again after
-it, a tenant can take what is free on the disk.
+A usage file is the only file of the node that a tenant may write to. The agent can set no limit on
+its size (docs/adr/0025-the-file-system-bounds-usage-files.md), so between two looks a tenant can
+fill the free space of the disk.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from mizar_nodeagent.regions import usage_file
 log = get_logger(__name__)
 
 EVERY_S: Final = 0.25
+"""Seconds between two looks at all usage files, in which a tenant can fill the disk."""
 TELL_EVERY_S: Final = 60.0
 """Seconds between two events about one container."""
 
 
 class UsageTrimmer:
-    """Looks at all usage files again and again. `warn`: emits events. `clock`: monotonic
-    seconds."""
+    """Looks at all usage files every EVERY_S. `warn`: emits a warning event. `clock` returns
+    monotonic seconds."""
 
     def __init__(
         self, slots: Slots, warn: Notify, clock: Callable[[], float] = time.monotonic
@@ -83,8 +84,8 @@ class UsageTrimmer:
 
 
 def _removed(usage: Path) -> str:
-    """What a tenant did to the file and is undone now, as the rest of a sentence about the
-    container; empty where it did nothing. Raises OSError."""
+    """Undo what a tenant did to the file. Returns a predicate about the container that says what it
+    was, for a message; empty if there was nothing to undo. Raises OSError."""
     if excess := usage_file.truncate_excess(usage):
         return (
             f"added {excess >> 10} KiB to /run/mizar/usage, which would fill the node's disk: "
