@@ -1,1 +1,1 @@
-"""What a CUDA context costs on each model of card: measured once, kept, told to containers."""
+"""Measures the memory that a CUDA context takes on each model of card, and keeps the results."""

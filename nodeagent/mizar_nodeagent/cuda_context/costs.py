@@ -1,7 +1,7 @@
-"""What a CUDA context costs on a card: measured once for each model and driver.
+"""Keeps the memory that a CUDA context takes on a card, measured once for each model and driver.
 
 A process in a container cannot measure it: memory that others on the card take or free at that
-moment would be measured too. So the agent does, and writes it into every container's limits
+moment would be measured too. So the agent measures it, and writes it into every container's limits
 (docs/adr/0020-a-contexts-cost-is-learned-once.md).
 """
 
@@ -25,17 +25,20 @@ log = get_logger(__name__)
 CONTEXTS: Final = "contexts.json"
 """Name of the file that keeps the costs, in the agent's state folder."""
 VERSION: Final = 1
+"""Version of that file's format."""
 EVERY_S: Final = 2.0
+"""Seconds between two looks for held cards whose model is not known."""
 RETRY_S: Final = 300.0
 """Seconds until a failed measurement is repeated: the card may be full, say, or the agent has no
 libcuda."""
 
 Measure = Callable[[str], Awaitable[int]]
-"""Bytes of a context on the card of that UUID; 0 where it cannot be measured."""
+"""Returns the bytes of a context on the card with this UUID; 0 if they cannot be measured."""
 
 
 class ContextCosts:
-    """Bytes of a context on the cards that shadow pods hold. `path`: the file that keeps them."""
+    """The bytes that a context takes on the cards that shadow pods hold. `path`: the file that
+    keeps them. `measure` measures a card, `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -53,20 +56,21 @@ class ContextCosts:
         self._learning = asyncio.Lock()
 
     def of(self, uuid: str) -> int:
-        """Bytes of a context on the card; 0 where it is not known: its containers measure it
-        then."""
+        """Bytes of a context on the card with this UUID; 0 if unknown, in which case its containers
+        measure it."""
         card = self._state.snapshot.cards.get(uuid)
         return self._known.get(_key(card), 0) if card else 0
 
     async def run(self) -> None:
-        """Measure the models of held cards that are not known, for ever."""
+        """Measure the unknown models of held cards, for ever."""
         while True:
             held = {card.uuid for one in self._state.carvings.values() for card in one.cards}
             await self.learn(sorted(held))
             await asyncio.sleep(EVERY_S)
 
     async def learn(self, uuids: Iterable[str]) -> None:
-        """Measure the models of those cards, unless known or failed less than RETRY_S ago."""
+        """Measure the models of the cards with these UUIDs, except those that are known or whose
+        measurement failed less than RETRY_S ago."""
         for uuid in uuids:
             # Checked before the lock too: a caller whose cards are all known must not wait for the
             # measurement of another.
@@ -103,7 +107,8 @@ def _to_bytes(known: dict[str, int]) -> bytes:
 
 
 def _load(path: Path) -> dict[str, int]:
-    """Bytes by driver and model; empty without the file or with a damaged one: measured again."""
+    """Bytes by driver and model; empty if the file is missing or damaged, since they can be
+    measured again."""
     try:
         body = json.loads(path.read_bytes())
         if body["version"] != VERSION:

@@ -1,5 +1,5 @@
-"""A program that makes the primary context of the only card that it sees, prints `ready`, and waits
-until its input ends: measure.py measures it meanwhile."""
+"""A program that creates the primary CUDA context of the only card that it sees, prints `ready`,
+and waits until its input ends, while measure.py measures its memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Exits with 1 and a sentence where no context can be made."""
+    """Create the context and wait. Exits with 1 and a message if none can be created."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:

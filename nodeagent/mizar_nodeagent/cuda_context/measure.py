@@ -1,4 +1,5 @@
-"""Measures a context: a process makes one on the card, and NVML tells what that process holds."""
+"""Measures the memory of a CUDA context: a process creates one on the card, and NVML reports the
+bytes that this process holds."""
 
 from __future__ import annotations
 
@@ -15,18 +16,20 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 WITHIN_S: Final = 10.0
+"""Most seconds for a measurement."""
 END_WITHIN_S: Final = 2.0
 """Seconds after a signal by which a process must have ended; one that has not is stuck in a hanging
 driver and is left behind."""
 LOOK_S: Final = 0.05
+"""Seconds between two queries of NVML."""
 
 Workers = Callable[[Collection[str]], Awaitable[Mapping[str, Mapping[int, int]]]]
-"""As of a CardSource."""
+"""Returns the bytes of each process by card and PID: `workers` of a CardSource."""
 
 
 async def context_bytes(workers: Workers, uuid: str) -> int:
-    """Bytes of a context on the card, when NVML has told the same twice; 0 where it cannot be
-    measured."""
+    """Bytes of a context on the card with this UUID, once NVML has reported the same number twice
+    in a row; 0 if they cannot be measured."""
     try:
         async with asyncio.timeout(WITHIN_S), _context_on(uuid) as process:
             return await _settled(workers, uuid, process.pid)
@@ -47,7 +50,8 @@ async def _settled(workers: Workers, uuid: str, pid: int) -> int:
 
 @asynccontextmanager
 async def _context_on(uuid: str) -> AsyncIterator[Process]:
-    """A process with a context and nothing else. Raises EOFError where none could be made."""
+    """A process with a context on the card and nothing else. Raises EOFError if no context can be
+    created."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "mizar_nodeagent.cuda_context.holder"),
         env={**os.environ, "CUDA_VISIBLE_DEVICES": uuid},
