@@ -1,1 +1,1 @@
-"""Settings that are different on some nodes."""
+"""Overrides: settings of the node agent that are different on some nodes."""

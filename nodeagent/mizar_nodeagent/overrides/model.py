@@ -1,4 +1,4 @@
-"""Overrides: settings for some nodes, by name or by label. Pure.
+"""Parses overrides, which are settings for some nodes by name or label, and applies them. Pure.
 
 - nodes: [gpu-7]
   nodeSelector: {example.com/rack: old} # one of the two suffices
@@ -24,21 +24,22 @@ Settings = Mapping[str, Any]
 """The settings of an override, in camelCase as in the values."""
 
 MOUNTED: Final = {"nri_socket", "cdi_dirs", "nvidia_runtime_config", "host_root"}
-"""Settings of `cardAccess` for which the agent's pod has mounts: the same on all nodes."""
+"""Settings of `cardAccess` that must be the same on all nodes, since the agent's pod has mounts for
+them."""
 PLAIN: Final = ("log_level", "fail_requests_greater_than_one", "ignored_xids")
-"""Settings beside `cardAccess` that an override may have."""
+"""Settings besides `cardAccess` that an override may have."""
 
 _CAMEL = ConfigDict(alias_generator=to_camel, extra="forbid", frozen=True)
 
 
 def _part(kind: type[BaseModel], names: Iterator[str], **more: Any) -> type[BaseModel]:
-    """A model of some fields of `kind`, all of which may be left out."""
+    """A model with these fields of `kind`, all of which are optional, and with `more` fields."""
     fields: dict[str, Any] = {name: (_type(kind.model_fields[name]), None) for name in names}
     return create_model(f"Override{kind.__name__}", __config__=_CAMEL, **fields, **more)
 
 
 def _type(field: FieldInfo) -> Any:
-    """Its type, with the checks that belong to it."""
+    """The field's type, with the field's checks."""
     return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
 
 
@@ -47,7 +48,7 @@ _SETTINGS = _part(Config, iter(PLAIN), card_access=(_ACCESS, None))
 
 
 class _Override(BaseModel):
-    """`settings` are validated only on the nodes that they are for."""
+    """The settings of some nodes. `settings` are validated only on the nodes that they are for."""
 
     model_config = _CAMEL
 
@@ -75,12 +76,12 @@ class Overrides:
 
     @property
     def by_label(self) -> bool:
-        """Whether a node's labels matter."""
+        """Whether an override selects nodes by labels."""
         return any(one.node_selector for one in self.each)
 
     def of(self, node: str, labels: Mapping[str, str]) -> dict[str, Any]:
-        """What changes on that node; of several overrides, later ones win. Raises
-        OverridesRefused."""
+        """The settings that differ on the node with this name and these labels; of several
+        overrides, later ones win. Raises OverridesRefused if they are invalid."""
         found: dict[str, Any] = {}
         for at, one in enumerate(self.each):
             if node in one.nodes or (
@@ -93,7 +94,8 @@ class Overrides:
 
 
 def applied(config: Config, settings: Settings) -> Config:
-    """The configuration with what changes. Raises OverridesRefused where it contradicts itself."""
+    """The configuration with these settings changed. Raises OverridesRefused if the result is
+    invalid."""
     if not settings:
         return config
     changed = _check(_SETTINGS, settings, "overrides")

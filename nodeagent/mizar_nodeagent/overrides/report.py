@@ -1,5 +1,5 @@
-"""Says on the agent's own pod whether settings are different on its node, and whether those that
-should be can be used."""
+"""Reports in a condition of the agent's own pod whether the node has settings of its own, and why
+its overrides cannot be used if they cannot."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from mizar_nodeagent.pod_status import condition_body
 log = get_logger(__name__)
 
 EVERY_S: Final = 2.0
+"""Seconds between two checks whether the condition has changed."""
 MESSAGE_MAX: Final = 1024
+"""Characters to which the condition's message is cut."""
 MANAGER: Final = f"{FIELD_MANAGER_NODEAGENT}-settings"
 """A separate field manager, since another condition is written to the same pod."""
 
 
 class OverrideReporter:
-    """`namespace`, `pod`: the agent's own."""
+    """Writes the condition. `namespace`, `pod`: the names of the agent's own pod."""
 
     def __init__(
         self, client: KubeClient, source: OverrideSource, namespace: str, pod: str
@@ -34,7 +36,8 @@ class OverrideReporter:
         self._written: dict[str, str] | None = None
 
     async def run(self) -> None:
-        """Write the condition whenever it differs, for ever."""
+        """Write the condition whenever it differs, for ever. Returns if the agent's pod does not
+        exist."""
         while True:
             try:
                 await self.write()
@@ -45,7 +48,7 @@ class OverrideReporter:
             await asyncio.sleep(EVERY_S)
 
     async def write(self) -> None:
-        """Write it once, unless it is there already. Raises KubeError."""
+        """Write the condition, unless this was its last content. Raises KubeError."""
         condition = self._condition()
         if condition == self._written:
             return

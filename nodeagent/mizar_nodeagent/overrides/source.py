@@ -1,4 +1,4 @@
-"""Finds this node's overrides, remembers the last usable ones, and notices changes.
+"""Finds this node's overrides, keeps the last usable ones on disk, and detects changes.
 
 An override that cannot be used stops nothing: the agent keeps the settings that it had, also after
 a restart, and reports the problem.
@@ -32,19 +32,21 @@ log = get_logger(__name__)
 EVERY_S: Final = 5.0
 """Seconds between two looks at the file, which the kubelet renews within a minute or so."""
 LABELS_EVERY_S: Final = 60.0
-"""Seconds between two reads of the node's labels, on average (see `spread`), and the most between
-two tries: at each look, 5,000 agents would read 1,000 nodes a second."""
+"""Seconds between two reads of the node's labels, on average (see `spread`), and at most between
+two tries after errors. If labels were read every EVERY_S, 5,000 agents would read 1,000 nodes a
+second."""
 KEPT: Final = "overrides.json"
-"""File in the state folder with the settings used last, which are used again when the present ones
-cannot be."""
+"""Name of the file in the state folder with the settings that were used last, and that are used
+again if the present ones cannot be."""
 
 Labels = Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Found:
-    """`settings`: what is different here. `problem`: why that is not what the ConfigMap says now;
-    empty where it is. `certain`: whether it is known; the API server may not tell labels now."""
+    """The settings that differ on this node. `problem`: why they are not those in the ConfigMap
+    now; empty if they are. `certain`: False while the API server does not answer for the node's
+    labels, so that it is not known whether the settings are right."""
 
     settings: Mapping[str, Any]
     problem: str = ""
@@ -52,8 +54,8 @@ class Found:
 
 
 class NodeLabels:
-    """The node's labels, read again now and then. `clock` counts seconds; `random` gives numbers in
-    [0, 1)."""
+    """The node's labels, read about every LABELS_EVERY_S. `clock` returns seconds, `random` numbers
+    in [0, 1)."""
 
     def __init__(
         self,
@@ -71,7 +73,8 @@ class NodeLabels:
         self._due = float("-inf")
 
     async def now(self) -> Labels | None:
-        """The labels as they were a moment ago; None while the API server does not tell."""
+        """The labels as last read, about LABELS_EVERY_S ago at most; None while the API server does
+        not answer."""
         if self._clock() >= self._due:
             await self._read()
         return self._found
@@ -96,8 +99,9 @@ class NodeLabels:
 
 
 class OverrideSource:
-    """`config`: the settings of all nodes. `labels`: of the node, which are read only where an
-    override names any. `used` is what the agent runs with, from the first `look` on."""
+    """The source of the node's overrides. `config`: the settings of all nodes. `labels`: the node's
+    labels, which are read only if an override selects by labels. `used`: the settings that differ
+    in the running agent, set by `start`. `problem`: why the present overrides cannot be used."""
 
     def __init__(
         self, config: Config, client: KubeClient, labels: NodeLabels | None = None
@@ -109,7 +113,7 @@ class OverrideSource:
         self.problem = ""
 
     async def start(self) -> Config:
-        """The settings of this node."""
+        """Look once, remember the settings, and return the node's configuration."""
         found = await self.look()
         self.used, self.problem = found.settings, found.problem
         if found.problem:
@@ -121,7 +125,8 @@ class OverrideSource:
         return applied(self._config, found.settings)
 
     async def follow(self, changed: Callable[[], None]) -> None:
-        """Call `changed` when the agent should run with other settings, which takes a restart."""
+        """Look every EVERY_S until the agent must run with other settings, which takes a restart;
+        then call `changed` and return."""
         while True:
             await asyncio.sleep(EVERY_S)
             found = await self.look()
@@ -137,7 +142,8 @@ class OverrideSource:
                 return
 
     async def look(self) -> Found:
-        """What holds on this node now, or held last."""
+        """The node's present settings, or those that were used last if the present ones are unknown
+        or cannot be used."""
         try:
             text = _read(self._config.overrides)
             overrides = Overrides.parse(text)
@@ -151,13 +157,13 @@ class OverrideSource:
             return Found(self._last_good(), problem=str(error))
 
     def _check(self, settings: Mapping[str, Any]) -> None:
-        """Raises OverridesRefused, ConfigRefused."""
+        """Raise OverridesRefused or ConfigRefused if these settings cannot be used."""
         changed = applied(self._config, settings)
         if "devRoot" in settings.get("cardAccess", {}):
             check_dev_root(changed.access)
 
     def _last_good(self) -> Mapping[str, Any]:
-        """What was used last; nothing where this version of the agent cannot use it."""
+        """The settings that were used last; none if this version of the agent cannot use them."""
         try:
             settings = json.loads(self._kept.read_bytes())
             self._check(settings)
