@@ -1,4 +1,4 @@
-"""What all parts of the agent are built on: its state, as an earlier run left it, and its
+"""Builds the base that all parts of the agent share: its state, as an earlier run left it, and its
 connections to the kubelet, the API server and the cards."""
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from mizar_nodeagent.planning.snapshot import GracePeriods
 log = get_logger(__name__)
 
 Loop = Callable[[], Coroutine[None, None, None]]
-"""What a part does for ever."""
+"""A coroutine function that runs until cancelled."""
 
 
 @dataclass(frozen=True)
 class AgentBase:
-    """`checkpoint`: the file that `agent` writes its plans to; `latencies`: measures the answers to
-    the kubelet."""
+    """The shared base. `checkpoint`: the file to which `agent` saves its plans. `latencies`:
+    measures how long answers to the kubelet take."""
 
     config: Config
     client: KubeClient
@@ -57,8 +57,8 @@ class AgentBase:
 def restore(
     config: Config, client: KubeClient, cards: CardSource, grace: GracePeriods
 ) -> AgentBase:
-    """Read what an earlier run left in the state folder, which is made where there is none. Raises
-    ConfigRefused, OSError."""
+    """Build the base from the state folder that an earlier run left, which is created if there is
+    none. Raises ConfigRefused, OSError."""
     config.state_dir.mkdir(parents=True, exist_ok=True)
     if remark := shim_install.mount_remark(config.state_dir):
         log.warning("some share containers may run without limits", error=remark)

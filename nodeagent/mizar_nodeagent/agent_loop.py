@@ -1,5 +1,5 @@
-"""The agent's loop: gathers what is known into a snapshot, plans, and gives the plan to its
-outputs."""
+"""The agent's main loop: takes a snapshot of the node, plans, and gives the plan to the outputs
+that apply it."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ from mizar_nodeagent.turns import let_calls_in
 log = get_logger(__name__)
 
 READ_CARDS_S = 2.0
+"""Seconds between two reads of the cards by NVML."""
 CARDS_WITHIN_S = 60.0
 """Seconds without an answer after which NVML counts as hanging, as it does when the driver hangs;
 its start alone may take some seconds for each card."""
 REPLAN_S = 5.0
-"""Most seconds between two plans: they bound the effect of a missed wake-up."""
+"""Most seconds between two plans, which bounds the effect of a missed wake-up."""
 REST = 3.0
 REST_MOST_S = 0.02
 """After a plan, the agent rests for REST times the CPU time that it took, but at most REST_MOST_S.
@@ -55,9 +56,9 @@ DEFAULT_GRACE = GracePeriods()
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a plan is applied through. `planned`: called after each plan, before it is applied, with
-    pauses in which calls of the kubelet are answered.
-    `planning_failed`: counts a shadow pod that is excluded from the plan."""
+    """The parts through which a plan is applied. `planned`: called after each plan, before it is
+    applied, with pauses in which calls of the kubelet are answered. `planning_failed`: counts a
+    shadow pod that is excluded from the plan."""
 
     plugins: PluginManager
     node: NodeStatusWriter
@@ -68,7 +69,9 @@ class Outputs:
 
 
 class Agent:
-    """Plans anew whenever something has changed. Tests bring their own clocks."""
+    """Plans anew whenever something has changed. `clock` returns monotonic seconds, `now` the time
+    of day. `repaired` returns the UUIDs of cards that were newly declared as repaired.
+    `ignored_xids`: see `card_health.breaks_card`."""
 
     def __init__(
         self,
@@ -95,7 +98,7 @@ class Agent:
         self._planned_at = clock()
 
     def attach(self, pods: Informer[Pod], poller: KubeletPoller, outputs: Outputs) -> None:
-        """Connect the parts that call back into this one."""
+        """Set the parts that need the agent themselves. Must be called before `run`."""
         self._pods = pods
         self._poller = poller
         self._outputs = outputs
@@ -103,8 +106,8 @@ class Agent:
         pods.on_change(self._pod_changed)
 
     def pods(self) -> Mapping[Key, Pod]:
-        """The node's pods as the watch has them, also since the last plan; none before the first
-        list."""
+        """The node's pods as the watch has them, also those since the last plan; empty before the
+        first list."""
         return dict(self._pods.items()) if self._pods.synced.is_set() else {}
 
     def wake(self) -> None:
@@ -145,7 +148,7 @@ class Agent:
             await asyncio.sleep(rest_after(time.thread_time() - began, bool(self.state.allocating)))
 
     def _known(self, plan: Plan) -> Checkpoint:
-        """What the next agent has to know."""
+        """The checkpoint with all that the next agent needs."""
         cards = self.inventory
         return Checkpoint(plan.carvings, cards.faults, self.state.taken_back, cards.health)
 
@@ -252,7 +255,8 @@ class Agent:
 
 
 def rest_after(cpu_s: float, allocating: bool) -> float:
-    """Seconds until the next plan may begin, after one that took so much CPU time."""
+    """Seconds until the next plan may begin, after one that took `cpu_s` seconds of CPU time.
+    `allocating`: containers are being given devices."""
     if allocating:
         return min(REST_ALLOCATING_MOST_S, REST_ALLOCATING * cpu_s)
     return min(REST_MOST_S, REST * cpu_s)

@@ -1,4 +1,5 @@
-"""What the agent knows at this moment, shared by its loops. All of it belongs to one event loop."""
+"""The agent's present state, which its loops share: carvings, last snapshot, last plan, and
+allocations under way. Only the event loop's thread changes it."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ class AgentState:
         self._allocating: dict[DeviceID, float] = {}
 
     def replan(self, snapshot: NodeSnapshot) -> Plan:
-        """Plan with this snapshot, and keep its result."""
+        """Make the plan for this snapshot, and keep both."""
         self._settle_allocations(snapshot.claims)
         self.snapshot = replace(snapshot, allocating=frozenset(self._allocating))
         self.last = plan_isolated(self.carvings, self.snapshot, self.last)

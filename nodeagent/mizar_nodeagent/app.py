@@ -1,4 +1,5 @@
-"""The agent while it runs: its loops, its probes, and what it serves over HTTP."""
+"""Runs the agent's loops, answers its health probes, and serves metrics and the device map by
+HTTP."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ SLICING_STALE_S = 60.0
 
 @dataclass(frozen=True)
 class App:
-    """The agent's parts; each of `loops` goes on for ever."""
+    """The agent's parts; each of `loops` runs until cancelled."""
 
     config: Config
     agent: Agent
@@ -53,7 +54,7 @@ class App:
     loops: tuple[Loop, ...]
 
     def unwell(self) -> Iterable[str]:
-        """Why the agent should be restarted: the loops that hang.
+        """A sentence for each loop that hangs, for which the agent should be restarted.
 
         An unreachable API server or kubelet is not a reason, however long it lasts: a restart would
         withdraw the devices from the kubelet for a moment, and would not help.
@@ -68,7 +69,7 @@ class App:
             yield f"no GPU time granted for {self.time_slicer.idle_for:.0f} s"
 
     def unready(self) -> Iterable[str]:
-        """Why the agent cannot do its work now."""
+        """A sentence for each reason why the agent cannot do its work now."""
         if found := self.pods.problem():
             yield found
         if self.poller.age > CLAIMS_STALE_S:
@@ -79,7 +80,7 @@ class App:
             yield self.access.problem
 
     def application(self) -> web.Application:
-        """What it serves: probes, metrics, and the device map."""
+        """The HTTP application with probes, metrics, and the device map."""
         made = probes.application(self.registry, self.unwell, self.unready)
 
         async def devices(_: web.Request) -> web.Response:

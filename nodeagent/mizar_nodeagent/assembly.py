@@ -1,4 +1,4 @@
-"""All parts of the node agent put together, in one place."""
+"""Assembles all parts of the node agent."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from mizar_nodeagent.spot.assembly import SpotParts, assemble_spot
 from mizar_nodeagent.stale_resources import StaleResources
 
 STATUS_WRITERS = 4
-"""How many ShadowPods' statuses may be written at the same time."""
+"""Number of ShadowPods whose statuses may be written concurrently."""
 
 
 @asynccontextmanager
 async def assemble(
     config: Config, client: KubeClient, cards: CardSource, grace: GracePeriods = DEFAULT_GRACE
 ) -> AsyncIterator[App]:
-    """Put the parts together, with the state that an earlier run left. Raises ConfigRefused,
-    OSError."""
+    """Create and connect the parts, with the state that an earlier run left, and end them in order
+    on leaving the context. Raises ConfigRefused, OSError."""
     base = restore(config, client, cards, grace)
     remove_old_sockets(config.plugin_dir)
     container = await assemble_container(base)
@@ -119,7 +119,7 @@ def _register_metrics(base: AgentBase, outputs: Outputs) -> None:
 def _loops(
     base: AgentBase, informer: Informer[Pod], outputs: Outputs, spot: SpotParts
 ) -> tuple[Loop, ...]:
-    """The loops that know the node, plan, and write what follows."""
+    """The loops that watch the node, plan, and apply the plan."""
 
     def served() -> set[str]:
         return {*outputs.plugins.connected(), *spot.plugins.connected()}

@@ -1,5 +1,5 @@
-"""Cancellations that were not requested: gRPC raises CancelledError where a channel is closed, and
-a TaskGroup treats a task that ends that way as finished."""
+"""Detects cancellations that nobody requested: gRPC raises CancelledError when a channel is closed,
+and a TaskGroup treats a task that ends that way as finished."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Awaitable, Callable
 
 
 def is_asked_to_end() -> bool:
-    """Whether the present task was cancelled."""
+    """Whether a cancellation of the present task was requested."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 async def run_for_ever(loop: Callable[[], Awaitable[None]]) -> None:
-    """Run it until this task is cancelled. Raises RuntimeError when it ends as if it had been."""
+    """Run the loop until this task is cancelled. Raises RuntimeError if the loop ends with
+    CancelledError although it was not."""
     try:
         await loop()
     except asyncio.CancelledError:

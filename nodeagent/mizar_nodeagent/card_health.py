@@ -1,10 +1,11 @@
-"""The table of signs that make a card Unhealthy, with when each sign counts and when it is over.
+"""Decides which cards are Unhealthy: a table of signs, with when each sign counts and when it is
+over.
 
 An Unhealthy card is given to no new pod; its users run on and get an event. XIDs are NVIDIA's error
-codes (https://docs.nvidia.com/deploy/xid-errors/); each is reported once, so it counts until the
-card is reset. What NVML shows at every read has a hysteresis instead: it must last before it
-counts, and must be away for longer before it is over. What to do with the card:
-docs/runbooks/failing-card.md.
+codes (https://docs.nvidia.com/deploy/xid-errors/). Each is reported once, so it counts until the
+card is reset. A sign that NVML shows at every read has a hysteresis instead: it must last before it
+counts, and must be away for longer before it is over. docs/runbooks/failing-card.md says what to do
+with the card.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from pathlib import Path
 from typing import Final
 
 PROGRAM_XIDS: Final = frozenset({8, 11, 13, 31, 43, 45, 68, 109})
-"""Errors of a program, such as an illegal address: the program ends, the card is well. NVIDIA's
-device plugin ignores 13, 31, 43, 45, 68 and 109; for 8 and 11 the catalogue says RESTART_APP."""
+"""XIDs of a program's errors, such as an illegal address: the program ends, the card is well.
+NVIDIA's device plugin ignores 13, 31, 43, 45, 68 and 109; for 8 and 11 the catalogue says
+RESTART_APP."""
 NOTED_XIDS: Final = frozenset({63, 92, 94})
-"""Errors of memory that the card has contained: a row or page was set aside (63), many bits were
-corrected (92), an error ended the one program that met it (94). They foretell worse ones."""
+"""XIDs of memory errors that the card has contained, and that may foretell worse ones: a row or
+page was set aside (63), many bits were corrected (92), an error ended the one program that met it
+(94)."""
 
 COOLER_BY: Final = 10
 """Degrees Celsius below the limit at which a card that was too hot counts as cool again."""
@@ -28,10 +31,11 @@ COOLER_BY: Final = 10
 
 @dataclass(frozen=True)
 class Readings:
-    """What NVML shows of a card's health and work. Temperatures are in degrees Celsius, None if the
-    card does not report them; `slowdown`: the temperature at which it slows down. `remap_failed`: a
-    row of its memory could not be replaced. `links`: whether each of its NVLinks is active.
-    `used_bytes`: of its memory; `busy_percent`: of its time."""
+    """NVML's present figures about a card's health and work. Numbers are None if the card does not
+    report them. `celsius`: its temperature; `slowdown`: the one at which it slows down, also in
+    degrees Celsius. `remap_failed`: a row of its memory could not be replaced. `links`: whether
+    each of its NVLinks is active. `used_bytes`: bytes of its memory in use. `busy_percent`: percent
+    of the last sampling period in which it worked."""
 
     celsius: int | None = None
     slowdown: int | None = None
@@ -43,10 +47,11 @@ class Readings:
 
 @dataclass(frozen=True)
 class Sign:
-    """A sign of ill health. `seen(now, best)`: whether the readings show it, None where they show
-    neither it nor its absence; `best`: the most links that were ever active. `after`, `calm`: for
-    how many seconds it has to be seen, and then not to be seen. `name`: in the checkpoint;
-    `problem`: for people."""
+    """A sign that a card is Unhealthy. `name`: its name in the checkpoint. `problem`: a clause
+    about the card, for people. `seen(now, best)`: whether the readings `now` show it, None if they
+    show neither it nor its absence; `best`: the most links that were ever active. `after`: seconds
+    for which it must be seen before it counts. `calm`: seconds for which it must not be seen before
+    it is over."""
 
     name: str
     problem: str
@@ -83,8 +88,9 @@ SIGNS: Final = (
 
 
 REPAIRED: Final = "repaired-"
-"""A file of this name and a card's UUID in the agent's folder says that the card was reset while no
-agent ran: to reset a card, whatever has it open must be stopped, and so must the agent."""
+"""Prefix of the name of a file in the agent's folder, which a card's UUID follows. The file says
+that the card was reset while no agent ran: to reset a card, every process that has it open must be
+stopped, including the agent."""
 
 
 def take_repaired(folder: Path) -> list[str]:
@@ -105,7 +111,8 @@ def breaks_card(xid: int, ignored: Collection[int] = ()) -> bool:
 
 @dataclass
 class _Course:
-    """One sign of one card. `since`: since when the readings have contradicted `active`."""
+    """The state of one sign of one card. `active`: it counts. `since`: since when the readings have
+    contradicted `active` (monotonic seconds); None while they do not."""
 
     active: bool = False
     since: float | None = None
@@ -121,15 +128,16 @@ class _Course:
 
 @dataclass(frozen=True)
 class KnownHealth:
-    """What lasts of a card's health beyond the agent. `links`: the most NVLinks that were ever
-    active. `signs`: the names of those that count."""
+    """The part of a card's health that the checkpoint keeps. `links`: the most NVLinks that were
+    ever active. `signs`: the names of the signs that count."""
 
     links: int = 0
     signs: tuple[str, ...] = ()
 
 
 class CardHealth:
-    """The course of one card's signs. Times are monotonic seconds. `known`: by an earlier agent."""
+    """Follows the signs of one card. Times are monotonic seconds. `known`: its health by an earlier
+    agent."""
 
     def __init__(self, known: KnownHealth = KnownHealth()) -> None:
         self._courses = [_Course(sign.name in known.signs) for sign in SIGNS]
@@ -143,12 +151,12 @@ class CardHealth:
 
     @property
     def problems(self) -> list[str]:
-        """The signs that count now."""
+        """The problems of the signs that count now."""
         return [sign.problem for sign in self._active()]
 
     @property
     def known(self) -> KnownHealth:
-        """What the next agent needs from the checkpoint."""
+        """The part of the card's health that the checkpoint keeps for the next agent."""
         return KnownHealth(self._links, tuple(sign.name for sign in self._active()))
 
     def _active(self) -> list[Sign]:

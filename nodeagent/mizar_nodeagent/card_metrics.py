@@ -20,8 +20,8 @@ SHADOW_LABELS = ("node", "namespace", "pod")
 
 
 class CardCollector(Collector):
-    """Read at each scrape in the scrape's thread. `readings`: what NVML showed of each card last;
-    `now`: seconds since 1970."""
+    """The metrics, computed at each scrape in the scrape's thread. `readings`: returns NVML's last
+    readings of each card, by UUID. `now` returns seconds since 1970."""
 
     def __init__(
         self,
@@ -107,8 +107,8 @@ class CardCollector(Collector):
 
 
 def _is_out_of_use(card: Card, cards: Mapping[str, Card]) -> bool:
-    """Whether its unavailability is intended: a card that is divided into MIG devices, whose health
-    is reported separately, or a MIG device of a card that has been divided differently since."""
+    """Whether the card is unavailable on purpose: it is divided into MIG devices, whose health is
+    reported separately, or it is a MIG device of a card that has been divided differently since."""
     if card.divided:
         return True
     parent = cards.get(card.instance.card) if card.instance else None

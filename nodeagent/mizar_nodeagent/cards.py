@@ -1,4 +1,4 @@
-"""Physical cards: what is known of each, and which are broken."""
+"""The inventory of the node's cards: their properties, and which of them are missing or faulty."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ DIVIDED: Final = (
 )
 
 UNREAD_FOR: Final = 2
-"""Reads in which NVML lists a card without any details before that counts as a problem: now and
-then a single call fails."""
+"""Number of reads in a row in which NVML must list a card without any details before that counts as
+a problem: now and then a single call fails."""
 
 NO_READINGS: Final = Readings()
 _LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
@@ -28,15 +28,16 @@ _LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
 
 @dataclass(frozen=True)
 class Card(carve.Card):
-    """A physical card, known by its UUID. `numa`: its NUMA nodes, if known. `instance`: what it is
-    an instance of, when it is a MIG device: everything below holds for one as well. `divided`: a
-    card that has such instances.
+    """A physical card or a MIG device, identified by its UUID. `numa`: its NUMA nodes, if known.
+    `instance`: the place of a MIG device; None for a whole card. `divided`: the card is divided
+    into MIG devices.
 
-    `driver`: version of its driver; `problem`: why no container should use it; `gone_since`: since
-    when NVML lists it no more (monotonic seconds); `readings`: what NVML shows of its health. A
-    carving keeps none of these, since they change. `unread`: why NVML lists it and tells nothing of
-    it; then nothing else is set. Its numbers (NVML's index, the minor number of its device node)
-    are not here: the driver gives them to other cards when one drops out. See `CardSource.minors`.
+    `driver`: version of its driver. `problem`: why no container should use it; empty if it may be
+    used. `gone_since`: since when NVML has not listed it (monotonic seconds); None while it does.
+    `readings`: NVML's figures about its health. A carving keeps none of these, since they change.
+    `unread`: why NVML lists the card but reports nothing else about it; then no other field but the
+    UUID is set. The numbers that the driver gives to other cards when one drops out (NVML's index,
+    the minor number of the device node) are not kept here: see `CardSource.minors`.
     """
 
     model: str
@@ -54,17 +55,19 @@ class Card(carve.Card):
         return Card(self.uuid, self.memory_bytes, self.model, self.numa)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON for the checkpoint, without the fields that change."""
+        """The card as a JSON object for the checkpoint, without the fields that change."""
         return {name: getattr(self, name) for name in _LASTING}
 
     @classmethod
     def from_dict(cls, body: Mapping[str, Any]) -> Card:
-        """From the checkpoint. Raises LookupError or TypeError when it is damaged."""
+        """The card from the checkpoint's JSON object. Raises LookupError or TypeError if that is
+        damaged."""
         return cls(**{name: body[name] for name in _LASTING} | {"numa": tuple(body["numa"])})
 
 
 class CardSource(Protocol):
-    """Where cards are read: NVML, or what a test puts in its place."""
+    """The interface by which cards are read: implemented by NVML's client, and by fakes in
+    tests."""
 
     async def read(self, expected: Collection[str] = ()) -> Mapping[str, Card]:
         """The cards that answer now, by UUID. `expected`: UUIDs that are known to exist; while one
@@ -72,12 +75,12 @@ class CardSource(Protocol):
         ...
 
     async def minors(self, uuids: Collection[str]) -> Mapping[str, int]:
-        """Minor numbers of these cards' device nodes as they are now, by UUID, of a MIG device its
-        card's; a card that does not answer is left out. Raises CardsUnknown."""
+        """The present minor numbers of these cards' device nodes, by UUID. A MIG device has that of
+        its card. A card that does not answer is left out. Raises CardsUnknown."""
         ...
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:
-        """Call `tell(uuid, xid)` for each fault, for ever."""
+        """Call `tell` with the card's UUID and the XID of each fault, for ever."""
         ...
 
     async def workers(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
@@ -86,9 +89,9 @@ class CardSource(Protocol):
         ...
 
     async def loads(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
-        """Percent of the card's time that each process on these cards has used since the last call
-        at most, by UUID and by PID on the node: 0 without a new sample. A card that does not tell
-        is left out. Raises CardsUnknown."""
+        """The highest percentage of the card's time that each process on these cards used in a
+        sample since the last call, by UUID and by PID on the node; 0 without a new sample. A card
+        that does not report it is left out. Raises CardsUnknown."""
         ...
 
     async def free_bytes(self, uuid: str) -> int:
@@ -96,15 +99,16 @@ class CardSource(Protocol):
         ...
 
     async def context_bytes(self, uuid: str) -> int:
-        """Bytes of a CUDA context on the card; 0 where it cannot be measured."""
+        """Bytes that a CUDA context takes on the card; 0 if that cannot be measured."""
         ...
 
 
 class CardInventory:
-    """All cards ever seen, so that one that falls off the bus is still known, as missing.
+    """All cards ever seen, so that a card that falls off the bus is still known, as missing.
 
-    `problem`: why the last read of NVML failed; None when it succeeded. `readings`: what it then
-    showed of the cards that answered. `ignored_xids`: by which a card stays well.
+    `problem`: why the last read of NVML failed; None if it succeeded. `readings`: the figures of
+    the last successful read, by UUID of the cards that answered. `clock` returns monotonic seconds.
+    `ignored_xids`: XIDs that do not make a card Unhealthy.
     """
 
     def __init__(
@@ -144,8 +148,8 @@ class CardInventory:
         self._missed = frozenset((self._cards.keys() | self._faults.keys()) - listed)
 
     def _unread_of(self, present: Mapping[str, Card]) -> dict[str, str]:
-        """Why NVML tells nothing of a card, by UUID. Nor can it list the instances of such a card,
-        which are taken to be there still."""
+        """Why NVML reports nothing about a card, by UUID, for each such card and its known
+        instances: NVML cannot list these either, so they count as still there."""
         found = {uuid: card.unread for uuid, card in present.items() if card.unread}
         known = [(uuid, one.instance) for uuid, one in self._cards.items() if one.instance]
         return found | {uuid: found[one.card] for uuid, one in known if one.card in found}
@@ -166,8 +170,8 @@ class CardInventory:
         cards: Iterable[Card] = (),
         health: Mapping[str, KnownHealth] = MappingProxyType({}),
     ) -> None:
-        """An earlier agent was told of these faults, and no card has been reset since; it knew
-        these cards, and of their health."""
+        """Take over an earlier agent's knowledge: the faults of cards, none of which has been reset
+        since, its cards, and their health."""
         self._health.update({uuid: CardHealth(known) for uuid, known in health.items()})
         for uuid, xid in faults.items():
             self.fault(uuid, xid)
@@ -175,9 +179,10 @@ class CardInventory:
 
     @property
     def expected(self) -> set[str]:
-        """UUIDs of the cards that should be there. MIG devices come and go with their card's
-        configuration, so those that were read are left out; an earlier agent's may still have to
-        be found with their card."""
+        """UUIDs of the cards that NVML should list. MIG devices come and go with their card's
+        configuration, so those that were read are left out. Those from an earlier agent's
+        checkpoint, which has no `instance`, are included until they are read: they may have to be
+        found with their card."""
         return {uuid for uuid, card in self._cards.items() if card.instance is None}
 
     @property
@@ -187,7 +192,7 @@ class CardInventory:
 
     @property
     def health(self) -> dict[str, KnownHealth]:
-        """What lasts of each card's health, by UUID, where there is anything."""
+        """The part of each card's health that the checkpoint keeps, by UUID, if there is any."""
         known = {uuid: one.known for uuid, one in self._health.items()}
         return {uuid: one for uuid, one in known.items() if one != KnownHealth()}
 
@@ -214,7 +219,7 @@ class CardInventory:
             problems = [f"NVML reports nothing about it: {why}", *problems]
         if card.divided:
             problems = [DIVIDED, *problems]
-        # A fault of a whole card is one of all its instances.
+        # A fault of a whole card counts for all its instances.
         for one in (uuid, *([card.instance.card] if card.instance else [])):
             if one in self._faults:
                 problems = [f"the card reported XID {self._faults[one]}", *problems]

@@ -4,11 +4,11 @@ borrowers, in one file that is complete or not used.
 The carvings can be rebuilt from the API server, podresources and NVML. The checkpoint lets a
 restarted agent offer the same devices before any of these answers, and keeps what was promised to
 others (a completed drain). Faults are reported once, by an event of NVML; and a dead link of a card
-can only be recognised by knowing that it was up. After the node was restarted, carvings wait for
-the kubelet to confirm them, and faults and health are forgotten: the cards were reset; when cards
-were taken back is, too, since the clock has begun anew.
+can only be recognised by knowing that it was up. After a reboot of the node, carvings wait for the
+kubelet to confirm them. Faults and health are forgotten then, since the cards were reset, and so
+are the times at which cards were taken back, since the monotonic clock has begun anew.
 
-A file of an earlier version is read; one of a later version is set aside, as a damaged one is.
+A file of an earlier version is read; one of a later version is set aside, like a damaged one.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Faults = Mapping[str, int]
 """The last XID of each card that is faulty, by UUID."""
 
 Health = Mapping[str, KnownHealth]
-"""What lasts of each card's health, by UUID."""
+"""The part of each card's health that the checkpoint keeps, by UUID."""
 
 TakenBack = Mapping[str, tuple[float, ...]]
 """When owners recently took each card back from its borrowers (monotonic seconds), by UUID."""
@@ -51,8 +51,8 @@ TakenBack = Mapping[str, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What an agent knows, or knew. After the node was restarted, none of the carvings is
-    confirmed, and there is nothing else."""
+    """The content of a checkpoint. After a reboot of the node, none of the carvings is confirmed,
+    and the rest is empty."""
 
     carvings: Carvings = field(default_factory=dict)
     faults: Faults = field(default_factory=dict)
@@ -74,8 +74,8 @@ def to_bytes(known: Checkpoint, boot: str) -> bytes:
 
 
 def load(path: Path, now: float, boot: str) -> Checkpoint:
-    """What the last agent knew. Empty when there is no file, or a damaged one, which is set aside.
-    `now`: monotonic seconds. `boot`: the ID of this boot."""
+    """The checkpoint of the last agent. Empty if there is no file or it is damaged; a damaged file
+    is set aside. `now`: monotonic seconds. `boot`: the ID of this boot."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
@@ -91,7 +91,7 @@ def load(path: Path, now: float, boot: str) -> Checkpoint:
 
 
 def _set_aside(path: Path, error: Exception) -> None:
-    """Rename a damaged file, over the one before, so that it can be looked at."""
+    """Rename a damaged file, replacing an earlier one, so that people can examine it."""
     aside = path.with_suffix(".damaged")
     try:
         path.replace(aside)
@@ -144,7 +144,7 @@ def _checksum(saved: Any) -> str:
 
 
 class CheckpointFile:
-    """Writes what is known in the background when it has changed, the newest only."""
+    """Writes the newest checkpoint in the background whenever it has changed."""
 
     def __init__(self, path: Path, boot: str) -> None:
         self._path = path
@@ -179,7 +179,8 @@ class CheckpointFile:
             await self.write()
 
     async def write(self) -> None:
-        """Write now. Errors are logged only, since everything can be found out anew."""
+        """Write the checkpoint now. Errors are only logged, since all of it can be found out
+        anew."""
         async with self._writing:
             content = self._wanted
             if content == self._saved:

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the containers that share cards: what each may take, and what it takes."""
+"""Prometheus metrics of the containers that share cards: their limits and their use."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ Family = GaugeMetricFamily | CounterMetricFamily
 
 @dataclass(frozen=True)
 class Reading:
-    """A container on one card. `now`: monotonic seconds; `epoch`: seconds since 1970 at that
-    moment. `without_shim`: its processes that no limits bind."""
+    """A reading of a container on one card, at the time `now` in monotonic seconds and `epoch` in
+    seconds since 1970. `without_shim`: number of its processes that no limits bind."""
 
     card: LimitsCard
     live: LimitsLive
@@ -56,12 +56,14 @@ class Reading:
 
     @property
     def metered(self) -> bool:
-        """Whether its work is measured, which takes a share of the card's time."""
+        """Whether the container's work is metered, as it is if its share of the card's time is
+        limited."""
         return bool(self.card.compute_mode)
 
     @property
     def last_work(self) -> float | None:
-        """When it last asked for GPU time, in seconds since 1970; None: never, or not known."""
+        """When the container last asked for GPU time, in seconds since 1970; None if never, or if
+        that is not known."""
         wanted = self.use.wanted_at / NS
         return self.epoch - max(0.0, self.now - wanted) if wanted else None
 
@@ -80,7 +82,8 @@ def _copies(reading: Reading, value: Callable[[Copied], float]) -> Values:
 
 @dataclass(frozen=True)
 class ContainerMetric:
-    """A metric of a container on a card. `values`: none where it is not known."""
+    """A metric of a container on a card. `values` returns its values for a reading; none if they
+    are not known. `labels`: names of labels besides LABELS."""
 
     kind: type[Family]
     name: str
@@ -89,7 +92,7 @@ class ContainerMetric:
     labels: tuple[str, ...] = field(default=())
 
     def family(self) -> Family:
-        """An empty family of it."""
+        """A new, empty family of this metric."""
         return self.kind(self.name, self.about, labels=(*LABELS, *self.labels))
 
 
@@ -194,8 +197,8 @@ METRICS = (
 
 
 class ContainerCollector(Collector):
-    """The containers that hold devices now, read at each scrape in the scrape's thread. `clock`:
-    monotonic seconds; `now`: seconds since 1970."""
+    """The metrics of the containers that hold devices now, computed at each scrape in the scrape's
+    thread. `clock` returns monotonic seconds, `now` seconds since 1970."""
 
     def __init__(
         self,
@@ -222,7 +225,8 @@ class ContainerCollector(Collector):
         return [family for _, family in families]
 
     def _readings(self) -> Mapping[tuple[str, ...], Reading]:
-        """By labels: two slots of one container never give a series twice."""
+        """The readings by values of LABELS, so that two slots of one container never give a series
+        twice."""
         past = collections.Counter((one.owner, one.uuid) for one in self._auditor.without_shim)
         found: dict[tuple[str, ...], Reading] = {}
         for slot in slots_in_use(self._slots.all(), self._state.snapshot):
@@ -249,7 +253,8 @@ class ContainerCollector(Collector):
         }
 
     def _enforcement(self, slot: Slot) -> str:
-        """What becomes of a process that its limits do not bind; None: nothing binds any."""
+        """The value of `enforcement`, which says what the agent does about a process that no limits
+        bind; "None" if the container has no limits."""
         if not slot.shim:
             return "None"
         try:

@@ -1,5 +1,5 @@
-"""The processes of the node's containers, as its /proc tells: the container of each, and its PID
-there."""
+"""Finds the processes of the node's containers in the node's /proc: the pod and container of each,
+and its PID inside the container."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ _SANDBOX: Final = "pause"
 _SANDBOX_KIB: Final = 64 << 10
 """Most KiB of address space that a sandbox has: about one MiB is usual, while a process that uses a
 card reserves GiB."""
-_START_TIME: Final = 22 - 3  # of the fields behind the name, which ends with the last ")"
+_START_TIME: Final = 22 - 3  # index among the fields behind the name, which ends with the last ")"
 
 
 @dataclass(frozen=True)
 class ContainerProcess:
-    """`pid`: on the node. `key`: by which its own container's usage file knows it."""
+    """A process of a container. `pid`: its PID on the node. `name`: its command name. `key`: its
+    identity in its container's usage file. `container_id`: its container's ID at the runtime."""
 
     pid: int
     name: str
@@ -37,7 +38,8 @@ class ContainerProcess:
 
 @dataclass(frozen=True)
 class PodProcess:
-    """`pid`: on the node. `container_id`: at the runtime, empty where its cgroup has none."""
+    """A process of a pod. `pid`: its PID on the node. `name`: its command name. `container_id`: its
+    container's ID at the runtime; empty if its cgroup names none."""
 
     pid: int
     name: str
@@ -45,27 +47,30 @@ class PodProcess:
 
 
 def of_containers(pids: Iterable[int], proc: Path = PROC) -> dict[int, ContainerProcess]:
-    """Those of the processes that run in a pod's container, by PID on the node."""
+    """The processes among `pids` (PIDs on the node) that run in a pod's container, by that PID."""
     found = (_read(proc / str(pid), pid) for pid in pids)
     return {one.pid: one for one in found if one is not None}
 
 
 def of_node(pids: Iterable[int], proc: Path = PROC) -> set[int]:
-    """Those of the processes that run, and in no pod."""
+    """The PIDs among `pids` (PIDs on the node) of processes that run outside of pods."""
     return {pid for pid in pids if _is_of_node(proc / str(pid))}
 
 
 def of_pods(uids: Collection[str], proc: Path = PROC) -> list[PodProcess]:
-    """All processes of these pods that run, by the whole of /proc."""
+    """All running processes of the pods with these UIDs, found by searching the whole of /proc."""
     found = (_of_pod(Path(entry), uids) for entry in os.scandir(proc) if entry.name.isdigit())
     return [one for one in found if one is not None]
 
 
 def is_sandbox(one: PodProcess, proc: Path = PROC) -> bool:
-    """Whether it is the one of a pod's sandbox: that holds no card, and without it the pod starts
-    anew. The name alone says nothing, since any process can take it: a sandbox's is the first of a
-    PID namespace, too small to use a card, and runs the program of that name. Only a process that
-    may trace it can see which program it runs; otherwise the rest decides."""
+    """Whether the process is that of a pod's sandbox, which holds no card, and without which the
+    pod is started anew.
+
+    Its name alone proves nothing, since any process can take that name. But a sandbox's process is
+    also the first of its PID namespace, too small to use a card, and runs the program of that name.
+    Only a process that may trace it can see which program it runs; for others, the rest decides.
+    """
     folder = proc / str(one.pid)
     try:
         return one.name == _SANDBOX and _is_first_and_small(folder) and _runs_it(folder)
@@ -74,7 +79,8 @@ def is_sandbox(one: PodProcess, proc: Path = PROC) -> bool:
 
 
 def handles(pid: int, number: int, proc: Path = PROC) -> bool:
-    """Whether the process has installed a handler for the signal."""
+    """Whether the process with this PID on the node has installed a handler for signal `number`;
+    False if the process has ended."""
     try:
         caught = int(_field(_status(proc / str(pid)), "SigCgt"), 16)
     except (OSError, ValueError):
@@ -95,8 +101,8 @@ def _runs_it(folder: Path) -> bool:
 
 
 def _text(path: Path) -> str:
-    """What a file of /proc says, with whatever bytes are in a name there. Much faster than
-    Path.read_text, and audits read several files of each process."""
+    """The text of a file of /proc, in which names may have any bytes. Much faster than
+    Path.read_text, which matters since audits read several files of each process."""
     return path.read_bytes().decode(errors="replace")
 
 
@@ -129,7 +135,7 @@ def _of_pod(folder: Path, uids: Collection[str]) -> PodProcess | None:
 
 
 def _runs(folder: Path) -> bool:
-    """Whether it holds anything: a zombie doesn't."""
+    """Whether the process still runs: it is neither a zombie nor dead, and so may hold memory."""
     return (folder / "stat").read_bytes().rpartition(b") ")[2][:1] not in (b"Z", b"X")
 
 
@@ -141,7 +147,7 @@ def _read(folder: Path, pid: int) -> ContainerProcess | None:
             container = container or _CONTAINER.search(line)
         if pod is None or container is None:
             return None
-        # A name may be any bytes, also spaces and brackets.
+        # A process's name may have any bytes, also spaces and brackets.
         stat = _text(folder / "stat")
         started = _start_time(stat)
         inner = _inner_pid(_status(folder))
@@ -157,5 +163,5 @@ def _start_time(stat: str) -> int:
 
 
 def _inner_pid(status: str) -> int:
-    """Its PID in the innermost namespace, the last of NSpid."""
+    """The process's PID in its innermost PID namespace, which is the last of NSpid."""
     return int(_field(status, "NSpid").split()[-1])

@@ -1,5 +1,5 @@
-"""The device map, as the agent knows it: shadow pod → cards, share pod → devices and shadow pods,
-and the state of each device. Served as JSON at /debug/devices:
+"""Builds the device map for debugging: the cards of each shadow pod, the devices and shadow pods of
+each share pod, and the state of each device. Served as JSON at /debug/devices:
 
     kubectl get --raw /api/v1/namespaces/mizar-system/pods/POD:9465/proxy/debug/devices
 """
@@ -24,7 +24,8 @@ Json = dict[str, Any]
 
 
 def device_map(state: AgentState, slots: Iterable[Slot], now: float) -> Json:
-    """All of it, of the last plan. `now`: monotonic seconds; ages are in seconds."""
+    """The device map as of the last plan, as a JSON object. `now`: monotonic seconds; ages are in
+    seconds."""
     snapshot, last = state.snapshot, state.last
     holders = snapshot.holders()
     excluded = last.excluded if last else {}
@@ -37,7 +38,7 @@ def device_map(state: AgentState, slots: Iterable[Slot], now: float) -> Json:
             _shadow_pod(one, state, holders, excluded) for _, one in sorted(state.carvings.items())
         ],
         "sharePods": _share_pods(snapshot, slots),
-        # Held, but the card is unknown: such a node carves nothing new.
+        # Held devices on unknown cards: with any of these, a node carves nothing new.
         "devicesOfUnknownShadowPods": sorted(
             str(one) for one in holders if (one.namespace, one.shadow) not in state.carvings
         ),

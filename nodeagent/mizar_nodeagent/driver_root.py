@@ -1,5 +1,6 @@
-"""The driver's libraries where the agent's own loader does not find them: below a separate folder,
-as a driver container installs them, or on a node whose container runtime gives the agent none."""
+"""Loads the driver's libraries if the agent's own loader does not find them: they are below a
+separate folder, where a driver container installs them, or on a node whose container runtime gives
+the agent none."""
 
 from __future__ import annotations
 
@@ -24,21 +25,21 @@ FOLDERS: Final = (
     "usr/lib",
     "usr/local/nvidia/lib64",
 )
-"""Where distributions have a driver's libraries."""
+"""Folders below the root in which distributions have a driver's libraries."""
 LIBRARIES: Final = ("libcuda.so*", "libnvidia-*.so*")
 SEARCHED: Final = "LD_LIBRARY_PATH"
 LINKS_MAX: Final = 40
-"""Links that are followed for one file, as by the kernel."""
+"""Most symbolic links that are followed for one file, as many as the kernel follows."""
 
 
 def load_driver(root: Path, nodes_root: Path | None = None) -> None:
-    """Load NVML from there, and have child processes find CUDA there. With the root /, the loader
-    comes first, and then `nodes_root`, where that is mounted. Raises CardsUnknown: a driver
-    container may install it later."""
+    """Load NVML from below `root`, and have child processes find CUDA there. If `root` is /, the
+    loader's own search comes first, and then `nodes_root`, where the node's root is mounted if it
+    is. Raises CardsUnknown if NVML is not there, since a driver container may install it later."""
     setting = "driverRoot"
     if root == Path("/"):
         if nodes_root is None or _loads():
-            return  # the loader knows where it is
+            return  # the loader finds NVML by itself
         root, setting = nodes_root, "the node's root"
     found = next(filter(None, (_below(root, Path(one, NVML)) for one in FOLDERS)), None)
     if found is None:
@@ -47,7 +48,7 @@ def load_driver(root: Path, nodes_root: Path | None = None) -> None:
             "the folder mounted into the agent's pod?"
         )
     try:
-        # From now on, opening it by its name yields the one that is loaded.
+        # From now on, opening NVML by its name yields the library that is loaded here.
         ctypes.CDLL(str(found), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise CardsUnknown(
@@ -68,7 +69,7 @@ def _loads() -> bool:
 
 @lru_cache(maxsize=1)
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    """It is removed when the program ends."""
+    """A temporary folder, which is removed when the program ends."""
     return tempfile.TemporaryDirectory(prefix="driver-")
 
 
@@ -81,22 +82,22 @@ def _links() -> Path:
 def _link_libraries(root: Path) -> None:
     for inside in _libraries(root):
         link, path = _links() / inside.name, root / inside
-        # Where it can be, to the name that stays when a driver container installs another version.
+        # If possible, link to the name that stays when a driver container installs another version.
         target = path if path.exists() else _below(root, inside)
         if target and not link.is_symlink():
             link.symlink_to(target)
 
 
 def _libraries(root: Path) -> Iterator[Path]:
-    """Their paths relative to the root."""
+    """The paths of the driver's libraries, relative to the root."""
     for folder in FOLDERS:
         for pattern in LIBRARIES:
             yield from (path.relative_to(root) for path in sorted((root / folder).glob(pattern)))
 
 
 def _below(root: Path, inside: Path) -> Path | None:
-    """The file at `inside`, relative to the root; links to absolute paths, as Debian makes them,
-    lead to what is there below the root. None where there is none."""
+    """The file at the path `inside` below the root, with symbolic links resolved; None if there is
+    none. Links to absolute paths, as Debian makes them, are taken relative to the root."""
     done, left = root, list(inside.parts)
     links = 0
     while left:

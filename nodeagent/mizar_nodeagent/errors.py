@@ -1,4 +1,4 @@
-"""The node agent's exceptions, one tree. Their messages tell a person what to do."""
+"""The node agent's exceptions, with one base class. Their messages say what a person can do."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ class KubeletAway(AgentError):
 
 
 class RuntimeAway(AgentError):
-    """The container runtime does not take the agent's NRI connection, or ended it; it is tried
-    again."""
+    """The container runtime does not accept the agent's NRI connection, has ended it, or does not
+    answer; the agent connects again."""
 
 
 class RuntimeRefused(AgentError):
-    """What the container runtime said over NRI is against NRI's rules, or a refusal."""
+    """The container runtime broke NRI's protocol, or refused a request of the agent."""
 
 
 class ContainerRefused(AgentError):
-    """The container runtime must not make a container: it would have no card, another's, or no
-    limits. The kubelet tries again."""
+    """The container runtime must not create a container, which would have no card, another
+    container's card, or no limits. The kubelet tries again."""
 
 
 class CardsUnknown(AgentError):
-    """NVML does not answer; it is asked again later."""
+    """The cards or their device nodes are not known now, in most cases since NVML does not answer;
+    the agent tries again later."""
 
 
 class AllocationRefused(AgentError):
@@ -48,8 +49,8 @@ class NotYet(AgentError):
 
 
 class StartRefused(AgentError):
-    """The container must not start: it would break an invariant. The kubelet tries again.
-    `reason`: of the event on its pod."""
+    """The container must not start: it would break an invariant. The kubelet tries again. `reason`:
+    the reason of the event on its pod."""
 
     def __init__(self, message: str, reason: str) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Files that are complete or not there, and files that tenants can open too."""
+"""Writes files atomically, and opens files that tenants can open too without waiting for leases."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Final
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o644, durable: bool = True) -> None:
-    """Replace the file in one step; `durable`: it survives a power cut from then on. Raises
-    OSError.
+    """Replace the file's content in one step, with these permissions. `durable`: sync it to the
+    disk, so that it survives a power cut. Raises OSError.
 
     Not for a file that is mounted into a container: the container would keep the old one.
     """
@@ -35,12 +35,12 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644, durable: boo
 
 
 def open_promptly(path: Path, flags: int) -> int:
-    """A descriptor of a file that is mounted into a container. Raises OSError.
+    """Open a file that is mounted into a container, and return the descriptor. Raises OSError.
 
-    Root in the container may hold a lease on it (fcntl's F_SETLEASE), which would keep an ordinary
-    open, and with it the whole agent, waiting for as long as the kernel lets it: 45 s. Such an open
-    fails with BlockingIOError, and from then on the lease ends and none can be taken, until there
-    was time to try again.
+    Root in the container may hold a lease on the file (fcntl's F_SETLEASE), for which an ordinary
+    open, and with it the whole agent, would wait as long as the kernel lets it: 45 s. This open
+    raises BlockingIOError instead and has the lease end, after which none can be taken for
+    WITHOUT_LEASE_S, so that the caller can try again.
     """
     try:
         return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -56,22 +56,22 @@ def read_promptly(path: Path) -> bytes:
 
 
 def rewrite_promptly(path: Path, content: bytes) -> None:
-    """Give that file, which stays the same one, another content. Raises OSError."""
+    """Replace the content of a file that is mounted into a container, in place. Raises OSError."""
     with os.fdopen(open_promptly(path, os.O_RDWR), "r+b") as file:
         file.truncate(0)
         file.write(content)
 
 
 WITHOUT_LEASE_S: Final = 10.0
-"""Seconds for which nobody can take a lease on a file again: all that open it do so anew within."""
+"""Seconds for which no lease can be taken on a file again: within them, all parts of the agent that
+failed to open it try again."""
 _ending: Final = set[Path]()
 _lock: Final = threading.Lock()
 
 
 def _end_lease(path: Path) -> None:
-    """Wait in a thread for the lease to end. A holder that gives it up and takes it again, each
-    time that somebody tries to open the file, cannot do so while that thread is opening it to
-    write."""
+    """Wait in a thread for the lease to end. A holder that gives up the lease at each attempt to
+    open the file and takes it again cannot do so while the thread has the file open for writing."""
     with _lock:
         if path in _ending:
             return

@@ -1,5 +1,6 @@
-"""Annotations of share pods as HAMi's scheduler writes them, so that dashboards and exporters made
-for it show which container has how much of which card. Nothing of Mizar goes by them."""
+"""Writes annotations of share pods in the format of HAMi's scheduler, so that dashboards and
+exporters made for HAMi show which container has how much of which card. No part of Mizar depends on
+them."""
 
 from __future__ import annotations
 
@@ -25,12 +26,14 @@ from mizar_nodeagent.pods import Key, Pod
 log = get_logger(__name__)
 
 LOOK_EVERY_S: Final = 5.0
+"""Seconds between two checks whether annotations must be written."""
 TYPE: Final = "NVIDIA"
-"""What HAMi calls cards of NVIDIA's in pods, whatever their model."""
+"""HAMi's name for NVIDIA's cards in pods' annotations, whatever their model."""
 
 
 def allocated(state: AgentState) -> dict[Key, str]:
-    """The value of HAMI_POD_DEVICES of each share pod whose devices are all known."""
+    """The value of the annotation HAMI_POD_DEVICES for each share pod whose devices are all known,
+    by the pod's key."""
     claims: dict[Key, list[Claim]] = {}
     for claim in state.snapshot.live_claims():
         if claim.is_share:
@@ -41,8 +44,8 @@ def allocated(state: AgentState) -> dict[Key, str]:
 
 
 def _value(pod: Pod, claims: Iterable[Claim], state: AgentState) -> str | None:
-    """For each container, in their order, its cards, each with a colon behind it, and a semicolon;
-    None while something is not known."""
+    """The annotation's value: for each container of the pod, in order, its cards, each followed by
+    a colon, and then a semicolon. None while a device's card or limit is not known."""
     cards: dict[str, str] = {}
     for claim in claims:
         limits = _limits(claim, state)
@@ -64,14 +67,15 @@ def _limits(claim: Claim, state: AgentState) -> tuple[CardLimit, ...] | None:
 
 
 def _card(limit: CardLimit) -> str:
-    """MiB, and percent of the card's time; 0 where it is not limited."""
+    """A card in the annotation: UUID, type, MiB of memory, and percent of the card's time (0 if
+    that is not limited)."""
     cores = 0 if limit.compute_mode == "None" else limit.core_share * 100 // WHOLE_CARD
     return f"{limit.uuid},{TYPE},{limit.memory_bytes >> 20},{cores}:"
 
 
 class HamiPodAnnotations:
-    """Writes both annotations of this node's share pods where they are not as they should be. They
-    stay when the agent ends, as the devices do, and go with their pods."""
+    """Writes both annotations of this node's share pods whenever they differ. They stay when the
+    agent ends, since the pods keep their devices, and are deleted with their pods."""
 
     def __init__(self, client: KubeClient, node: str, state: AgentState) -> None:
         self._client = client
@@ -79,13 +83,14 @@ class HamiPodAnnotations:
         self._state = state
 
     async def run(self) -> None:
-        """Write them, for ever."""
+        """Keep the annotations current, for ever."""
         while True:
             await self.write()
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def write(self) -> None:
-        """Write what differs now. What fails is tried again the next time."""
+        """Write the annotations that differ now. A write that fails is tried again at the next
+        call."""
         pods: Mapping[Key, Pod] = self._state.snapshot.pods or {}
         for key, value in allocated(self._state).items():
             if pods[key].hami_devices != value:
@@ -95,12 +100,12 @@ class HamiPodAnnotations:
         notes = {HAMI_POD_NODE: self._node, HAMI_POD_DEVICES: value}
         body = {"metadata": {"uid": pod.uid, "annotations": notes}}
         try:
-            # Through the status, the only part of a pod that the agent may write.
+            # Patch the status subresource, the only part of a pod that the agent may write.
             await self._client.patch_merge(
                 Ref(POD, pod.name, pod.namespace), body, subresource="status"
             )
         except (NotFound, Conflict):
-            pass  # it is gone, or another one of its name
+            pass  # the pod is gone, or another one has its name
         except KubeError as error:
             log.warning(
                 "a pod's annotations for HAMi cannot be written",

@@ -27,17 +27,17 @@ from mizar_nodeagent.single_instance import InstanceLock
 log = get_logger(__name__)
 
 THREAD_SWITCH_S = 0.0001
-"""Seconds for which a thread may keep the interpreter while others wait: the time slicer must not
-wait for a plan, nor Allocate for the time slicer at each file that it makes."""
+"""Seconds for which a thread may keep the interpreter while others wait. The time slicer must not
+wait for a plan, nor Allocate for the time slicer each time that it creates a file."""
 
 GARBAGE_AFTER = 10_000
-"""New objects after which the garbage collector looks for cycles among them: a plan makes thousands
-of objects and hardly any cycle."""
+"""Number of new objects after which the garbage collector looks for cycles among them: a plan
+creates thousands of objects and hardly any cycle."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Exits with 2 when the configuration cannot be used, with 1 when
-    NVML does not answer and the configuration says to."""
+    """Run the agent until SIGTERM or SIGINT. Exits with 2 if the configuration cannot be used, with
+    1 if NVML does not answer at the start and the configuration says to exit then."""
     config = load(Config, argv)
     logs.set_up(config.log_level, config.log_format)
     log.info("the node agent starts", version=version(), node=config.node_name)
@@ -63,7 +63,8 @@ async def _watched(config: Config) -> None:
 
 
 async def _until_signalled(config: Config) -> None:
-    """Run until a signal, and end cleanly: calls are answered, unused files are removed."""
+    """Run until a signal, and then end cleanly: running calls are answered, unused files
+    removed."""
     task = asyncio.current_task()
     assert task is not None
     signalled = asyncio.Event()
@@ -82,7 +83,8 @@ async def _until_signalled(config: Config) -> None:
 
 
 async def _run(config: Config, end: Callable[[], None]) -> None:
-    """`end`: ends the program, so that it is restarted with new settings."""
+    """Run with the node's own settings. `end`: ends the program, so that it is started again with
+    new settings."""
     lock = await InstanceLock.acquire(config.state_dir)
     cards = Nvml(config.driver_root, config.nodes_root)
     try:

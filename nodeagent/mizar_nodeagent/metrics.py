@@ -1,4 +1,4 @@
-"""Prometheus metrics of the node as a whole: its devices, plugins, and how long answers take."""
+"""Prometheus metrics of the node as a whole: devices, plugins, planning errors and latencies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 30.0)
 
 
 class AnswerLatency:
-    """The metric of how long the kubelet waited for an answer, in seconds by kind of call."""
+    """The histogram of the seconds that the kubelet waited for an answer, by kind of call. An
+    instance is called with the call's name and the seconds that it took."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._seconds = Histogram(
@@ -34,7 +35,8 @@ class AnswerLatency:
 
 
 def planning_errors(registry: CollectorRegistry) -> Counter:
-    """The metric of shadow pods that were excluded from a plan, named as the operator's."""
+    """The counter of shadow pods that were excluded from a plan, with the same name as the
+    operator's counter."""
     family = Counter(
         "mizar_planning_errors",
         "Objects that made planning fail and were left out",
@@ -45,7 +47,8 @@ def planning_errors(registry: CollectorRegistry) -> Counter:
 
 
 class DeviceCollector(Collector):
-    """The node's devices and plugins, read at each scrape in the scrape's thread."""
+    """The metrics of the node's devices and plugins, computed at each scrape in the scrape's
+    thread. `connected` returns, by resource, whether the kubelet is connected to its plugin."""
 
     def __init__(
         self, node: str, state: AgentState, connected: Callable[[], dict[str, bool]]

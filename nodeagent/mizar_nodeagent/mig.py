@@ -1,8 +1,9 @@
-"""MIG: a card that is divided into instances, each of which is carved like a card of its size.
+"""MIG: finds the instances (MIG devices) into which a card is divided. Each is carved like a card
+of its size.
 
-NVML reports less of an instance (a MIG device) than of a card: neither temperature nor utilisation,
-nor a device node. What it does not report is read from its card. Its UUID, `MIG-...`, lasts as long
-as the instance; an instance that is made anew is another one.
+NVML reports less about an instance than about a card: neither temperature nor utilisation, nor a
+device node. These are read from the instance's card. An instance's UUID, `MIG-...`, lasts as long
+as the instance; one that is created anew has another.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from mizar_nodeagent.errors import CardsUnknown
 PREFIX: Final = "MIG-"
 """Prefix of an instance's UUID."""
 UUIDS: Final = ("GPU-", PREFIX)
-"""How the UUIDs of cards and of instances begin."""
+"""Prefixes of the UUIDs of cards and of instances."""
 NOBODYS: Final = 0xFFFFFFFF
-"""The instance ID of an event that concerns a whole card."""
+"""The instance ID in an event that concerns no particular instance, as one of a whole card."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,14 @@ class Instance:
     compute: int
 
     def has(self, gpu: int, compute: int) -> bool:
-        """Whether an event with these IDs concerns it; that of a GPU instance may name no compute
-        instance."""
+        """Whether an event with these IDs concerns this instance. An event of a GPU instance may
+        name no compute instance."""
         return gpu == self.gpu and compute in (self.compute, NOBODYS)
 
 
 def handles(card: Any) -> Iterator[Any]:
-    """NVML's handles of a card's instances; none where it is not divided. Raises NVMLError where it
-    is not known of one whether it is there."""
+    """NVML's handles of a card's instances; none if it is not divided. Raises NVMLError if NVML
+    does not say whether an instance exists."""
     if not is_divided(card):
         return
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(card)):
@@ -50,8 +51,8 @@ def handles(card: Any) -> Iterator[Any]:
 
 
 def is_divided(card: Any) -> bool:
-    """Whether MIG is on, so that only instances of the card can be used. Raises NVMLError where
-    the card is lost."""
+    """Whether MIG is on, so that only instances of the card can be used. Raises NVMLError if the
+    card is lost."""
     try:
         return bool(pynvml.nvmlDeviceGetMigMode(card)[0])
     except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
@@ -59,7 +60,7 @@ def is_divided(card: Any) -> bool:
 
 
 def place_of(handle: Any, card_uuid: str) -> Instance:
-    """Where an instance is."""
+    """The place of an instance, given its handle and its card's UUID."""
     return Instance(
         card_uuid,
         int(pynvml.nvmlDeviceGetGpuInstanceId(handle)),
@@ -68,7 +69,7 @@ def place_of(handle: Any, card_uuid: str) -> Instance:
 
 
 def card_of(handle: Any) -> Any:
-    """The handle of an instance's card; a card's own is left as it is."""
+    """The handle of an instance's card; a card's own handle is returned as it is."""
     try:
         if pynvml.nvmlDeviceIsMigDeviceHandle(handle):
             return pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
@@ -78,8 +79,9 @@ def card_of(handle: Any) -> Any:
 
 
 def capability_nodes(instance: Instance, minor: int, minors: Path) -> tuple[str, str]:
-    """Names, below /dev, of the two device nodes that give the right to an instance. `minor`: its
-    card's; `minors`: the driver's list of their numbers. Raises CardsUnknown."""
+    """Names, below /dev, of the two device nodes that give access to an instance. `minor`: minor
+    number of its card. `minors`: file in which the driver lists their minor numbers. Raises
+    CardsUnknown if they are not in it."""
     gpu = f"gpu{minor}/gi{instance.gpu}"
     try:
         listed = dict(line.split() for line in minors.read_text().splitlines() if line)

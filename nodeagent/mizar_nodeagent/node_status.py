@@ -25,13 +25,16 @@ log = get_logger(__name__)
 REWRITE_EVERY_S = 0.4
 """Seconds between two writes of a count that the kubelet may overwrite, such as a lowered one."""
 WITHDRAW_TIMEOUT_S = 3.0
+"""Most seconds for `withdraw`, including its grace."""
 CONTENDED_S = 2.5
-"""Seconds for which the kubelet may overwrite a count: when it starts, it writes what it had before
-its plugins came back; when devices become unhealthy, what it was about to write before."""
+"""Seconds for which the kubelet may overwrite a count with an older one: when it starts, with the
+one from before its plugins came back; when devices become unhealthy, with one that it was about to
+write."""
 
 
 class NodeStatusWriter:
-    """Writes the desired counts, the newest only. Calls `changed` when the API server has them."""
+    """Writes the newest desired counts to the node's status. `changed` is called when the API
+    server has accepted a write. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -53,19 +56,19 @@ class NodeStatusWriter:
 
     @property
     def written(self) -> dict[str, Counts]:
-        """The counts of each resource that the API server accepted last."""
+        """The counts that the API server accepted last, by resource."""
         return dict(self._written)
 
     @property
     def written_at(self) -> dict[str, float]:
-        """When that write of each resource was begun (monotonic seconds)."""
+        """When the last accepted write of each resource began (monotonic seconds)."""
         return dict(self._written_at)
 
     def set_desired(
         self, counts: Mapping[str, Counts], rewrite: frozenset[str] = frozenset()
     ) -> None:
-        """Have these counts written; other resources stay as they are. Those of `rewrite` are
-        written again and again, and for CONTENDED_S after they were in it."""
+        """Set the counts to be written; other resources stay as they are. Resources in `rewrite`
+        are written every REWRITE_EVERY_S, until CONTENDED_S after they were last in it."""
         until = self._clock() + CONTENDED_S
         self._contended_until |= dict.fromkeys(self._rewrite - rewrite, until)
         self._wanted = dict(counts)
@@ -74,17 +77,17 @@ class NodeStatusWriter:
             self._wake.set()
 
     def forget(self, resource: str) -> None:
-        """Write the resource again, for CONTENDED_S: the kubelet may have overwritten it, or
-        will."""
+        """Write the resource's counts again, and for CONTENDED_S repeatedly, since the kubelet has
+        overwritten them or may do so."""
         if self._written.pop(resource, None) is not None:
             self._contended_until[resource] = self._clock() + CONTENDED_S
 
     async def withdraw(self, grace: float) -> None:
         """Write 0 allocatable before the agent ends, so that the scheduler binds no more pods here.
 
-        The kubelet loses the devices with the agent and would write so only seconds later; a pod
-        that is bound meanwhile fails for good. Returns `grace` seconds later, for pods that were
-        bound just before.
+        The kubelet loses the devices when the agent ends, but would write that only seconds later,
+        and a pod that is bound meanwhile fails for good. Returns `grace` seconds after the write,
+        in which pods that were bound just before arrive. Errors are only logged.
         """
         withdrawn = {one: replace(counts, allocatable=0) for one, counts in self._written.items()}
         if not withdrawn:
@@ -109,7 +112,7 @@ class NodeStatusWriter:
                 backoff.reset()
                 failing = False
             except KubeError as error:
-                # Once: the API server may be away for hours.
+                # Warn once, since the API server may be away for hours.
                 (log.debug if failing else log.warning)(
                     "the node's status cannot be written", error=error
                 )
@@ -156,8 +159,8 @@ def _patch(counts: Mapping[str, Counts]) -> dict[str, Any]:
 
 
 async def runtime_version(client: KubeClient, node: str) -> str:
-    """The node's container runtime with its version, such as containerd://2.2.9; empty where the
-    API server does not tell."""
+    """The node's container runtime with its version, such as containerd://2.2.9; empty if the API
+    server does not answer."""
     try:
         found = await client.get(Ref(NODE, node))
     except KubeError as error:

@@ -1,4 +1,4 @@
-"""The cards by NVML. Its calls may block for long, so they run in a thread of their own."""
+"""Reads the cards by NVML, whose calls may block for long and so run in a thread of their own."""
 
 from __future__ import annotations
 
@@ -26,22 +26,26 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 EVENTS_EVERY_S = 0.5
+"""Seconds between two looks for faults when there was none."""
 RETRY_S = 5.0
 """Seconds between tries to register for faults."""
 MINORS_WITHIN_S = 5.0
-"""Seconds that NVML may take for minor numbers, since the kubelet waits in Allocate meanwhile."""
+"""Most seconds that NVML may take for minor numbers, since the kubelet waits for Allocate
+meanwhile."""
 OTHERS_EVERY_S = 5.0
-"""Seconds between two reads of the processes that render, or compute by MPS."""
+"""Seconds between two reads of a card's processes that render, or that compute by MPS."""
 RESTART_FIRST, RESTART_MOST = 3, 30
-"""Reads between two restarts of NVML while a card is missing: twice as many each time, since every
-other question to NVML waits for a restart, and a card may be gone for good."""
+"""Number of reads from one restart of NVML to the next while a card is missing, at first and at
+most. It doubles each time, since all other calls of NVML wait for a restart and a card may be gone
+for good."""
 
 
 class Nvml:
-    """A CardSource over libnvidia-ml.so.1. Nothing is called before the first `read`. `root`: where
-    the driver is installed. `nodes_root`: where the node's root is mounted, if it is.
+    """A CardSource over libnvidia-ml.so.1, which is loaded at the first `read`. `root`: folder in
+    which the driver is installed. `nodes_root`: where the node's root is mounted; None if it is
+    not.
 
-    One thread makes all calls, so that NVML is never shut down under a call that waits.
+    One thread makes all calls, so that NVML is never shut down during a call.
     """
 
     def __init__(self, root: Path = Path("/"), nodes_root: Path | None = None) -> None:
@@ -58,8 +62,8 @@ class Nvml:
         self._started = asyncio.Event()
 
     async def read(self, expected: Collection[str] = ()) -> Mapping[str, Card]:
-        """The cards that answer now, by UUID. Raises CardsUnknown; the next call starts NVML
-        again."""
+        """The cards that answer now, by UUID. Raises CardsUnknown if NVML fails; then the next call
+        starts NVML again."""
         try:
             cards = await self._run(lambda: self._read(expected))
         except pynvml.NVMLError as error:
@@ -69,15 +73,17 @@ class Nvml:
         return cards
 
     async def workers(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
-        """Bytes of each process, by card and PID, for the cards that answer."""
+        """Bytes of each process by card and PID, for the cards that answer; none before NVML
+        runs."""
         if not self._ready:
             return {}
         found = await self._run(lambda: {uuid: self._workers(uuid) for uuid in uuids})
         return {uuid: workers for uuid, workers in found.items() if workers is not None}
 
     async def minors(self, uuids: Collection[str]) -> Mapping[str, int]:
-        """Minor numbers of these cards now, for those that answer. Raises CardsUnknown where NVML
-        has not started within MINORS_WITHIN_S: a refusal would fail the pod for good."""
+        """Present minor numbers of those of these cards that answer. Waits for NVML's start, since
+        a refusal would fail the pod for good. Raises CardsUnknown after MINORS_WITHIN_S, or if NVML
+        does not answer."""
         try:
             async with asyncio.timeout(MINORS_WITHIN_S):
                 await self._started.wait()
@@ -87,26 +93,28 @@ class Nvml:
         return {uuid: minor for uuid, minor in found.items() if minor is not None}
 
     async def loads(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
-        """Percent of the card's time by card and PID, for the cards that tell."""
+        """Percent of the card's time by card and PID, for the cards that report it; none before
+        NVML runs."""
         if not self._ready:
             return {}
         found = await self._run(lambda: {uuid: self._loads(uuid) for uuid in uuids})
         return {uuid: loads for uuid, loads in found.items() if loads is not None}
 
     async def free_bytes(self, uuid: str) -> int:
-        """Bytes of the card that are free. Raises CardsUnknown."""
+        """Bytes of the card's memory that are free. Raises CardsUnknown."""
         try:
             return await self._run(lambda: _free_bytes(uuid))
         except pynvml.NVMLError as error:
             raise CardsUnknown(f"NVML does not tell what is free on {uuid}: {error}") from error
 
     async def context_bytes(self, uuid: str) -> int:
-        """Bytes of a context on the card, which is made there for a moment; 0: not measurable."""
+        """Bytes of a CUDA context on the card, which is created there for a moment; 0 if they
+        cannot be measured."""
         return await measure.context_bytes(self.workers, uuid)
 
     async def faults(self, tell: Callable[[str, int], None]) -> None:
-        """Call `tell(uuid, xid)` for each fault, for ever; registers again when NVML was
-        restarted."""
+        """Call `tell` with the card's UUID and the XID of each fault, for ever. Registers for
+        faults again after NVML was restarted."""
         logged = ""
         while True:
             await self._started.wait()
@@ -135,8 +143,8 @@ class Nvml:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _read(self, expected: Collection[str]) -> dict[str, Card]:
-        """NVML keeps the list of cards that it made at its start, so while a card is missing it is
-        restarted now and then."""
+        """The cards, as `read`. NVML lists the cards that it found at its start, so while a card is
+        missing NVML is restarted now and then."""
         if not self._ready:
             self._start()
         cards = {card.uuid: card for card in all_cards()}
@@ -148,8 +156,8 @@ class Nvml:
         return cards
 
     def _workers(self, uuid: str) -> dict[int, int] | None:
-        """Bytes by PID, as `workers`. Only the processes that compute are asked for each time: each
-        list takes up to 50 ms, and audits follow one another every 0.1 s."""
+        """Bytes by PID on one card; None if it does not answer. Only the processes that compute are
+        read at each call: each list takes up to 50 ms, and audits may follow every 0.1 s."""
         if (computing := _computing(uuid)) is None:
             return None
         now = time.monotonic()
@@ -164,8 +172,9 @@ class Nvml:
         return sizes
 
     def _loads(self, uuid: str) -> dict[int, int] | None:
-        """A new process has no sample yet, and one without work none at all. What was sampled
-        before the first look may be long ago."""
+        """Percent by PID on one card; None if it does not report it. A new process has no sample
+        yet, and one without work none at all. At the first call there are no samples, since earlier
+        ones may be from long ago."""
         workers = self._workers(uuid)
         if workers is None:
             return None
@@ -207,7 +216,8 @@ class Nvml:
         return _next(events) if start == self._starts else []
 
     def _keep_untold(self) -> None:
-        """Take what the event set still has: a fault is told once, and the set ends with NVML."""
+        """Keep the faults that the event set still has: NVML reports a fault once, and the set
+        becomes invalid when NVML is restarted."""
         events, self._events = self._events, None
         try:
             while events is not None and (found := _next(events)):
@@ -217,13 +227,14 @@ class Nvml:
 
 
 class _RestartTimes:
-    """When NVML is restarted because a card is missing: at once, and then ever less often."""
+    """Decides when to restart NVML because a card is missing: at once, and then ever less often."""
 
     def __init__(self) -> None:
         self._pause = self._left = 0
 
     def is_due(self, missing: bool) -> bool:
-        """To be asked at each read. `missing`: a card is."""
+        """Whether to restart NVML at this read. To be called at each read. `missing`: a card is
+        missing."""
         if not missing:
             self._pause = self._left = 0
         elif self._left:
@@ -245,7 +256,7 @@ def _minor(uuid: str) -> int | None:
 
 
 def _computing(uuid: str) -> list[Any] | None:
-    """The processes that compute there; None where the card does not tell."""
+    """The processes that compute on the card; None if it does not report them."""
     try:
         handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         return list(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
@@ -255,7 +266,7 @@ def _computing(uuid: str) -> list[Any] | None:
 
 
 def _others(uuid: str) -> list[Any]:
-    """The processes there that render, or compute by MPS."""
+    """The processes on the card that render, or that compute by MPS."""
     found: list[Any] = []
     for ask in (
         pynvml.nvmlDeviceGetGraphicsRunningProcesses,
@@ -267,7 +278,8 @@ def _others(uuid: str) -> list[Any]:
 
 
 def _samples(uuid: str, after: int) -> list[tuple[int, int, int]]:
-    """PID, time (us) and percent of the card's time, of each sample that is later than `after`."""
+    """PID, time (microseconds since 1970) and percent of the card's time of each sample that is
+    later than `after`."""
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     try:
         found = pynvml.nvmlDeviceGetProcessUtilization(handle, after)
@@ -282,7 +294,7 @@ def _free_bytes(uuid: str) -> int:
 
 
 def _register() -> Any:
-    """An event set with the XIDs of every card that reports them."""
+    """A new event set, registered for the XIDs of every card that reports them."""
     events = pynvml.nvmlEventSetCreate()
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
@@ -294,7 +306,8 @@ def _register() -> Any:
 
 
 def _next(events: Any) -> list[tuple[str, int]]:
-    """The next fault with the UUID of the card, or of each instance that it concerns."""
+    """The next fault, as UUID and XID, once for the card or for each instance that it concerns;
+    empty if there is none."""
     try:
         event = pynvml.nvmlEventSetWait_v2(events, 0)
     except pynvml.NVMLError_Timeout:

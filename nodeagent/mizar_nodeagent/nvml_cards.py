@@ -1,4 +1,4 @@
-"""What NVML tells of each card and of each MIG device."""
+"""Reads the properties and health of each card and MIG device from NVML."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 NUMA_WORDS: Final = 16
-"""Words of 64 bits: as many NUMA nodes as Linux has."""
+"""Number of 64-bit words in NVML's mask of NUMA nodes: enough for the 1,024 nodes that Linux has at
+most."""
 
 
 def all_cards() -> list[Card]:
-    """The cards that NVML lists, and their MIG devices; `unread` are those of which it tells no
-    more than the UUID at the moment. A card that is lost is left out."""
+    """The cards that NVML lists, and their MIG devices. A card of which NVML now reports only the
+    UUID has `unread` set. A card that is lost is left out."""
     found: list[Card] = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         try:
@@ -34,14 +35,15 @@ def all_cards() -> list[Card]:
 
 
 def _card_and_instances(handle: Any) -> list[Card]:
-    """The card alone, unread, where one of its instances is neither there nor known to be gone."""
+    """The card and its instances. Raises NVMLError if NVML does not say whether an instance exists,
+    so that the card counts as unread."""
     card = _whole(handle)
     return [card, *_instances(handle, card)]
 
 
 def _read(handle: Any, read: Callable[[Any], list[Card]]) -> list[Card]:
-    """What `read` tells of a card or an instance. Raises NVMLError where it is lost, or does not
-    even tell its UUID."""
+    """The result of `read` for a card or an instance; if that fails, one unread card. Raises
+    NVMLError if the card is lost, or does not even report its UUID."""
     try:
         return read(handle)
     except pynvml.NVMLError_GpuIsLost:
@@ -62,8 +64,8 @@ def _whole(handle: Any) -> Card:
 
 
 def _instances(handle: Any, card: Card) -> Iterator[Card]:
-    """A card's MIG devices, with its health, as they tell none. NVLinks and utilization are the
-    card's alone."""
+    """A card's MIG devices. They report no health, so they have their card's, except for NVLinks
+    and utilization, which are the card's alone."""
 
     def instance(one: Any) -> list[Card]:
         found = replace(
@@ -90,7 +92,7 @@ def _card(handle: Any) -> Card:
 
 
 def _numa(handle: Any) -> tuple[int, ...]:
-    """The NUMA nodes that the card is near to; none where NVML does not tell."""
+    """The NUMA nodes near the card; none if NVML does not report them."""
     scope = pynvml.NVML_AFFINITY_SCOPE_NODE
     words = _told(pynvml.nvmlDeviceGetMemoryAffinity, handle, NUMA_WORDS, scope) or ()
     bits = enumerate(f"{int(word):064b}"[::-1] for word in words)
@@ -98,7 +100,7 @@ def _numa(handle: Any) -> tuple[int, ...]:
 
 
 def _memory(handle: Any) -> Any:
-    """Its `total` and `used` bytes, integers."""
+    """The card's memory: `total` and `used`, in bytes."""
     return pynvml.nvmlDeviceGetMemoryInfo(handle)
 
 
@@ -128,8 +130,8 @@ def _links(handle: Any) -> Iterator[bool]:
 
 
 def _told(ask: Callable[..., T], handle: Any, *what: Any) -> T | None:
-    """NVML's answer; None where the card does not tell this. Raises NVMLError where the card is
-    lost."""
+    """NVML's answer to `ask`; None if the card does not report this. Raises NVMLError if the card
+    is lost."""
     try:
         return ask(handle, *what)
     except pynvml.NVMLError_GpuIsLost:
@@ -139,5 +141,5 @@ def _told(ask: Callable[..., T], handle: Any, *what: Any) -> T | None:
 
 
 def text(value: str | bytes) -> str:
-    """As NVML's bindings of either age give it."""
+    """A text of NVML as str: older versions of its bindings return bytes."""
     return value.decode() if isinstance(value, bytes) else value

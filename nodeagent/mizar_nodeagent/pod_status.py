@@ -1,4 +1,4 @@
-"""The status of pods, as far as the node agent writes it."""
+"""Builds the objects by which the node agent writes conditions to pods' statuses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from mizar_kube.kinds import POD
 def condition_body(
     namespace: str, name: str, condition: Mapping[str, str], uid: str = ""
 ) -> dict[str, Any]:
-    """The object to apply for one condition of a pod. With a `uid`, another pod of that name does
-    not get it."""
+    """The object to apply for one condition of a pod. With a `uid`, the API server refuses to apply
+    it to another pod of the same name."""
     metadata = {"namespace": namespace, "name": name} | ({"uid": uid} if uid else {})
     return {
         "apiVersion": POD.api_version,

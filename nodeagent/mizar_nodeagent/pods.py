@@ -1,4 +1,4 @@
-"""The pods of this node, reduced to what the agent needs."""
+"""The pods of this node, reduced to the fields that the agent needs."""
 
 from __future__ import annotations
 
@@ -47,17 +47,18 @@ class Pod:
     """A pod of this node that is a shadow pod, or requests virtual devices, a spot card or whole
     cards.
 
-    `requests`: how many devices of which of Mizar's resources; none for one with whole cards only.
-    `admitted`: the kubelet has admitted it, so its devices have been allocated.
-    `ended`: Succeeded or Failed. `terminating`: it was deleted; it may run until `terminates_by`.
-    `same_card`: each of its containers is to have devices of one card only.
-    `priority`: of its PriorityClass. `container_ids`: (ID at the runtime, name) of its containers.
-    `isolation`: status of its condition mizar.share/isolation-enforced, empty if it has none;
-    `active`: of mizar.share/active.
-    `low_power`: it agrees that its cards are lent while it sleeps. `spot_notice`, `spot_grace`: the
-    seconds that it asks for when it loses a borrowed card. `without_limits`: its containers that
-    want none. `containers`: their names, init containers first. `hami_devices`: what its annotation
-    for HAMi's dashboards says.
+    `requests`: the number of devices that it requests of each of Mizar's resources; empty for a pod
+    with whole cards only. `admitted`: the kubelet has admitted it, so its devices have been
+    allocated. `ended`: it has Succeeded or Failed. `terminating`: it was deleted, and may run until
+    `terminates_by`. `same_card`: each of its containers must have devices of one card only.
+    `priority`: that of its PriorityClass. `container_ids`: (ID at the runtime, name) of each
+    container. `isolation`, `active`: statuses of its conditions mizar.share/isolation-enforced and
+    mizar.share/active, empty if it has none. `low_power`: it agrees to lend its cards while it is
+    idle. `spot_notice`, `spot_grace`: seconds that it asks for when it loses a borrowed card.
+    `without_limits`: names of the containers that ask for no limits. `containers`: names of its
+    containers, init containers first. `hami_devices`: value of its annotation for HAMi's
+    dashboards. `carve_json`, `drain`, `owner_uid`: of a shadow pod, its annotations and the UID of
+    its ShadowPod. `static_uid`: of a static pod, the UID by which the kubelet knows it.
     """
 
     namespace: str
@@ -87,7 +88,7 @@ class Pod:
 
     @property
     def uses_devices(self) -> bool:
-        """Whether any of Mizar's devices is, or may come to be, of this pod."""
+        """Whether the pod has or may get devices of Mizar, or provides them as a shadow pod."""
         return self.shadow or bool(self.requests)
 
     @property
@@ -101,18 +102,20 @@ class Pod:
 
     @cached_property
     def carve(self) -> Carve:
-        """How the shadow pod's cards are cut. Raises CarveRefused if the annotation is damaged."""
+        """How the shadow pod's cards are divided. Raises CarveRefused if the annotation is missing
+        or damaged."""
         if not self.carve_json:
             raise CarveRefused(f"the shadow pod has no annotation {ANNOTATION_CARVE}")
         return Carve.from_json(self.carve_json)
 
     def requested(self, resource: str) -> int:
-        """How many devices of the resource it requests."""
+        """The number of devices of the resource that the pod requests."""
         return dict(self.requests).get(resource, 0)
 
 
 def trim(obj: Object) -> Pod | None:
-    """The pod, from its object in the API server; None if it is of no interest."""
+    """The pod, given its object from the API server; None if it neither requests cards or devices
+    nor is a shadow pod."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
     shadow = labels.get(LABEL_SHADOW_POD) == "true"
@@ -167,7 +170,8 @@ def _names(text: str | None) -> Iterable[str]:
 
 
 def _seconds(text: str | None) -> float:
-    """0 for what is no number of seconds: admission refuses it, but not on pods that were there."""
+    """The text as seconds; 0 if it is no positive number. Admission refuses such a text, but not on
+    pods that existed before."""
     try:
         found = float(text or 0)
     except ValueError:

@@ -1,5 +1,6 @@
-"""When to read again what the agent has written: an API server that is restored from a backup has
-older statuses, and the agent writes only what differs from what it knows."""
+"""Decides when the agent reads again the objects that it has written: an API server that is
+restored from a backup has older statuses, and the agent writes only what differs from its own
+knowledge."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 def spread(seconds: float, random: Callable[[], float]) -> float:
-    """A quarter more or less, so that nodes do not ask all at once. `random` gives numbers in
-    [0, 1)."""
+    """An interval of up to a quarter more or less, so that nodes do not send requests all at once.
+    `random` returns numbers in [0, 1)."""
     return seconds * (0.75 + random() / 2)
 
 
 class ReadAgain(Generic[K]):
-    """Says of each key every READ_AGAIN_S or so that it is due. `clock` counts seconds; `random`
-    gives numbers in [0, 1)."""
+    """Makes each key due about every READ_AGAIN_S. `clock` returns seconds, `random` numbers in
+    [0, 1)."""
 
     def __init__(
         self,
@@ -34,8 +35,8 @@ class ReadAgain(Generic[K]):
         self._due_at: dict[K, float] = {}
 
     def due(self, keys: Iterable[K]) -> list[K]:
-        """Those of the keys that are due now; none that was not among the keys of the last call.
-        Keys that are not given any more are forgotten."""
+        """The keys that are due now. A key that was not among the keys of the last call is not due
+        yet; keys that are not given any more are forgotten."""
         now, before = self._clock(), self._due_at
         found = {key: before.get(key, float("inf")) <= now for key in keys}
         self._due_at = {

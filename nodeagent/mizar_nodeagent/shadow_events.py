@@ -1,4 +1,4 @@
-"""The events that follow from what changed between two plans."""
+"""Derives the events on ShadowPods and their users from the changes between two plans."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from mizar_nodeagent.pods import Key, Pod
 
 @dataclass(frozen=True)
 class ShadowEvent:
-    """An event on a ShadowPod, or on a pod that holds devices of it. `kind`: of the object."""
+    """An event on a ShadowPod, or on a pod that holds devices of it. `about`, `uid`, `kind`: the
+    object that the event is on."""
 
     about: Key
     uid: str
@@ -28,8 +29,8 @@ class ShadowEvent:
 def shadow_events(
     before: Plan | None, after: Plan, pods: Mapping[Key, Pod]
 ) -> Iterable[ShadowEvent]:
-    """The events to emit after the plan `after`. None after a start of the agent: the agent before
-    has emitted them."""
+    """The events to emit after the plan `after`. There are none without `before`, as after the
+    agent's start, since the previous agent has emitted them."""
     if before is None:
         return
     old = {report.key: report for report in before.reports}

@@ -31,8 +31,8 @@ _PASSING = frozenset({"NotAdvertised", "KubeletAway"})
 
 @dataclass(frozen=True)
 class _Known:
-    """What the API server has of one ShadowPod. `idle`: the idleSince that an earlier agent wrote
-    for the same idle time, and the one that would replace it."""
+    """A ShadowPod's UID and status in the API server. `idle`: the idleSince that an earlier agent
+    wrote for the same idle time, and this agent's later one, which must not replace it."""
 
     uid: str
     status: ShadowPodStatus
@@ -40,8 +40,9 @@ class _Known:
 
 
 class ShadowStatusWriter:
-    """`set_desired` takes the reports of a plan; `run` writes those that differ from what the API
-    server has. It is asked again now and then, as `random` has it: see `read_again`."""
+    """Writes the reports of the last plan (`set_desired`) that differ from the statuses in the API
+    server. These are read again from time to time (see `read_again`). `now` returns the time of
+    day, `clock` monotonic seconds, `random` numbers in [0, 1)."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class ShadowStatusWriter:
         self._queue: WorkQueue[Key] = WorkQueue(first_delay=0.1, max_delay=10.0)
 
     def set_desired(self, reports: Iterable[Report]) -> None:
-        """The reports on all ShadowPods of this node; to be called every few seconds."""
+        """Set the reports on all ShadowPods of this node. Must be called every few seconds."""
         before, self._wanted = self._wanted, {report.key: report for report in reports}
         for key, report in self._wanted.items():
             if before.get(key) != report:
@@ -77,7 +78,8 @@ class ShadowStatusWriter:
             self._outdated.discard(key)
 
     async def run(self) -> None:
-        """Write for ever; what fails is tried again later."""
+        """Write reports, for ever. A failed write is tried again later. May run several times
+        concurrently."""
         await work(self._queue, self._write)
 
     async def _write(self, key: Key) -> None:
@@ -99,7 +101,7 @@ class ShadowStatusWriter:
             raise
 
     async def _read(self, key: Key) -> _Known:
-        """What the API server has, which is asked where that is not known."""
+        """The ShadowPod in the API server, which is read if it is not known or may be outdated."""
         known = self._known.get(key)
         wanted = self._wanted[key]
         if known is not None and wanted.uid not in ("", known.uid):
@@ -112,7 +114,7 @@ class ShadowStatusWriter:
         uid = str(found["metadata"]["uid"])
         status = ShadowPodStatus.from_dict(found.get("status") or {})
         if known is not None and known.uid == uid:
-            # The times are this agent's own: a status that is older now is no earlier agent's.
+            # This agent wrote the times before: an older status now is not an earlier agent's.
             return replace(known, status=status)
         return _Known(uid, status, _idle(status, wanted))
 
@@ -162,7 +164,7 @@ def _body(key: Key, uid: str, status: ShadowPodStatus) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": SHADOW_POD.name,
-        # With its UID, another ShadowPod of this name is not touched.
+        # The UID keeps this from being applied to another ShadowPod of the same name.
         "metadata": {"namespace": key[0], "name": key[1], "uid": uid},
         "status": status.to_dict(),
     }

@@ -19,7 +19,7 @@ class SharedCall(Generic[T]):
         self._next: asyncio.Task[T] | None = None
 
     async def answer(self) -> T:
-        """What the call answers, or raises."""
+        """Make or share a call. Returns its answer, or raises what it raises."""
         if self._next is None:
             self._next = asyncio.create_task(self._after(self._running))
             # No caller may be left to receive the exception.

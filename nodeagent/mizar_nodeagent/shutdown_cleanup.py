@@ -1,8 +1,8 @@
-"""What the agent removes from the node when it ends: all of its files that no container uses.
+"""Removes the agent's files that no container uses from the node when the agent ends.
 
-It may be the last agent: an uninstall removes the agents' rights together with them, so that the
-API server can't be asked any more. What is known of pods is from a moment ago; the kubelet is asked
-now which devices are held.
+It may be the last agent: an uninstall removes the agents' rights together with the agents, so that
+the API server cannot be asked any more. So pods are those that were known a moment ago, while the
+kubelet is asked which devices are held now.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ from mizar_nodeagent.pods import Pod
 log = get_logger(__name__)
 
 WITHIN_S = 4.0
+"""Most seconds for removing slots."""
 
 
 class ShutdownCleanup:
-    """To be run after the device plugins have ended. `folder`: the agent's state; `now`: seconds
-    since the epoch."""
+    """The cleanup, to be run after the device plugins have ended. `folder`: the agent's state
+    folder. `plugin_dir`: the kubelet's folder for device plugins. `now` returns seconds since the
+    epoch."""
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class ShutdownCleanup:
         ]
 
     def _remove_the_rest(self) -> None:
-        """The files for all containers, if no slot is left."""
+        """Remove the files that all containers share, if no slot is left."""
         try:
             self._slots.root.rmdir()
         except OSError:

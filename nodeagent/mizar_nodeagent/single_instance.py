@@ -1,4 +1,5 @@
-"""One node agent at a time on a node: in an upgrade, the old one ends before the new one begins."""
+"""Ensures that one node agent runs at a time on a node, by a lock: in an upgrade, the old agent
+ends before the new one begins."""
 
 from __future__ import annotations
 
@@ -13,10 +14,11 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 RETRY_S = 0.2
+"""Seconds between two attempts to take the lock."""
 
 
 class InstanceLock:
-    """The lock of a state folder. Its file is removed with it if it is the last one there."""
+    """The lock of a state folder. Releasing it removes its file if no other file is left there."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path = path
@@ -24,7 +26,7 @@ class InstanceLock:
 
     @classmethod
     async def acquire(cls, state_dir: Path) -> InstanceLock:
-        """Wait until no other agent uses the folder. Raises OSError."""
+        """Wait until no other agent uses the folder, and lock it. Raises OSError."""
         state_dir.mkdir(parents=True, exist_ok=True)
         path, logged = state_dir / "agent.lock", False
         while (descriptor := _locked(path)) is None:
@@ -35,17 +37,17 @@ class InstanceLock:
         return cls(path, descriptor)
 
     def release(self) -> None:
-        """Let the next agent begin."""
+        """Release the lock, so that the next agent can begin."""
         with suppress(OSError):
             if list(self._path.parent.iterdir()) == [self._path]:
-                # While it is locked: an agent that waits for it finds that the file is not this one
-                # any more.
+                # Remove it while it is locked: an agent that then gets the lock of the removed file
+                # notices that the path does not refer to that file any more.
                 self._path.unlink()
         os.close(self._descriptor)
 
 
 def _locked(path: Path) -> int | None:
-    """A locked descriptor of the file that is there; None while another agent holds the lock."""
+    """A locked descriptor of the file at this path; None while another agent holds the lock."""
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""Waiting for a call that may hang, such as one of NVML under a driver that hangs."""
+"""Waits with a timeout for a call that may hang, such as one of NVML when the driver hangs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ T = TypeVar("T")
 
 
 class SlowCall(Generic[T]):
-    """One call at a time. One that takes too long goes on, and the next to ask gets its answer:
-    another call would wait behind it."""
+    """Makes one call at a time. A call that takes too long goes on, and the next caller gets its
+    answer, since another call would only wait behind it."""
 
     def __init__(self) -> None:
         self._running: asyncio.Task[T] | None = None
 
     async def answer(self, call: Callable[[], Coroutine[Any, Any, T]], within: float) -> T:
-        """The answer to `call`, or to an earlier one that still runs. Raises what that raises, and
-        TimeoutError after `within` seconds."""
+        """The answer to `call`, or to an earlier call that still runs. Raises what that call
+        raises, and TimeoutError after `within` seconds."""
         if self._running is None:
             self._running = asyncio.create_task(call())
         await asyncio.wait({self._running}, timeout=within)

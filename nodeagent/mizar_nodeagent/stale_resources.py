@@ -1,8 +1,8 @@
 """Removes stale resources, those of former tenants and of lending that was switched off, from the
 node's status.
 
-A kubelet that has forgotten a resource leaves it there as 0, for ever: with a resource per tenant
-and profile, the list would only ever grow.
+A kubelet that has forgotten a resource leaves it there as 0, for ever. As each tenant and profile
+has a resource of its own, the list would only ever grow.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 FIRST_AFTER_S = 60.0
-"""Seconds after the start until the first round: by then the agent serves again what it served
-before its restart."""
+"""Seconds from the start to the first round: by then, the agent serves again the resources that it
+served before its restart."""
 
 EVERY_S = 600.0
-"""Seconds between two rounds. A kubelet remembers a resource for a shorter time after its plugin is
-gone: what it writes again in that time, the next round removes."""
+"""Seconds between two rounds. After a plugin has gone, the kubelet remembers its resource for a
+shorter time: if it writes the resource again in that time, the next round removes it."""
 
 
 class StaleResources:
-    """`served` gives the resources that plugins of this agent serve now."""
+    """Removes the stale resources of one node. `served` returns the resources that plugins of this
+    agent serve now."""
 
     def __init__(
         self, client: KubeClient, node: str, served: Callable[[], Collection[str]]
@@ -39,7 +40,7 @@ class StaleResources:
         self._served = served
 
     async def run(self) -> None:
-        """Remove them every EVERY_S, for ever."""
+        """Remove stale resources every EVERY_S, for ever."""
         await asyncio.sleep(FIRST_AFTER_S)
         while True:
             try:
@@ -49,7 +50,7 @@ class StaleResources:
             await asyncio.sleep(EVERY_S)
 
     async def remove(self) -> None:
-        """Remove from the node the resources that no plugin serves any more. Raises KubeError."""
+        """Remove the stale resources from the node's status once. Raises KubeError."""
         status = (await self._client.get(self._ref, cached=True)).get("status") or {}
         gone = stale(status, self._served())
         if not gone:

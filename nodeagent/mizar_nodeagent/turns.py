@@ -1,4 +1,4 @@
-"""Letting the kubelet's calls come in between parts of work that takes the event loop for long."""
+"""Lets the kubelet's calls be answered between the parts of work that keeps the event loop busy."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import asyncio
 from typing import Final
 
 ROUNDS: Final = 5
-"""Rounds of the event loop that a call of gRPC takes from its coming until it is answered. In each
-of them, the loop does all else that is due."""
+"""Number of rounds of the event loop that a gRPC call takes from its arrival until it is answered.
+In each round, the loop also does everything else that is due."""
 
 
 async def let_calls_in() -> None:
-    """Give calls that have come in meanwhile the time to be answered."""
+    """Yield to the event loop until calls that have arrived meanwhile are answered."""
     for _ in range(ROUNDS):
         await asyncio.sleep(0)
 
 
 class Turns:
-    """Those who ask at the same moment, as after an answer that all of them have waited for, go on
-    one after the other, with calls that come in between."""
+    """Lets tasks that wake up at the same moment, for example since all have awaited the same
+    answer, go on one after the other, with the kubelet's calls answered in between."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
 
     async def wait(self) -> None:
-        """Wait for the caller's turn. It ends when the caller waits for anything else."""
+        """Wait for the caller's turn, which ends when the caller awaits anything else."""
         async with self._lock:
             await let_calls_in()
