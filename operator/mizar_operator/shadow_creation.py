@@ -1,4 +1,5 @@
-"""Creates a ShadowPod and its pod; takes over objects that an earlier try created."""
+"""Creates a ShadowPod and its pod; takes over objects that an earlier try created. What follows
+when the API server refuses one, such as for a ResourceQuota: apply.py."""
 
 from __future__ import annotations
 

@@ -15,10 +15,10 @@ from mizar_nodeagent.container.access_report import AccessCollector, AccessRepor
 from mizar_nodeagent.container.access_watch import AccessWatch
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.dev_root import check_dev_root
-from mizar_nodeagent.container.granted_cards import Grants
 from mizar_nodeagent.container.limits_update import LimitsUpdater
+from mizar_nodeagent.container.nri_component import RuntimeComponent
+from mizar_nodeagent.container.nri_grants import Grants
 from mizar_nodeagent.container.prestart import PreStart
-from mizar_nodeagent.container.runtime_component import RuntimeComponent
 from mizar_nodeagent.container.slot_gc import SlotGarbageCollector
 from mizar_nodeagent.container.usage_trim import UsageTrimmer
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts

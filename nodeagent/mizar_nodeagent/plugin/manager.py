@@ -1,5 +1,6 @@
 """Manages the device plugins of all resources: starts a plugin for a new resource, restarts one
-that failed, and retires one that has had no device for long."""
+that failed, and retires one that has had no device for long. A plugin registers with the kubelet by
+itself, also after a restart of the kubelet: see resource_plugin.py."""
 
 from __future__ import annotations
 

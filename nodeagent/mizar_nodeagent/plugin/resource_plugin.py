@@ -1,5 +1,5 @@
-"""The device plugin of one resource: keeps exactly one stream to the kubelet, also across the
-kubelet's restarts."""
+"""The device plugin of one resource: registers with the kubelet, again whenever the kubelet
+restarts, and keeps exactly one stream to it."""
 
 from __future__ import annotations
 

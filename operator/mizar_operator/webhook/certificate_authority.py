@@ -1,4 +1,5 @@
-"""Creates, reads and renews the webhook's certificate authority and serving certificate. No I/O."""
+"""Creates, reads and renews the webhook's certificate authority and serving certificate. No I/O:
+self_signed_certificate.py stores them, and has the API server trust them."""
 
 from __future__ import annotations
 

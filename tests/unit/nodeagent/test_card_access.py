@@ -25,7 +25,7 @@ from mizar_nodeagent.container.access_doubts import Doubts, doubts
 from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
 from mizar_nodeagent.container.access_watch import AccessWatch
 from mizar_nodeagent.container.dev_root import check_dev_root
-from mizar_nodeagent.container.runtime_component import Counts
+from mizar_nodeagent.container.nri_component import Counts
 from mizar_nodeagent.errors import ConfigRefused, NotYet
 from support.logs import logged
 from unit.nodeagent.fake_runtime import running

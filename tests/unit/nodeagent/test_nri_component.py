@@ -15,10 +15,10 @@ from mizar_core.names import SPOT_RESOURCE, container_devices_from, container_de
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.config import CardAccess, MountConfig
 from mizar_nodeagent.container.access_choice import AccessChoice
-from mizar_nodeagent.container.adjustment import adjustment
 from mizar_nodeagent.container.card_access import Parts
-from mizar_nodeagent.container.granted_cards import Grants
-from mizar_nodeagent.container.runtime_component import RuntimeComponent
+from mizar_nodeagent.container.nri_adjustment import adjustment
+from mizar_nodeagent.container.nri_component import RuntimeComponent
+from mizar_nodeagent.container.nri_grants import Grants
 from mizar_nodeagent.container.shim_mounts import shim_mounts
 from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.errors import ContainerRefused, NotYet, StartRefused

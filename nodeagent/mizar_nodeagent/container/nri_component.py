@@ -17,9 +17,9 @@ from mizar_core.names import ANNOTATION_CARDS, EventReason
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.container import card_access, shim_mounts
 from mizar_nodeagent.container.access_choice import AccessChoice
-from mizar_nodeagent.container.adjustment import adjustment
 from mizar_nodeagent.container.device_nodes import Minors, minors_of
-from mizar_nodeagent.container.granted_cards import Grants, is_annotated
+from mizar_nodeagent.container.nri_adjustment import adjustment
+from mizar_nodeagent.container.nri_grants import Grants, is_annotated
 from mizar_nodeagent.container.slots import Notify, Slot
 from mizar_nodeagent.errors import ContainerRefused
 from mizar_nodeagent.proto import nri_pb2 as pb
