@@ -221,11 +221,11 @@ def test_nobody_changes_what_a_shadow_pod_is(kube: Kube, shadow: str, who: str, 
 
 def test_notes_of_others_are_for_who_runs_the_cluster(kube: Kube, shadow: str) -> None:
     note = merge({"annotations": {"example.com/address": "10.0.0.1"}})
-    status, said = patch(kube, EDITOR, *note)
-    assert status != 0
-    assert "put your annotations on the pods that share its cards" in said
     label = merge({"labels": {"example.com/a": "b"}})
-    assert "put your labels on the pods that share its cards" in patch(kube, EDITOR, *label)[1]
+    for field, change in (("annotations", note), ("labels", label)):
+        status, said = patch(kube, EDITOR, *change)
+        assert status != 0
+        assert f"{field} of a shadow pod cannot be changed: set them on the pods" in said
     assert patch(kube, NETWORK, "--subresource=status", *note) == (0, f"pod/{NAME} patched\n")
     assert patch(kube, DRAINER, *merge({"annotations": {"example.com/b": "c"}}))[0] == 0
     # The status is no way around the policy.
