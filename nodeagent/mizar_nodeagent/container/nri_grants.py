@@ -19,8 +19,9 @@ from mizar_core.names import (
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container.limits import wants_shim
 from mizar_nodeagent.container.slots import Slot, Slots
-from mizar_nodeagent.errors import ContainerRefused
-from mizar_nodeagent.planning.carving import Carving, DrainStage
+from mizar_nodeagent.container.start_checks import present_carving
+from mizar_nodeagent.errors import ContainerRefused, NotYet, StartRefused
+from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.proto import nri_pb2 as pb
 
 FROM, IDS = container_devices_from(""), container_devices_ids("")
@@ -93,14 +94,10 @@ class Grants:
         return carving.card(one).uuid, wants_shim(carving.carve.isolation)
 
     def _carving(self, device: DeviceID) -> Carving:
-        carving = self.state.carving_of(device)
-        if carving is None:
-            raise ContainerRefused(f"nothing is known of {device} yet")
-        if carving.stage is DrainStage.LEAVING:
-            raise ContainerRefused(
-                f"the shadow pod of {device} is gone or ending, and its card with it"
-            )
-        return carving
+        try:
+            return present_carving(self.state, device)
+        except (NotYet, StartRefused) as error:
+            raise ContainerRefused(str(error)) from error
 
 
 def _devices(container: pb.Container) -> frozenset[str]:

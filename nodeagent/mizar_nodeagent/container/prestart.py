@@ -32,12 +32,13 @@ from mizar_nodeagent.container.start_checks import (
     check_same_card,
     check_shim,
     check_tenant,
+    present_carving,
 )
 from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionUnserved, StartRefused
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.kubelet.device_checkpoint import Entry
-from mizar_nodeagent.planning.carving import Carving, DrainStage
+from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.device_lists import UNCONFIRMED
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.regions import limits_file, usage_file
@@ -193,15 +194,7 @@ class PreStart:
         return groups
 
     def _carving(self, device: DeviceID) -> Carving:
-        carving = self.state.carving_of(device)
-        if carving is None:
-            raise NotYet(f"nothing is known of {device} yet")
-        if carving.stage is DrainStage.LEAVING:
-            # The device's card may be another pod's by now, or soon.
-            raise StartRefused(
-                f"the shadow pod of {device} is gone or ending, and its card with it",
-                EventReason.CARD_LOST,
-            )
+        carving = present_carving(self.state, device)
         if not carving.confirmed:
             raise NotYet(f"{device} cannot be used yet: {UNCONFIRMED}")
         return carving

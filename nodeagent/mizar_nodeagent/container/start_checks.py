@@ -10,15 +10,30 @@ from mizar_core.names import ANNOTATION_SAME_CARD, EventReason
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container.limits import DeviceGroup, wants_shim
 from mizar_nodeagent.container.slots import Owner, Slot
-from mizar_nodeagent.errors import StartRefused
+from mizar_nodeagent.errors import NotYet, StartRefused
 from mizar_nodeagent.kubelet.claims import Claims
-from mizar_nodeagent.planning.carving import Carving
+from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.pods import Pod
 
 WITHOUT_SHIM = (
     "the pod was admitted while isolation.backend was None, so its containers run without Mizar's "
     "shim and cannot be limited: delete the pod, so that a new one is limited"
 )
+
+
+def present_carving(state: AgentState, device: DeviceID) -> Carving:
+    """The carving of a device whose card is still its shadow pod's. Raises NotYet if the device is
+    not known yet."""
+    carving = state.carving_of(device)
+    if carving is None:
+        raise NotYet(f"nothing is known of {device} yet")
+    if carving.stage is DrainStage.LEAVING:
+        # The device's card may be another pod's by now, or soon.
+        raise StartRefused(
+            f"the shadow pod of {device} is gone or ending, and its card with it",
+            EventReason.CARD_LOST,
+        )
+    return carving
 
 
 def check_same_card(state: AgentState, pod: Pod | None, ids: Iterable[str]) -> None:
