@@ -35,6 +35,8 @@ LogFormat = Literal["auto", "json", "console"]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+IF_NAMESPACE_UNSET = "if unset: $POD_NAMESPACE, else the namespace of the pod's service account"
+"""Describes where a setting `namespace` is taken from, see `_from_the_pod`."""
 
 
 class Settings(BaseSettings):

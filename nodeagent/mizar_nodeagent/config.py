@@ -163,8 +163,8 @@ class Config(common.Settings):
     )
     namespace: str = Field(
         "",
-        description="namespace of the agent's pod and of the ConfigMap mizar-spot; if unset: "
-        "$POD_NAMESPACE, else the namespace of the pod's service account",
+        description="namespace of the agent's pod and of the ConfigMap mizar-spot; "
+        f"{common.IF_NAMESPACE_UNSET}",
     )
     kubelet_dir: HostPath = Field(Path("/var/lib/kubelet"), description="the kubelet's --root-dir")
     plugin_dir: HostPath = Field(

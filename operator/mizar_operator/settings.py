@@ -19,7 +19,7 @@ class Settings(common.Settings):
     namespace: str = Field(
         "mizar-system",
         description="namespace of the leader election Lease and of the ConfigMap mizar-spot; "
-        "if unset: $POD_NAMESPACE, else the namespace of the pod's service account",
+        f"{common.IF_NAMESPACE_UNSET}",
     )
     pause_image: str = Field("registry.k8s.io/pause:3.10", description="image of shadow pods")
     shadow_priority_class: str = Field("", description="PriorityClass of shadow pods; empty: none")

@@ -40,8 +40,7 @@ class Settings(common.Settings):
 
     namespace: str = Field(
         "mizar-system",
-        description="namespace of the release; if unset: $POD_NAMESPACE, else the namespace of the "
-        "pod's service account",
+        description=f"namespace of the release; {common.IF_NAMESPACE_UNSET}",
     )
     release: str = Field("mizar", description="name of the helm release")
     revision: int = Field(1, description="revision of the helm release")

@@ -18,8 +18,7 @@ class Settings(common.Settings):
 
     namespace: str = Field(
         "mizar-system",
-        description="namespace of the Service and the Secret; if unset: $POD_NAMESPACE, else the "
-        "namespace of the pod's service account",
+        description=f"namespace of the Service and the Secret; {common.IF_NAMESPACE_UNSET}",
     )
     service: str = Field("mizar-webhook", description="name of the webhook's Service")
     secret: str = Field("mizar-webhook", description="name of the Secret of its certificate")
