@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from e2e.watching import wait_held
-from support.kube import Kube, Object
+from support.kube import Kube, condition
 from support.logs import Line, lines
 from support.objects import deployment, share_pod
 from support.waiting import wait_for
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 HALF = {"devices": 2, "min": 0, "max": 1}
 MIZAR = "mizar-system"
+PROGRAMS = "webhook", "operator", "nodeagent"
 
 
 def grep(kube: Kube, program: str, word: str) -> list[Line]:
@@ -39,7 +40,10 @@ def test_one_grep_follows_a_share_pod_from_admission_to_running(kube: Kube, stag
     """Rewritten, waiting, placed, and given its limits: each in a line with the pod's name."""
     tenant, name = stage.tenant(HALF), f"followed-{stage.mark}"
     # Otherwise the operator may hear of the pod first, and say that it has no quota.
-    wait_for("the quota's status", lambda: _status(kube, tenant))
+    wait_for(
+        "the quota's status",
+        lambda: condition(kube.get("gpuquota", "gpus", tenant) or {}, "Satisfied"),
+    )
     kube.apply(share_pod(tenant, name))
     kube.wait_running(tenant, name)
     (held,) = wait_held(kube, tenant, name)
@@ -49,7 +53,7 @@ def test_one_grep_follows_a_share_pod_from_admission_to_running(kube: Kube, stag
         ("nodeagent", "limits written"),
     ):
         wait_logged(kube, program, name, event)
-    found = {one: grep(kube, one, name) for one in ("webhook", "operator", "nodeagent")}
+    found = {one: grep(kube, one, name) for one in PROGRAMS}
 
     (rewritten,) = (one for one in found["webhook"] if one["event"] == "rewritten")
     assert rewritten["rewritten"] == {"mizar.share/gpu.2": f"{tenant}.mizar.share/gpu.2"}
@@ -76,12 +80,6 @@ def test_one_grep_follows_a_share_pod_from_admission_to_running(kube: Kube, stag
     assert story == sorted(story, key=lambda line: str(line["timestamp"]))
 
 
-def _status(kube: Kube, tenant: str) -> Object | None:
-    """The quota's status, once the operator has written one."""
-    found: Object | None = (kube.get("gpuquota", "gpus", tenant) or {}).get("status")
-    return found
-
-
 def test_a_pod_that_has_no_name_yet_is_found_by_its_beginning(kube: Kube, stage: "Stage") -> None:
     """The API server names a Deployment's pods only after the webhook has seen them."""
     tenant = stage.tenant(HALF)
@@ -92,7 +90,7 @@ def test_a_pod_that_has_no_name_yet_is_found_by_its_beginning(kube: Kube, stage:
 
 
 def test_every_line_of_every_program_is_an_object(kube: Kube) -> None:
-    for program in ("webhook", "operator", "nodeagent"):
+    for program in PROGRAMS:
         found = grep(kube, program, "")
         assert found
         assert all({"timestamp", "level", "logger", "event"} <= one.keys() for one in found)
@@ -102,7 +100,7 @@ def test_no_program_is_refused_a_right(kube: Kube) -> None:
     """Whatever the tests before this one had the programs do, the chart's roles allow it. An API
     server that has just started refuses everything until it has read all roles."""
     since = _api_server_started(kube) + timedelta(seconds=60)
-    for program in ("webhook", "operator", "nodeagent"):
+    for program in PROGRAMS:
         refused = grep(kube, program, "is forbidden: User")
         assert [one for one in refused if _time(one) > since] == []
 

@@ -703,11 +703,8 @@ async def test_a_borrower_that_starts_before_the_next_plan_is_no_owner(
     """The node agent plans late on a busy node; NVML shows the borrower's process before."""
     world.add_owner()
     await world.lendable()
-    world.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE))
-    await until(lambda: BORROWER.uid in {one.uid for one in world.app.pods.values()})
     await world.plan_no_more(monkeypatch)
-    await world.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, 1)
-    await world.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
+    await world.lend()
     with Victim(world) as victim:
         world.cards.working[CARD] = {victim.processes[0].pid: 100}
         await world.looked()
