@@ -394,7 +394,8 @@ async def test_an_owner_that_works_gets_its_card_back(world: SpotWorld) -> None:
     held = await world.lend()
     world.cards.working[CARD] = {os.getpid(): 90}  # a process of no pod
     await until(lambda: world.state() is CardState.RECLAIMING)
-    assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
+    # Not before the kubelet has reported the borrower.
+    await until(lambda: is_stopped(held))
     await until(lambda: world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 1)
     await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
     await until(lambda: world.pod_condition(OWNER) == AWAKE)
@@ -581,7 +582,7 @@ async def test_an_agent_that_starts_without_the_api_server_sees_an_owner_work(
         await until(lambda: world.state() is CardState.LENT)
         world.cards.working[CARD] = {os.getpid(): 90}
         await until(victim.ended)
-        assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
+        assert is_stopped(held)
         world.api.down = False
         await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
 
@@ -691,7 +692,7 @@ async def test_without_the_api_server_all_but_the_deletion_happens(world: SpotWo
         world.api.down = True
         world.cards.working[CARD] = {os.getpid(): 90}
         await until(victim.ended)
-        assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
+        assert is_stopped(held)
         await until(lambda: DEVICE not in world.kubelet.healthy(SPOT_RESOURCE))
         world.api.down = False
         await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
@@ -784,7 +785,7 @@ async def test_a_borrower_may_have_a_notice_and_a_grace(
         assert (found.compute_mode, found.core_share) == (COMPUTE_MODES["Soft"], 0)
         now += 20
         await until(lambda: victim.heard() == ["USR1", "TERM"])
-        assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
+        assert is_stopped(held)
         assert not victim.ended()
         now += 20
         # The operator evicts the pod by the condition, and the kubelet then ends the processes.
@@ -895,10 +896,15 @@ async def test_an_agent_that_ends_during_a_notice_stops_the_borrower(world: Spot
         world.cards.working[CARD] = {os.getpid(): 90}
         await until(lambda: victim.heard() == ["USR1"])
         await world.stop_agent()
-        assert limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
+        assert is_stopped(held)
         assert not victim.ended()
         await world.start_agent()
         await until(victim.ended)
+
+
+def is_stopped(held: Allocated) -> bool:
+    """Whether the container's compute on its first card is stopped for good."""
+    return limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
 
 
 async def gone(world: SpotWorld) -> None:
