@@ -209,9 +209,16 @@ class World:
     def event_reasons(self) -> list[str]:
         return [event["reason"] for event in self.api.events]
 
+    async def knows(self, pod: KubePod) -> None:
+        """Wait until the agent's watch has reported the pod, unless the API server is away. Of a
+        pod that starts before, the agent knows neither the UID nor the annotations."""
+        if not self.api.down:
+            await until(lambda: pod.uid in {one.uid for one in self.app.pods.values()})
+
     async def start_share(self, pod: KubePod = SHARE, count: int = 1) -> Allocated:
         """The scheduler binds a share pod, the kubelet admits and starts it."""
         self.api.put_pod(share_object(pod.name, pod.namespace, count=count))
+        await self.knows(pod)
         await self.kubelet.allocate(pod, "main", RESOURCE, count)
         return await self.kubelet.start_container(pod, "main", RESOURCE)
 
@@ -312,9 +319,6 @@ async def test_a_pod_that_starts_before_the_next_plan_is_known(
     assert world.app is not None
     late = KubePod("team-a", "late", "uid-late")
     await world.plan_no_more(monkeypatch)
-    world.api.put_pod(share_object(late.name))
-    pods = world.app.pods
-    await until(lambda: (late.namespace, late.name) in pods)
     held = await world.start_share(late)
     assert limits_file.read(limits_of(held)).pod_uid == b"uid-late"
 
@@ -345,7 +349,7 @@ async def test_an_init_containers_device_is_used_again_by_main(world: World) -> 
     body = share_object()
     body["spec"]["initContainers"] = [{"name": "prepare", "resources": {"limits": {RESOURCE: "1"}}}]
     world.api.put_pod(body)
-    await until(lambda: ("team-a", "share") in world.app.pods)
+    await world.knows(SHARE)
     first = await world.kubelet.allocate(pod, "prepare", RESOURCE, 1)
     second = await world.kubelet.allocate(pod, "main", RESOURCE, 1, reuse=first.ids)
     await world.kubelet.start_container(pod, "prepare", RESOURCE)
@@ -359,7 +363,7 @@ async def test_an_init_container_alone_is_known_by_the_kubelets_record(world: Wo
     await world.serve_shadow()
     pod = KubePod("team-a", "share", "uid-share", init=frozenset({"prepare"}))
     world.api.put_pod(share_object())
-    await until(lambda: ("team-a", "share") in world.app.pods)
+    await world.knows(SHARE)
     held = await world.kubelet.allocate(pod, "prepare", RESOURCE, 1)
     await world.kubelet.start_container(pod, "prepare", RESOURCE)
     assert limits_file.read(limits_of(held)).container == b"prepare"
@@ -388,7 +392,7 @@ async def test_a_pod_that_asks_for_one_card_does_not_start_on_two(world: World) 
     body = share_object(count=2)
     body["metadata"]["annotations"] = {"mizar.share/same-card": "true"}
     world.api.put_pod(body)
-    await until(lambda: ("team-a", "share") in world.app.pods)
+    await world.knows(SHARE)
     held = await world.kubelet.allocate(SHARE, "main", RESOURCE, 2)
     with pytest.raises(grpc.aio.AioRpcError, match="2 devices are on 2 cards"):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
@@ -401,7 +405,7 @@ async def test_a_pod_that_asks_for_one_card_and_has_one_starts(world: World) -> 
     body = share_object(count=2)
     body["metadata"]["annotations"] = {"mizar.share/same-card": "true"}
     world.api.put_pod(body)
-    await until(lambda: ("team-a", "share") in world.app.pods)
+    await world.knows(SHARE)
     await world.kubelet.allocate(SHARE, "main", RESOURCE, 2)
     held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
     assert limits_file.read(limits_of(held)).cards[0].memory_limit == 16 * GIB
@@ -430,7 +434,7 @@ async def test_a_pods_priority_reaches_the_limits(world: World) -> None:
     body = share_object()
     body["spec"]["priority"] = 1000
     world.api.put_pod(body)
-    await until(lambda: ("team-a", "share") in world.app.pods)
+    await world.knows(SHARE)
     await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
     held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
     assert limits_file.read(limits_of(held)).cards[0].priority == (1 << 31) + 1000

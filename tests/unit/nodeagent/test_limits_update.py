@@ -271,6 +271,8 @@ async def test_a_pod_that_gets_a_device_gets_one_event(world: World) -> None:
     await world.start_share(count=2)
     for _ in range(3):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    # An agent that ends drops the events that it has not written.
+    await until(lambda: events(world, "DeviceGranted"))
     await world.stop_agent()
     await world.start_agent()
     await until(lambda: world.kubelet.is_serving(RESOURCE))
@@ -393,6 +395,7 @@ async def test_who_opted_out_is_told_when_that_ends(world: World) -> None:
     pod = share_object("share", "team-a")
     pod["metadata"]["annotations"] = {"mizar.share/without-limits": "other, main"}
     world.api.put_pod(pod)
+    await world.knows(SHARE)
     await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
     held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
     assert Path(mounted(held)["/etc/ld.so.preload"][0]).read_bytes() == b""

@@ -98,6 +98,7 @@ async def test_slots_that_nobody_uses_go_from_among_those_in_use(world: World) -
     world.kubelet.remove_pod(SHARE.uid)
     world.api.delete_pod(SHARE.namespace, SHARE.name)
     await until(lambda: world.holders() == ["next"])
+    await until(lambda: (SHARE.namespace, SHARE.name) not in world.app.pods)
     await world.stop_agent()
     assert not first.exists()
     assert sorted(one.name for one in second.iterdir()) == [
@@ -113,7 +114,7 @@ async def test_a_slot_that_the_kubelet_has_not_recorded_yet_stays(world: World) 
     """It is about to start the container of a pod that asks for the slot's resource."""
     await world.serve_shadow()
     world.api.put_pod(share_object(SHARE.name, SHARE.namespace, admitted=False))
-    await until(lambda: (SHARE.namespace, SHARE.name) in world.app.pods)
+    await world.knows(SHARE)
     slot = limits_of(await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)).parent
     world.kubelet.allocated.clear()
     world.kubelet._write_checkpoint()
@@ -137,7 +138,7 @@ async def test_the_slot_of_an_init_container_stays_with_its_pod(world: World) ->
     await world.serve_shadow()
     pod = KubePod("team-a", "share", "uid-share", frozenset({"first"}))
     world.api.put_pod(share_object(SHARE.name, SHARE.namespace))
-    await until(lambda: (SHARE.namespace, SHARE.name) in world.app.pods)
+    await world.knows(SHARE)
     slot = limits_of(await world.kubelet.allocate(pod, "first", RESOURCE, 1)).parent
     await world.replanned()
     await world.stop_agent()

@@ -115,9 +115,7 @@ class SpotWorld(World):
     async def lend(self, annotations: dict[str, str] | None = None) -> Allocated:
         """The scheduler binds a spot pod, the kubelet admits and starts it."""
         self.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE, annotations))
-        # Otherwise the slot has no UID, by which its processes are found while the API server is
-        # away.
-        await until(lambda: BORROWER.uid in {one.uid for one in self.app.pods.values()})
+        await self.knows(BORROWER)
         await self.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, 1)
         held = await self.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
         await until(lambda: self.state() is CardState.LENT)
@@ -620,6 +618,7 @@ async def test_an_agent_without_checkpoint_and_api_server_leaves_what_owners_wer
     """The owners' shims go on reporting copies, which nothing else would show."""
     await world.serve_shadow()
     world.api.put_pod(pod_object(SHARE, RESOURCE, LOW_POWER))
+    await world.knows(SHARE)
     await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
     owner = await world.kubelet.start_container(SHARE, "main", RESOURCE)
     await world.lendable()

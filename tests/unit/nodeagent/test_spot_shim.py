@@ -106,6 +106,7 @@ class ShimWorld(SpotWorld):
         self.kubelet.add_pod(SHADOW_POD, pause=[self.uuid])
         await until(lambda: self.ready() == ("True", "Serving"))
         self.api.put_pod(pod_object(SHARER, RESOURCE, LOW_POWER))
+        await self.knows(SHARER)
         await self.kubelet.allocate(SHARER, "main", RESOURCE, 1)
         program = self.run(await self.kubelet.start_container(SHARER, "main", RESOURCE))
         # On a busy machine its start takes so long that the card has become lendable before.
@@ -115,6 +116,7 @@ class ShimWorld(SpotWorld):
     async def borrow(self) -> tuple[Program, Allocated]:
         """A spot pod with a program at full load."""
         self.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE))
+        await self.knows(BORROWER)
         await self.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, 1)
         held = await self.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
         program = self.run(held)
