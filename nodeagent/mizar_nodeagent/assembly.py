@@ -25,7 +25,7 @@ from mizar_nodeagent.metrics import DeviceCollector, planning_errors
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.snapshot import GracePeriods
 from mizar_nodeagent.plugin.manager import PluginManager
-from mizar_nodeagent.plugin.resource_plugin import ResourcePlugin
+from mizar_nodeagent.plugin.registration import ResourcePlugin
 from mizar_nodeagent.plugin.server import remove_old_sockets
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.shadow_status import ShadowStatusWriter

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from itertools import groupby
 
 from mizar_core.model_base import format_time
@@ -34,18 +33,19 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import KubeError, Unavailable, is_refusal
+from mizar_kube.errors import KubeError
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_kube.logs import bound, get_logger
 from mizar_operator import action_log, manifests
+from mizar_operator.apply_result import CHANGES, Result
 from mizar_operator.caches import Caches
 from mizar_operator.delete_guard import StillInUse
 from mizar_operator.disruption_budgets import DisruptionBudgets
 from mizar_operator.evictor import Evictor
 from mizar_operator.quota_creation import QuotaCreator
-from mizar_operator.shadow_creation import NameTaken, ShadowCreator
+from mizar_operator.shadow_creation import ShadowCreator
 from mizar_operator.shadow_deletion import ShadowDeleter
 from mizar_operator.snapshot_index import SnapshotIndex
 from mizar_operator.status_writer import StatusWriter, without_lending, without_spot
@@ -57,38 +57,11 @@ TERMINATING = "because it is being terminated"
 """Part of the API server's message about a namespace that is being deleted, whose GPUQuota will be
 gone in a moment."""
 
-CREATIONS = CreateShadow | CreatePod
-CHANGES = Drain | CancelDrain | SetInUse | Recarve
-
 KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_QUOTA}
 
 
 def _never() -> bool:
     return False
-
-
-@dataclass
-class Result:
-    """The result of applying a plan.
-
-    `used`: UIDs of shadow pods that turned out to be in use. `refused`: the API server's message
-    about shadow pods and default quotas that it refuses, by quota and devices. `names_taken`:
-    shadow pods that were not created because another client's object has the name. `unanswered`:
-    (quota, devices, sequence) of shadow pods whose creation got no answer. `unchangeable`: shadow
-    pods that the API server refuses to change. `announced`: the posted events. `postponed`: whether
-    statuses were left to the next plan. `done`: the actions that the API server carried out;
-    `failed`: those that it refused, or that were given up because a pod uses the shadow pod."""
-
-    errors: list[Exception] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
-    refused: dict[tuple[Key, int], str] = field(default_factory=dict)
-    names_taken: set[Key] = field(default_factory=set)
-    unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
-    unchangeable: set[Key] = field(default_factory=set)
-    announced: list[EmitEvent] = field(default_factory=list)
-    postponed: bool = False
-    done: list[Action] = field(default_factory=list)
-    failed: list[Action] = field(default_factory=list)
 
 
 class Applier:
@@ -135,7 +108,7 @@ class Applier:
                 if isinstance(one, CHANGES) and one.shadow in result.unchangeable:
                     voided.note_refused_change(one.shadow)
                 elif not good:
-                    voided.note_failure(one, planned_anew=_is_known(index, one, result))
+                    voided.note_failure(one, planned_anew=result.tells_next_plan(index, one))
             if result.used:
                 # The pool's status assumes that the deletions succeeded; a new plan follows at
                 # once.
@@ -163,7 +136,8 @@ class Applier:
             return False
         except KubeError as error:
             if TERMINATING not in str(error):
-                _report(index, action, error, result)
+                log.warning("an action failed", action=type(action).__name__, error=error)
+                result.note_error(index, action, error)
             if isinstance(action, CHANGES) and action.shadow in result.unchangeable:
                 self._tell_unchangeable(index.shadows[action.shadow], error)
             return False
@@ -265,24 +239,3 @@ class Applier:
             f"the API server refuses to change the shadow pod: {error}",
             warning=True,
         )
-
-
-def _report(index: SnapshotIndex, action: Action, error: KubeError, result: Result) -> None:
-    log.warning("an action failed", action=type(action).__name__, error=error)
-    if isinstance(action, CREATIONS) and isinstance(error, NameTaken):
-        result.names_taken.add(action.shadow)
-    elif isinstance(action, CreateQuota | CreateShadow | CreatePod) and is_refusal(error):
-        result.refused[index.quota_and_devices(action)] = str(error)
-    else:
-        result.errors.append(error)
-    if isinstance(action, CHANGES) and is_refusal(error):
-        result.unchangeable.add(action.shadow)
-    if isinstance(action, CreateShadow) and isinstance(error, Unavailable):
-        result.unanswered.add((*index.quota_and_devices(action), action.sequence))
-
-
-def _is_known(index: SnapshotIndex, action: Action, result: Result) -> bool:
-    """Whether the next plan follows at once and knows that the shadow pod was not created."""
-    return isinstance(action, CREATIONS) and (
-        action.shadow in result.names_taken or index.quota_and_devices(action) in result.refused
-    )

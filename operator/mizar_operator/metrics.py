@@ -14,7 +14,7 @@ from mizar_core.planning.exclusion import PartKind
 from mizar_core.planning.pool_nodes import in_pool
 from mizar_core.planning.snapshot import THE_QUOTA_ITSELF, Key
 from mizar_kube import probes
-from mizar_operator.apply import Result
+from mizar_operator.apply_result import Result
 from mizar_operator.pod_views import SharePod
 from mizar_operator.shadow_counters import ShadowCounters
 

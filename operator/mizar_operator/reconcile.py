@@ -13,7 +13,8 @@ from mizar_core.planning import Plan, Snapshot, plan
 from mizar_core.planning.planning_errors import IsolatedPlan, Planner, plan_isolated
 from mizar_kube.logs import bound, get_logger
 from mizar_kube.work_queue import WorkQueue
-from mizar_operator.apply import Applier, Result
+from mizar_operator.apply import Applier
+from mizar_operator.apply_result import Result
 from mizar_operator.gather import Gatherer
 from mizar_operator.metrics import Metrics
 from mizar_operator.reconcile_state import ReconcileState

@@ -24,7 +24,7 @@ from mizar_core.planning.node_fit import Needs
 from mizar_operator import manifests
 from mizar_operator.evictor import SEVERAL_BUDGETS
 from mizar_operator.manifests import PodSettings
-from mizar_operator.webhook.certificate_authority import fresh
+from mizar_operator.webhook.certificates import fresh
 from property.plan.snapshots import pool, quota
 from property.plan.snapshots import shadow as shadow_view
 from support import objects

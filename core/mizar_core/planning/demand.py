@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mizar_core.names import CreationReason, EventReason
 from mizar_core.planning.actions import CancelDrain
-from mizar_core.planning.creation import (
+from mizar_core.planning.creation_checks import (
     Creation,
     Denial,
     creation_elsewhere,

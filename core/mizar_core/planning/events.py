@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mizar_core.names import EventReason, ReapReason, parse_resource, tenant_of
 from mizar_core.planning.actions import Action, CreateShadow, DeleteShadow, Drain, EmitEvent
-from mizar_core.planning.creation import (
+from mizar_core.planning.creation_checks import (
     Denial,
     finds_no_node,
     no_entitlement,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
 from mizar_core.names import EventReason
-from mizar_core.planning.creation import (
+from mizar_core.planning.creation_checks import (
     Denial,
     finds_no_node,
     no_entitlement,

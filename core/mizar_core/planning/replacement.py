@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from mizar_core.names import EventReason, ReapReason
-from mizar_core.planning.creation import Denial, has_node
+from mizar_core.planning.creation_checks import Denial, has_node
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.feasible_nodes import on_node

@@ -26,7 +26,7 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
     WriteShadowStatus,
 )
-from mizar_core.planning.creation import refusal_message
+from mizar_core.planning.creation_checks import refusal_message
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import lost_event, shadow_event

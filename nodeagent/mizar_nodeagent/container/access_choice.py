@@ -11,8 +11,8 @@ from mizar_kube.logs import get_logger
 from mizar_nodeagent import mig
 from mizar_nodeagent.config import CardAccess, Strategy, Way
 from mizar_nodeagent.container import card_access, cdi_files
-from mizar_nodeagent.container.access_discovery import Discovery
 from mizar_nodeagent.container.access_doubts import NONE
+from mizar_nodeagent.container.auto_strategy import Discovery
 from mizar_nodeagent.container.slots import Slot
 from mizar_nodeagent.errors import NotYet, StartRefused
 from mizar_nodeagent.mig import Instance

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from mizar_nodeagent.config import CardAccess, Way
-from mizar_nodeagent.container import access_discovery, cdi_files
+from mizar_nodeagent.container import auto_strategy, cdi_files
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def _of_variable(access: CardAccess, runtime: str) -> Doubts:
     """The doubts about giving cards by NVIDIA_VISIBLE_DEVICES. A default runtime other than
     NVIDIA's is only a remark, since the node may use another containerd than the one whose file was
     read. It is a problem or a warning only if CDI files name the node's cards as well."""
-    found, path = access_discovery.containerd(access, runtime), access.containerd_config
+    found, path = auto_strategy.containerd(access, runtime), access.containerd_config
     if found is not None and found.nvidia_default:
         return NONE
     if found is None or not found.plain_default:

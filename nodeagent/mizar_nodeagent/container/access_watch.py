@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from mizar_nodeagent.container.access_choice import AccessChoice
-from mizar_nodeagent.container.access_discovery import discover, gives_cdi
 from mizar_nodeagent.container.access_doubts import doubts
+from mizar_nodeagent.container.auto_strategy import discover, gives_cdi
 
 LOOK_EVERY_S: Final = 2.0
 ASK_EVERY_S: Final = 10.0

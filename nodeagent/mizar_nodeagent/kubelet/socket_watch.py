@@ -1,7 +1,7 @@
 """Detects restarts of the kubelet by its registration socket: a starting kubelet deletes all
 plugins' sockets, and then creates its own anew.
 
-Each plugin registers again by itself: see plugin/resource_plugin.py.
+Each plugin registers again by itself: see plugin/registration.py.
 """
 
 from __future__ import annotations

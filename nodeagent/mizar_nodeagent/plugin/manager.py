@@ -1,6 +1,6 @@
 """Manages the device plugins of all resources: starts a plugin for a new resource, restarts one
 that failed, and retires one that has had no device for long. A plugin registers with the kubelet by
-itself, also after a restart of the kubelet: see resource_plugin.py."""
+itself, also after a restart of the kubelet: see registration.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.kubelet.poller import Advertised
 from mizar_nodeagent.planning.device_lists import Device
-from mizar_nodeagent.plugin.resource_plugin import SETTLE_S, ResourcePlugin
+from mizar_nodeagent.plugin.registration import SETTLE_S, ResourcePlugin
 
 log = get_logger(__name__)
 

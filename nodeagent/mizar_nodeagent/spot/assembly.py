@@ -12,7 +12,7 @@ from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container_processes import PROC
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.plugin.manager import PluginManager
-from mizar_nodeagent.plugin.resource_plugin import ResourcePlugin
+from mizar_nodeagent.plugin.registration import ResourcePlugin
 from mizar_nodeagent.plugin.server import Handlers
 from mizar_nodeagent.spot.allocate import SpotAllocator, SpotPreStart
 from mizar_nodeagent.spot.detectors.card_processes import ProcessDetector

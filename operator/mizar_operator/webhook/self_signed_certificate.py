@@ -1,5 +1,5 @@
 """Creates and renews the webhook's self-signed certificate, and has API servers trust it.
-certificate_authority.py decides when it is renewed."""
+certificates.py decides when it is renewed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Kind, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
-from mizar_operator.webhook.certificate_authority import Bundle, from_secret, renewed
+from mizar_operator.webhook.certificates import Bundle, from_secret, renewed
 from mizar_operator.webhook.serving_tls import ServingTLS
 
 log = get_logger(__name__)

@@ -37,7 +37,15 @@ _CORE = _files(
 )
 _OPERATOR = _files(
     "operator/mizar_operator",
-    *("apply", "delete_guard", "disruption_budgets", "evictor", "quota_creation", "reconcile"),
+    *(
+        "apply",
+        "apply_result",
+        "delete_guard",
+        "disruption_budgets",
+        "evictor",
+        "quota_creation",
+        "reconcile",
+    ),
     *("shadow_creation", "shadow_deletion", "status_writer", "voided_actions"),
 )
 _WEBHOOK = _files(
@@ -115,7 +123,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         _files(
             "operator/mizar_operator/webhook",
-            *("cache", "certificate_authority", "main", "metrics", "mounted_certificate"),
+            *("cache", "certificates", "main", "metrics", "mounted_certificate"),
             *("self_signed_certificate", "server", "serving_tls", "settings"),
         ),
         "certificates and serving: end-to-end tests",

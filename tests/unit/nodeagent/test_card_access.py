@@ -13,17 +13,17 @@ import pytest
 from mizar_kube.errors import NotFound, Unavailable
 from mizar_nodeagent.config import CardAccess, MountConfig, Way
 from mizar_nodeagent.container import (
-    access_discovery,
     access_report,
     access_watch,
+    auto_strategy,
     card_access,
     cdi_files,
 )
 from mizar_nodeagent.container.access_choice import AccessChoice
-from mizar_nodeagent.container.access_discovery import Discovery, best_way, discover
 from mizar_nodeagent.container.access_doubts import Doubts, doubts
 from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
 from mizar_nodeagent.container.access_watch import AccessWatch
+from mizar_nodeagent.container.auto_strategy import Discovery, best_way, discover
 from mizar_nodeagent.container.dev_root import check_dev_root
 from mizar_nodeagent.container.nri_component import Counts
 from mizar_nodeagent.errors import ConfigRefused, NotYet
@@ -117,7 +117,7 @@ class TestBestWay:
         host.cdi(CARDS)
         host.containerd(f"[plugins.'io.containerd.grpc.v1.cri']\n{text}\ncontainerd = {{}}")
         access = host.access()
-        monkeypatch.setattr(access_discovery, "DEFAULT_CONFIG", access.containerd_config)
+        monkeypatch.setattr(auto_strategy, "DEFAULT_CONFIG", access.containerd_config)
         assert best_way(access, runtime) == way
 
     @pytest.mark.parametrize(

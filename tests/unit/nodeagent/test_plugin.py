@@ -15,9 +15,9 @@ from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import Advertised, KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.planning.device_lists import Device
-from mizar_nodeagent.plugin import resource_plugin, server
+from mizar_nodeagent.plugin import registration, server
 from mizar_nodeagent.plugin.manager import PluginManager
-from mizar_nodeagent.plugin.resource_plugin import ResourcePlugin
+from mizar_nodeagent.plugin.registration import ResourcePlugin
 from mizar_nodeagent.plugin.server import Handlers
 from mizar_nodeagent.plugin.streams import Streams
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
@@ -194,9 +194,9 @@ async def test_registers_again_when_the_kubelet_restarts(
     """It does so at once: a plugin that waits for its back-off to end would wait for ever."""
     caplog.set_level("INFO")
     monkeypatch.setattr(
-        resource_plugin, "Backoff", lambda first, most: Backoff(FOR_EVER_S, FOR_EVER_S)
+        registration, "Backoff", lambda first, most: Backoff(FOR_EVER_S, FOR_EVER_S)
     )
-    monkeypatch.setattr(resource_plugin, "STREAM_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(registration, "STREAM_TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(server, "REGISTER_TIMEOUT_S", PATIENCE_S)
     await kubelet.start()
     async with plugins(kubelet) as made:
@@ -251,7 +251,7 @@ async def test_registers_again_when_the_kubelet_has_undone_the_registration(
         await until(lambda: kubelet.is_serving(R))
 
 
-@pytest.mark.parametrize("after", [0.1, 3 * resource_plugin.SETTLE_S])
+@pytest.mark.parametrize("after", [0.1, 3 * registration.SETTLE_S])
 @pytest.mark.parametrize("breaks", ["stream", "socket"])
 async def test_a_kubelet_that_is_slow_to_handle_an_end_does_not_undo_the_next_registration(
     kubelet: FakeKubelet, breaks: str, after: float
@@ -272,9 +272,9 @@ async def test_a_stream_that_broke_is_given_the_same_time(
 ) -> None:
     """Whatever random number the back-off uses."""
     monkeypatch.setattr(
-        resource_plugin, "Backoff", lambda first, most: Backoff(first, most, lambda: 0.0)
+        registration, "Backoff", lambda first, most: Backoff(first, most, lambda: 0.0)
     )
-    kubelet.ends_after = 0.8 * resource_plugin.SETTLE_S
+    kubelet.ends_after = 0.8 * registration.SETTLE_S
     async with registered(kubelet):
         await kubelet.drop_stream(R)
         await until(lambda: kubelet.ended == 1 and kubelet.is_serving(R))
@@ -285,7 +285,7 @@ async def test_a_kubelet_that_keeps_its_devices_is_waited_for_no_longer_than_a_b
     kubelet: FakeKubelet, answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same holds for a kubelet that does not tell which devices it has."""
-    monkeypatch.setattr(resource_plugin, "FORGET_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(registration, "FORGET_TIMEOUT_S", 0.2)
     await kubelet.start()
     kubelet.devices[R] = {"kept": True}
     if not answers:
@@ -409,8 +409,8 @@ async def test_a_stream_that_does_not_end_is_not_counted_with_the_next_one(
         await asyncio.Event().wait()
 
     streams = Streams()
-    monkeypatch.setattr(resource_plugin, "Streams", lambda: streams)
-    monkeypatch.setattr(resource_plugin, "END_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(registration, "Streams", lambda: streams)
+    monkeypatch.setattr(registration, "END_TIMEOUT_S", 0.1)
     await kubelet.start()
     async with plugins(kubelet) as made:
         made.apply({R: (ONE,)})

@@ -34,7 +34,8 @@ from mizar_kube.errors import Conflict, Forbidden, KubeError
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
-from mizar_operator.apply import Applier, Result
+from mizar_operator.apply import Applier
+from mizar_operator.apply_result import Result
 from mizar_operator.delete_guard import ConfirmedUnused, StillInUse, confirm_unused
 from mizar_operator.disruption_budgets import DisruptionBudgets
 from mizar_operator.manifests import PodSettings

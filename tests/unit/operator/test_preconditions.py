@@ -23,7 +23,8 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
-from mizar_operator.apply import Applier, Result
+from mizar_operator.apply import Applier
+from mizar_operator.apply_result import Result
 from mizar_operator.delete_guard import StillInUse
 from mizar_operator.disruption_budgets import DisruptionBudgets
 from mizar_operator.manifests import PodSettings
