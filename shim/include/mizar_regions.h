@@ -199,7 +199,7 @@ struct mizar_compute {
     uint64_t longest_ns; /* the longest recent piece of work (a kernel or a graph); advisory */
     uint64_t waited_ns;  /* total time for which launches had to wait; advisory */
     uint64_t longest_at; /* when a piece as long as longest_ns was last seen */
-    uint64_t load;       /* the last sample of charged_ns, for NVML: utilization.c */
+    uint64_t load;       /* the last sample of charged_ns, for NVML: charged_utilization.c */
     uint64_t uncharged_ns; /* time with work for which no process was charged yet; only the shim uses it */
     uint64_t turn;        /* which process may add work, and until when: process_turns.c; only
                              the shim uses it */

@@ -1,8 +1,8 @@
 """Audits containers: compares the memory that NVML reports for each with the container's own
 account.
 
-Memory that the account leaves out is taken off the container's limit; processes without the shim
-are reported in an event on their pod. Code, which the driver loads at its first use, is such
+Memory that the account leaves out is taken off the container's limit. processes_without_shim.py
+reports the processes without the shim. Code, which the driver loads at its first use, is such
 memory: the shim counts the uses, and reserves memory for them until an audit has measured the code
 (shim/src/memory/lazy_code.h).
 """
@@ -19,7 +19,7 @@ from typing import Final
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from mizar_core.models import Isolation
-from mizar_core.names import SPOT_RESOURCE, EventReason
+from mizar_core.names import SPOT_RESOURCE
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent import container_processes
@@ -32,7 +32,7 @@ from mizar_nodeagent.audit.compare import (
     compare,
     unlimited,
 )
-from mizar_nodeagent.audit.kill import kill
+from mizar_nodeagent.audit.processes_without_shim import ProcessesWithoutShim
 from mizar_nodeagent.audit.unaccounted import Unaccounted, UnaccountedMemory
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.container.limits import wants_shim
@@ -52,9 +52,6 @@ finding."""
 SOON_AUDITS: Final = 11
 """Number of audits at intervals of SOON_S, unless their findings agree sooner; then the interval is
 EVERY_S again."""
-STEADY: Final = 3
-"""Number of audits, EVERY_S apart, that must find a process without the shim before it is reported:
-a process that is just ending is no longer registered, but NVML may still list it."""
 TRIES: Final = 3
 """Most comparisons of one audit, which repeats them while accounts change between two reads."""
 REST: Final = 3
@@ -64,7 +61,7 @@ CPU."""
 
 class Auditor:
     """Audits the containers that should have the shim. `set_unaccounted` is called with the memory
-    that their accounts leave out. `without_shim`: the processes that no limits bind."""
+    that their accounts leave out. `warn`: emits a warning event on a pod."""
 
     def __init__(
         self,
@@ -80,15 +77,23 @@ class Auditor:
         self._slots = slots
         self._cards = cards
         self._set_unaccounted = set_unaccounted
-        self._warn = warn
         self._proc = proc
         self._clock = clock
         self._soon = asyncio.Event()
         self._memory: dict[SlotCard, UnaccountedMemory] = {}
-        self._steady: list[AuditResult] = []
-        self._steady_at = -math.inf
-        self._reported: set[tuple[str, int]] = set()
-        self.without_shim: Sequence[ProcessWithoutShim] = ()
+        self._without_shim = ProcessesWithoutShim(warn, self._is_strict, proc)
+        self._reported_at = -math.inf
+
+    @property
+    def without_shim(self) -> Sequence[ProcessWithoutShim]:
+        """The processes that no limits bind."""
+        return self._without_shim.found
+
+    @property
+    def unbound(self) -> dict[Key, str] | None:
+        """A sentence about each pod with processes that no limits bind; None until enough audits
+        were made."""
+        return self._without_shim.by_pod()
 
     def audit_soon(self) -> None:
         """Audit every SOON_S until findings agree. To be called, in the event loop's thread, when
@@ -141,40 +146,13 @@ class Auditor:
         self._set_unaccounted(
             {key: found for key, one in self._memory.items() if (found := one.unaccounted)}
         )
-        if (now := self._clock()) >= self._steady_at + EVERY_S:
-            self._steady_at = now
-            self._report_without_shim(result)
-
-    def _report_without_shim(self, result: AuditResult) -> None:
-        self._steady = [*self._steady, result][-STEADY:]
-        self.without_shim = _found_by_all(self._steady) if len(self._steady) == STEADY else ()
-        for one in self.without_shim:
-            outcome = kill(one.process, self._proc) if self._is_strict(one) else ""
-            self._report(one, outcome)
-        self._reported &= {_identity(one) for one in result.without_shim}
-
-    @property
-    def unbound(self) -> dict[Key, str] | None:
-        """A sentence about each pod with processes that no limits bind; None until there were
-        STEADY audits."""
-        if len(self._steady) < STEADY:
-            return None
-        return {
-            (one.owner.namespace, one.owner.pod): _sentence(one)
-            for one in reversed(self.without_shim)
-        }
+        if (now := self._clock()) >= self._reported_at + EVERY_S:
+            self._reported_at = now
+            self._without_shim.add(result)
 
     def _is_strict(self, found: ProcessWithoutShim) -> bool:
         own = (self._isolation(slot) for slot in self._slots.all() if slot.owner == found.owner)
         return any(one is not None and one.enforcement == "Strict" for one in own)
-
-    def _report(self, found: ProcessWithoutShim, outcome: str) -> None:
-        if _identity(found) in self._reported:
-            return
-        self._reported.add(_identity(found))
-        sentence = "; ".join(filter(None, (_sentence(found), outcome)))
-        log.warning("past the shim", problem=sentence, card=found.uuid, **found.owner.names)
-        self._warn(found.owner, EventReason.ISOLATION_NOT_ENFORCED, sentence)
 
     def _containers(self) -> list[AuditedContainer]:
         snapshot, slots = self._state.snapshot, self._slots.all()
@@ -230,30 +208,4 @@ def _audited(slot: Slot, uids: frozenset[str], ids: frozenset[str]) -> AuditedCo
     }
     return AuditedContainer(
         slot.name, slot.owner, uids, ids, holdings, found.alive, uses, found.past, permitted
-    )
-
-
-def _found_by_all(results: Sequence[AuditResult]) -> list[ProcessWithoutShim]:
-    always = set.intersection(*({_identity(one) for one in it.without_shim} for it in results))
-    return [one for one in results[-1].without_shim if _identity(one) in always]
-
-
-def _identity(found: ProcessWithoutShim) -> tuple[str, int]:
-    return found.uuid, found.process.pid
-
-
-def _sentence(found: ProcessWithoutShim) -> str:
-    process = found.process
-    if found.permitted is not None:
-        return (
-            f"container {found.owner.container} holds far more memory of card {found.uuid} than "
-            f"its limit of {found.permitted >> 20} MiB: process {process.name} ({process.key[0]}) "
-            f"has {found.bytes >> 20} MiB, so the usage that it reports is wrong"
-        )
-    return (
-        f"process {process.name} ({process.key[0]}) of container {found.owner.container} "
-        f"holds {found.bytes >> 20} MiB of card {found.uuid} without Mizar's shim, so its "
-        "limits don't apply to it: the program is statically linked, does not use glibc, bypasses "
-        "/etc/ld.so.preload, or has loaded a second libcuda; use a glibc image, a dynamically "
-        "linked program and only the node's driver, or isolation.backend None"
     )

@@ -1,8 +1,8 @@
 """Compares the memory that NVML reports for a container's processes with the container's own
 account.
 
-`STEADY` in auditor.py is the number of audits that must agree before a process is reported or
-killed.
+`STEADY` in processes_without_shim.py is the number of audits that must agree before a process is
+reported or killed.
 """
 
 from __future__ import annotations

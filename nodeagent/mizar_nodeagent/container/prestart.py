@@ -15,7 +15,7 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.names import EventReason
 from mizar_kube.logs import bind, get_logger
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.container.device_nodes import Minors, check_device_nodes
+from mizar_nodeagent.container.device_nodes import Minors
 from mizar_nodeagent.container.limits import (
     ContainerLimits,
     DeviceGroup,
@@ -28,6 +28,7 @@ from mizar_nodeagent.container.opt_out import REFUSED, may_opt_out, wants_out
 from mizar_nodeagent.container.slot_gc import recorded_slots
 from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, Owner, Slot, Slots
 from mizar_nodeagent.container.start_checks import (
+    check_device_nodes,
     check_one_resource,
     check_same_card,
     check_shim,

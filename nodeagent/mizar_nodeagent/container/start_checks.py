@@ -3,14 +3,15 @@ container must not start."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.names import ANNOTATION_SAME_CARD, EventReason
 from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.container.device_nodes import Minors, minors_of
 from mizar_nodeagent.container.limits import DeviceGroup, wants_shim
 from mizar_nodeagent.container.slots import Owner, Slot
-from mizar_nodeagent.errors import NotYet, StartRefused
+from mizar_nodeagent.errors import CardsUnknown, NotYet, StartRefused
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.pods import Pod
@@ -90,3 +91,21 @@ def check_shim(groups: Iterable[DeviceGroup], slots: Sequence[Slot]) -> None:
     wanted = any(wants_shim(carving.carve.isolation) for carving, _ in groups)
     if wanted and not all(slot.shim for slot in own):
         raise StartRefused(WITHOUT_SHIM, EventReason.ISOLATION_NOT_ENFORCED)
+
+
+async def check_device_nodes(ask: Minors, given: Mapping[str, int]) -> None:
+    """Check that the device nodes which a container got are still its cards': the kubelet restarts
+    a container with the device nodes of its first start. `given`: their minor numbers, by the
+    card's UUID. Raises StartRefused if they are not, NotYet while NVML does not know."""
+    try:
+        now = await minors_of(ask, given) if given else {}
+    except CardsUnknown as error:
+        raise NotYet(str(error)) from error
+    for uuid, minor in sorted(given.items()):
+        if now[uuid] != minor:
+            raise StartRefused(
+                f"the driver has renumbered its cards: /dev/nvidia{minor}, which this pod was "
+                f"given for card {uuid}, is another card's now (its own is /dev/nvidia{now[uuid]}):"
+                " delete the pod, and a new one gets the right one",
+                EventReason.CARD_RENUMBERED,
+            )

@@ -13,10 +13,11 @@ from mizar_core.quantities import parse_bytes
 from mizar_kube.logs import bind
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.allocate import add_shim
-from mizar_nodeagent.container.device_nodes import Minors, check_device_nodes, minors_of
+from mizar_nodeagent.container.device_nodes import Minors, minors_of
 from mizar_nodeagent.container.limits import ContainerLimits
 from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.container.start_checks import check_device_nodes
 from mizar_nodeagent.errors import (
     AllocationRefused,
     CardsUnknown,

@@ -1,6 +1,7 @@
 """The review of one pod spec: the patch that translates its resource names, or why it is refused.
 
-Pure. resource_names.py decides which names a namespace may use.
+Pure. resource_names.py decides which names a namespace may use and what they are translated to,
+pod_patch.py makes the patch.
 """
 
 from __future__ import annotations
@@ -8,28 +9,20 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
 
 from mizar_core.names import LABEL_SHARE_POD
-from mizar_core.pod_requests import (
-    DeviceRequest,
-    ResourceEntry,
-    Spec,
-    is_countable,
-    resource_entries,
-)
+from mizar_core.pod_requests import ResourceEntry, Spec, is_countable, resource_entries
 from mizar_core.quantities import COUNT_MAX
+from mizar_operator.webhook.pod_patch import Patch, label, rename
 from mizar_operator.webhook.pod_specs import PodSpec
 from mizar_operator.webhook.resource_names import (
-    Translation,
+    TranslatedRequest,
     VisiblePools,
     misspelt_names,
     nobodys_names,
+    superseded,
     translate,
 )
-
-Patch = list[dict[str, Any]]
-"""A JSON patch (RFC 6902)."""
 
 ContainerTarget = tuple[tuple[str, ...], str]
 """Where a request is in the pod spec, and the resource that it is translated to."""
@@ -47,29 +40,6 @@ class Decision:
     """Whether newer copies of the pools could change the decision."""
     rewritten: Mapping[str, str] = field(default_factory=dict)
     """The resource names that are rewritten, each with its new name."""
-
-
-@dataclass(frozen=True)
-class TranslatedRequest:
-    """A request for devices, and the translation of its resource name."""
-
-    request: DeviceRequest
-    translation: Translation
-
-    @property
-    def target(self) -> str:
-        """The resource to request instead; the same one where nothing changes."""
-        return self.translation.target
-
-    @property
-    def is_renamed(self) -> bool:
-        """Whether the resource gets another name."""
-        return self.target != self.request.key
-
-    def sentence(self, message: str, name: str = "") -> str:
-        """The message about this request for the user, with the container and the resource name
-        (the user's own spelling unless another `name` is given)."""
-        return f"container '{self.request.container}', {name or self.request.key}: {message}"
 
 
 def review(pod: PodSpec, pools: VisiblePools) -> Decision:
@@ -98,27 +68,11 @@ def review(pod: PodSpec, pools: VisiblePools) -> Decision:
     if refusals or (doubts and not pod.template):
         return Decision(refusals=(*refusals, *doubts), doubtful=True)
     return Decision(
-        [*_rename(kept, dropped, pod.pointer), *(labelled(pod, LABEL_SHARE_POD) if kept else ())],
+        [*rename(kept, dropped, pod.pointer), *(label(pod, LABEL_SHARE_POD) if kept else ())],
         warnings=doubts,
         doubtful=doubtful or bool(doubts),
         rewritten={one.request.key: one.target for one in kept if one.is_renamed},
     )
-
-
-def superseded(
-    requests: Collection[TranslatedRequest], old: set[tuple[str, ...]]
-) -> list[TranslatedRequest]:
-    """The requests that are Mizar's translation of an earlier spelling, where the user now sends
-    that spelling again as well.
-
-    `kubectl apply` does so: it does not know the translation, and so never removes it.
-    """
-    renamed = {one.request.path for one in requests if one.is_renamed}
-    return [
-        one
-        for one in requests
-        if not one.is_renamed and one.request.path in renamed and one.request.identity in old
-    ]
 
 
 def _refusals(kept: Collection[TranslatedRequest], pod: PodSpec) -> tuple[str, ...]:
@@ -220,39 +174,6 @@ def _target(one: TranslatedRequest) -> ContainerTarget:
 
 def _container(one: TranslatedRequest) -> str:
     return one.request.container
-
-
-def _rename(
-    kept: Iterable[TranslatedRequest], dropped: Iterable[TranslatedRequest], pointer: str
-) -> Patch:
-    renamed = [one for one in kept if one.is_renamed]
-    gone = [*renamed, *dropped]
-    return [
-        *({"op": "remove", "path": _pointer(pointer, one, one.request.key)} for one in gone),
-        *(
-            {"op": "add", "path": _pointer(pointer, one, one.target), "value": one.request.amount}
-            for one in renamed
-        ),
-    ]
-
-
-def labelled(pod: PodSpec, label: str) -> Patch:
-    """The patch that adds a label by which Mizar finds its pods; templates need none."""
-    if pod.template or (pod.labels or {}).get(label) == "true":
-        return []
-    if pod.labels is None:
-        return [{"op": "add", "path": "/metadata/labels", "value": {label: "true"}}]
-    return [{"op": "add", "path": f"/metadata/labels/{_escaped(label)}", "value": "true"}]
-
-
-def _pointer(base: str, one: TranslatedRequest, key: str) -> str:
-    return "/".join((base, *one.request.path, _escaped(key)))
-
-
-def _escaped(key: str) -> str:
-    """The key as part of a JSON pointer. Names of resources and labels have no ~, which would need
-    escaping as well."""
-    return key.replace("/", "~1")
 
 
 def _distinct(sentences: Iterable[str]) -> tuple[str, ...]:

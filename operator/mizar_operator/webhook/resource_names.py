@@ -1,10 +1,10 @@
 """Translates a resource name in a pod by the cluster's pools, or says why the pod cannot have the
-resource. Pure."""
+resource; decides which of two names of one resource stays. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,7 +18,7 @@ from mizar_core.names import (
     tenant_problem,
     tenant_resource_name,
 )
-from mizar_core.pod_requests import Aliases, ResourceEntry, resource_entries
+from mizar_core.pod_requests import Aliases, DeviceRequest, ResourceEntry, resource_entries
 from mizar_operator.webhook.pod_specs import PodSpec
 
 
@@ -190,6 +190,45 @@ def _target(parsed: ParsedResource, pool: GPUPool, namespace: str, template: boo
 
 
 _PROFILE = re.compile(r"v?gpus?[./_-]?0*([1-9][0-9]{0,3})", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class TranslatedRequest:
+    """A request for devices, and the translation of its resource name."""
+
+    request: DeviceRequest
+    translation: Translation
+
+    @property
+    def target(self) -> str:
+        """The resource to request instead; the same one where nothing changes."""
+        return self.translation.target
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether the resource gets another name."""
+        return self.target != self.request.key
+
+    def sentence(self, message: str, name: str = "") -> str:
+        """The message about this request for the user, with the container and the resource name
+        (the user's own spelling unless another `name` is given)."""
+        return f"container '{self.request.container}', {name or self.request.key}: {message}"
+
+
+def superseded(
+    requests: Collection[TranslatedRequest], old: set[tuple[str, ...]]
+) -> list[TranslatedRequest]:
+    """The requests that are Mizar's translation of an earlier spelling, where the user now sends
+    that spelling again as well.
+
+    `kubectl apply` does so: it does not know the translation, and so never removes it.
+    """
+    renamed = {one.request.path for one in requests if one.is_renamed}
+    return [
+        one
+        for one in requests
+        if not one.is_renamed and one.request.path in renamed and one.request.identity in old
+    ]
 
 
 def misspelt_names(pod: PodSpec, pools: VisiblePools) -> Iterator[str]:

@@ -14,7 +14,8 @@ from mizar_kube.kinds import PRIORITY_CLASS, RUNTIME_CLASS
 from mizar_kube.logs import get_logger
 from mizar_kube.store import key_of
 from mizar_operator.webhook.cache import Cache, pool_or_none
-from mizar_operator.webhook.pod_review import Decision, Patch, review
+from mizar_operator.webhook.pod_patch import Patch
+from mizar_operator.webhook.pod_review import Decision, review
 from mizar_operator.webhook.pod_specs import PodSpec, pod_spec
 from mizar_operator.webhook.quota_review import (
     Findings,

@@ -26,7 +26,8 @@ from mizar_core.pod_requests import (
     spot_cards_requested,
 )
 from mizar_core.quantities import counted
-from mizar_operator.webhook.pod_review import Decision, Patch, labelled, uncountable
+from mizar_operator.webhook.pod_patch import Patch, label
+from mizar_operator.webhook.pod_review import Decision, uncountable
 from mizar_operator.webhook.pod_specs import PodSpec
 
 _MEANS_SPOT = re.compile(r"mizar\.spot[./].*")
@@ -142,7 +143,7 @@ def _unlent(pod: PodSpec, borrower: Borrower, settings: SpotSettings) -> Iterato
 
 
 def _waiting(pod: PodSpec, settings: SpotSettings) -> Patch:
-    return [*labelled(pod, LABEL_SPOT_POD), *_gated(pod), *_prioritised(pod, settings)]
+    return [*label(pod, LABEL_SPOT_POD), *_gated(pod), *_prioritised(pod, settings)]
 
 
 def _gated(pod: PodSpec) -> Patch:

@@ -8,7 +8,7 @@
 #include "base/numbers.h"
 #include "lookup/resolve.h"
 #include "nvml/nvml.h"
-#include "time/utilization.h"
+#include "time/charged_utilization.h"
 
 #define SAMPLED_US 1000000u /* length (us) of the driver's samples from which the figure is computed */
 #define SLACK 16         /* room for processes that appear between the two calls */

@@ -9,7 +9,7 @@
 #include "lookup/resolve.h"
 #include "time/container_budget.h"
 #include "time/costs.h"
-#include "time/utilization.h"
+#include "time/charged_utilization.h"
 
 /* ns: batches count as varying for this time after work of varying cost was launched. */
 #define VARIED_FOR UINT64_C(1000000000)

@@ -50,7 +50,15 @@ _OPERATOR = _files(
 )
 _WEBHOOK = _files(
     "operator/mizar_operator/webhook",
-    *("pod_review", "pod_specs", "quota_review", "resource_names", "reviewer", "spot_review"),
+    *(
+        "pod_patch",
+        "pod_review",
+        "pod_specs",
+        "quota_review",
+        "resource_names",
+        "reviewer",
+        "spot_review",
+    ),
 )
 _AGENT = _files("nodeagent/mizar_nodeagent", "planning/*", "container/*", "audit/*", "plugin/*")
 _PLANS = ("tests/unit/core", "tests/unit/operator", "tests/stateful", "tests/simulation")

@@ -19,7 +19,7 @@ from mizar_core.carve import CardLimit
 from mizar_core.models import Isolation
 from mizar_nodeagent import container_processes
 from mizar_nodeagent.audit import auditor
-from mizar_nodeagent.audit.auditor import EVERY_S, STEADY, Auditor
+from mizar_nodeagent.audit.auditor import EVERY_S, Auditor
 from mizar_nodeagent.audit.compare import (
     AuditedContainer,
     AuditResult,
@@ -28,6 +28,7 @@ from mizar_nodeagent.audit.compare import (
     unlimited,
 )
 from mizar_nodeagent.audit.kill import kill
+from mizar_nodeagent.audit.processes_without_shim import STEADY
 from mizar_nodeagent.audit.unaccounted import AUDITS, Unaccounted, UnaccountedMemory
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.container_processes import ContainerProcess

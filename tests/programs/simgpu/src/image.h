@@ -3,7 +3,7 @@
 #ifndef SIM_IMAGE_H
 #define SIM_IMAGE_H
 
-#include "function.h"
+#include "kernel.h"
 
 struct image {
     CUmodule module; /* its module, or NULL ... */

@@ -2,7 +2,7 @@
 #ifndef SIM_LAUNCH_H
 #define SIM_LAUNCH_H
 
-#include "function.h"
+#include "kernel.h"
 #include "work.h"
 
 enum { LAUNCH_THREADS_OF_SM = 2048 };

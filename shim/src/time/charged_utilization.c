@@ -4,7 +4,7 @@
  * samples when it charges time, and not only when it is asked, so that the first question has a
  * span to measure over.
  */
-#include "time/utilization.h"
+#include "time/charged_utilization.h"
 
 #include "base/atomics.h"
 #include "base/clock.h"

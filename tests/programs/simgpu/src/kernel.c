@@ -1,4 +1,4 @@
-#include "function.h"
+#include "kernel.h"
 
 #include <ctype.h>
 #include <stdio.h>

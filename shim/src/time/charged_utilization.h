@@ -1,6 +1,6 @@
 /* The container's utilization of a card. */
-#ifndef MIZAR_UTILIZATION_H
-#define MIZAR_UTILIZATION_H
+#ifndef MIZAR_CHARGED_UTILIZATION_H
+#define MIZAR_CHARGED_UTILIZATION_H
 
 #include "region/regions.h"
 

@@ -10,8 +10,8 @@
  * Words of its name may say how much memory its code takes, and how many bytes each of its threads has of
  * its own: anything_code_300k, 300 KiB; anything_local_4096. One that begins with fault_ reads where it
  * must not. */
-#ifndef SIM_FUNCTION_H
-#define SIM_FUNCTION_H
+#ifndef SIM_KERNEL_H
+#define SIM_KERNEL_H
 
 #include "code.h"
 

@@ -1,0 +1,47 @@
+"""The JSON patch of a pod: its translated resource names, and the label by which Mizar finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from mizar_operator.webhook.pod_specs import PodSpec
+from mizar_operator.webhook.resource_names import TranslatedRequest
+
+Patch = list[dict[str, Any]]
+"""A JSON patch (RFC 6902)."""
+
+
+def rename(
+    kept: Iterable[TranslatedRequest], dropped: Iterable[TranslatedRequest], pointer: str
+) -> Patch:
+    """The patch that gives resources their new names and removes the `dropped` requests. `pointer`:
+    the JSON pointer to the pod spec."""
+    renamed = [one for one in kept if one.is_renamed]
+    gone = [*renamed, *dropped]
+    return [
+        *({"op": "remove", "path": _pointer(pointer, one, one.request.key)} for one in gone),
+        *(
+            {"op": "add", "path": _pointer(pointer, one, one.target), "value": one.request.amount}
+            for one in renamed
+        ),
+    ]
+
+
+def label(pod: PodSpec, key: str) -> Patch:
+    """The patch that adds a label by which Mizar finds its pods; templates need none."""
+    if pod.template or (pod.labels or {}).get(key) == "true":
+        return []
+    if pod.labels is None:
+        return [{"op": "add", "path": "/metadata/labels", "value": {key: "true"}}]
+    return [{"op": "add", "path": f"/metadata/labels/{_escaped(key)}", "value": "true"}]
+
+
+def _pointer(base: str, one: TranslatedRequest, key: str) -> str:
+    return "/".join((base, *one.request.path, _escaped(key)))
+
+
+def _escaped(key: str) -> str:
+    """The key as part of a JSON pointer. Names of resources and labels have no ~, which would need
+    escaping as well."""
+    return key.replace("/", "~1")
