@@ -93,6 +93,10 @@ card; 0 by default. The pool limits them. The pod computes nothing in this time.
 SPOT_GATE: Final = "mizar.share/spot"
 """The scheduling gate that holds a spot pod back until it is its turn to borrow cards."""
 
+PREEMPTION_GATE: Final = "mizar.share/preemption"
+"""The scheduling gate that holds back a share pod which may preempt others, until devices are free
+for it or no shadow pod can be created for it."""
+
 HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
 HAMI_HANDSHAKE: Final = "hami.io/node-handshake"
 """Annotations that HAMi's device plugin writes on a node: its cards, and when they were last

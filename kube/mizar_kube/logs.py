@@ -83,6 +83,7 @@ KEYS: Final[Mapping[str, str]] = {
     "bytes": "the size of a file",
     "server": "an address",
     "access": "how containers get their cards",
+    "gate": "a scheduling gate",
     "xid": "NVIDIA's number of a fault",
 }
 """The keys of log lines; beside them `timestamp`, `level`, `logger`, `event` and `exception`."""

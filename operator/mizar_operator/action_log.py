@@ -12,6 +12,7 @@ from mizar_core.planning.actions import (
     Drain,
     EmitEvent,
     EvictShare,
+    LetPreempt,
     Recarve,
     RemoveFinalizer,
     SetInUse,
@@ -40,7 +41,7 @@ def object_fields(action: Action, index: SnapshotIndex) -> dict[str, str]:
             return {"pool": action.pool}
         case EmitEvent():
             return {"namespace": action.about[0], EVENT_KEYS[action.kind]: action.about[1]}
-        case EvictShare():
+        case EvictShare() | LetPreempt():
             return {"namespace": action.share[0], "pod": action.share[1]}
         case CreateShadow():
             return _shadow(action.shadow) | {"pool": action.pool}

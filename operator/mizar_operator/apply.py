@@ -12,6 +12,7 @@ from mizar_core.model_base import format_time
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
+    PREEMPTION_GATE,
     EventReason,
 )
 from mizar_core.planning.actions import (
@@ -24,6 +25,7 @@ from mizar_core.planning.actions import (
     Drain,
     EmitEvent,
     EvictShare,
+    LetPreempt,
     Recarve,
     RemoveFinalizer,
     SetInUse,
@@ -45,6 +47,7 @@ from mizar_operator.delete_guard import StillInUse
 from mizar_operator.disruption_budgets import DisruptionBudgets
 from mizar_operator.evictor import Evictor
 from mizar_operator.quota_creation import QuotaCreator
+from mizar_operator.scheduling_gates import open_gate
 from mizar_operator.shadow_creation import ShadowCreator
 from mizar_operator.shadow_deletion import ShadowDeleter
 from mizar_operator.snapshot_index import SnapshotIndex
@@ -185,6 +188,13 @@ class Applier:
                 self._post_event(index, action)
             case EvictShare():
                 await self._evictor.evict(action.share, action.uid)
+            case LetPreempt():
+                await self._open_gate(action)
+
+    async def _open_gate(self, action: LetPreempt) -> None:
+        pod = await open_gate(self._client, action.share, action.uid, PREEMPTION_GATE)
+        if pod is not None:
+            self._caches.shares.observe(pod)
 
     def _made(self, index: SnapshotIndex, key: Key) -> ShadowView:
         """The shadow pod of that key. Raises StillInUse while another plan creates its pod."""

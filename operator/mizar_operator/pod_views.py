@@ -17,6 +17,7 @@ from mizar_core.names import (
     LABEL_IN_USE,
     LABEL_POOL,
     LABEL_SHADOW_POD,
+    PREEMPTION_GATE,
     SPOT_RESOURCE,
     parse_resource,
 )
@@ -117,7 +118,8 @@ def share_view(obj: Object) -> SharePod | None:
     if not asked or status.get("phase") in ("Succeeded", "Failed"):
         return None
     node = interned(spec.get("nodeName"))
-    if node is None and ("deletionTimestamp" in meta or spec.get("schedulingGates")):
+    gates = [one.get("name") for one in spec.get("schedulingGates") or ()]
+    if node is None and ("deletionTimestamp" in meta or gates not in ([], [PREEMPTION_GATE])):
         return None
     scheduled = condition_of(status, "PodScheduled") if node is None else {}
     unschedulable = unschedulable_message(scheduled)
@@ -146,6 +148,7 @@ def share_view(obj: Object) -> SharePod | None:
             outages=outages,
             priority=int(spec.get("priority") or 0),
             claims=claims,
+            gated=node is None and bool(gates),
         )
         for resource, count in asked.items()
     )

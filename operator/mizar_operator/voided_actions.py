@@ -9,6 +9,7 @@ from mizar_core.planning.actions import (
     CreateShadow,
     EmitEvent,
     EvictShare,
+    LetPreempt,
     WritePoolStatus,
     WriteQuotaStatus,
     WriteShadowStatus,
@@ -78,7 +79,7 @@ def _namespace(action: Action) -> str:
             return ""
         case EmitEvent():
             return action.about[0]
-        case EvictShare():
+        case EvictShare() | LetPreempt():
             return action.share[0]
         case _:
             return action.shadow[0]
@@ -87,7 +88,7 @@ def _namespace(action: Action) -> str:
 def _shadow(action: Action) -> Key | None:
     """The ShadowPod that the action is about; None if it is about something else."""
     match action:
-        case WriteQuotaStatus() | CreateQuota() | WritePoolStatus() | EvictShare():
+        case WriteQuotaStatus() | CreateQuota() | WritePoolStatus() | EvictShare() | LetPreempt():
             return None
         case EmitEvent():
             return action.about if action.kind == "ShadowPod" else None

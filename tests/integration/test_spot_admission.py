@@ -217,7 +217,10 @@ class TestGate:
         ):
             status, said = kube.attempt(*ask, f"--patch={json.dumps([more])}")
             assert status != 0, said
-            assert "opens the gate of spot pods, and changes nothing else of them" in said
+            assert (
+                "opens its gates of spot pods and share pods, and changes nothing else of them"
+                in said
+            )
 
     def test_where_the_webhook_does_not_look_there_is_no_way_around(self, kube: Kube) -> None:
         pod = objects.spot_pod("kube-system", "x")

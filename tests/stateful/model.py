@@ -19,6 +19,7 @@ from mizar_core.names import (
     LABEL_SHARE_POD,
     LABEL_SPOT_POD,
     PHYSICAL_RESOURCE,
+    PREEMPTION_GATE,
     SPOT_GATE,
     SPOT_RESOURCE,
 )
@@ -125,7 +126,9 @@ class Model:
         self.api.put({"apiVersion": version, "kind": kind, "metadata": meta, "spec": spec})
 
     def add_share(self, namespace: str, name: str, resource: str, count: int, **spec: Any) -> None:
-        """A share pod as it is after admission."""
+        """A share pod as it is after admission; with a priority above 0, it has a gate."""
+        if spec.get("priority", 0) > 0:
+            spec |= {"schedulingGates": [{"name": PREEMPTION_GATE}]}
         labels = {"labels": {LABEL_SHARE_POD: "true"}}
         self._add_pod(namespace, name, resource, count, labels, **spec)
 

@@ -51,6 +51,7 @@ OFTEN = {
     "a write fails",
     "a device is held",
     "a device is held whose shadow pod was evicted",
+    "a gate is opened",
 }
 """What must occur among REACHING runs of the machine, before they settle."""
 REACHING = 16
@@ -86,12 +87,15 @@ class Cluster(RuleBasedStateMachine):
     # People.
 
     @rule(
-        namespace=st.sampled_from(NAMESPACES), size=st.sampled_from(SIZES), count=st.integers(1, 4)
+        namespace=st.sampled_from(NAMESPACES),
+        size=st.sampled_from(SIZES),
+        count=st.integers(1, 4),
+        priority=st.sampled_from([0, 0, 100]),
     )
-    def create_share(self, namespace: str, size: int, count: int) -> None:
+    def create_share(self, namespace: str, size: int, count: int, priority: int) -> None:
         self.shares += 1
-        resource = f"{namespace}.mizar.share/gpu.{size}"
-        self.model.add_share(namespace, f"p{self.shares}", resource, min(count, size))
+        resource, name = f"{namespace}.mizar.share/gpu.{size}", f"p{self.shares}"
+        self.model.add_share(namespace, name, resource, min(count, size), priority=priority)
 
     @precondition(lambda self: self._share_pods())
     @rule(at=st.integers(0, 100), ends=st.booleans())
@@ -172,7 +176,7 @@ class Cluster(RuleBasedStateMachine):
     )
     def somebody_runs(self, namespace: str, size: int, rounds: int) -> None:
         self.change_quota(namespace, {"min": 0, "max": 2}, None)
-        self.create_share(namespace, size, 1)
+        self.create_share(namespace, size, 1, priority=0)
         self._let_all_work(rounds)
 
     @rule(rounds=st.integers(2, 6))
@@ -204,9 +208,12 @@ class Cluster(RuleBasedStateMachine):
         self._planning_again_plans_nothing()
 
     def _reconcile(self, fault: tuple[str, int] | None) -> None:
+        closed = self._gated()
         self.model.api.before_write = Watchful(self, fault)
         self.operator.reconcile()
         self.model.api.before_write = lambda write: None
+        if closed > self._gated():
+            self.note("a gate is opened")
 
     def _planning_again_plans_nothing(self) -> None:
         try:
@@ -247,6 +254,7 @@ class Cluster(RuleBasedStateMachine):
         self.down.clear()
         self._settle()
         self._nobody_waits_in_vain()
+        self._no_gate_stays_closed()
         self._who_is_in_use_is_marked()
         for pod in self._share_pods():
             self.model.api.start_delete(pod)
@@ -314,6 +322,13 @@ class Cluster(RuleBasedStateMachine):
             exhausted = have[namespace, size] >= most
             capped = cards[namespace] >= quota["spec"].get("maxCards", 100)
             assert exhausted or capped or self._stuck(namespace, size), resource
+
+    def _gated(self) -> int:
+        return sum("schedulingGates" in pod["spec"] for pod in self._share_pods())
+
+    def _no_gate_stays_closed(self) -> None:
+        """Once everything is settled, no devices are on their way for anybody."""
+        assert not self._gated(), self._picture()
 
     def _who_is_in_use_is_marked(self) -> None:
         """So that nothing evicts it; a namespace without shadow pods has no budget."""

@@ -12,6 +12,7 @@ from mizar_core.planning.actions import (
     CreateQuota,
     EmitEvent,
     EvictShare,
+    LetPreempt,
     Plan,
     ShadowAction,
     WritePoolStatus,
@@ -50,10 +51,16 @@ def _apply_others(snapshot: Snapshot, actions: Sequence[Action]) -> Snapshot:
     events = [one for one in actions if isinstance(one, EmitEvent)]
     granted = [one for one in actions if isinstance(one, CreateQuota)]
     evicted = {one.uid for one in actions if isinstance(one, EvictShare)}
+    opened = {one.uid for one in actions if isinstance(one, LetPreempt)}
     return replace(
         snapshot,
         shares=tuple(
-            replace(one, deleting=True) if one.uid in evicted else one for one in snapshot.shares
+            replace(
+                one,
+                deleting=one.deleting or one.uid in evicted,
+                gated=one.gated and one.uid not in opened,
+            )
+            for one in snapshot.shares
         ),
         quotas=tuple(
             one.model_copy(update={"status": quotas.get(quota_key(one), one.status)})

@@ -108,6 +108,14 @@ class EvictShare:
 
 
 @dataclass(frozen=True, slots=True)
+class LetPreempt:
+    """Remove Mizar's scheduling gate from a share pod that may preempt others."""
+
+    share: Key
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
 class WriteShadowStatus:
     """The operator's part of a ShadowPod's status. `phase`: None as long as it has never had a
     pod."""
@@ -180,6 +188,7 @@ Action = (
     | WritePoolStatus
     | EmitEvent
     | EvictShare
+    | LetPreempt
 )
 """Any action. Actions are applied in the order of the plan; a failure voids later ones of the same
 namespace, the failed creation of a shadow pod not all of them: see voided_actions.py of the

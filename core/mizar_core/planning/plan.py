@@ -25,6 +25,7 @@ from mizar_core.planning.evict_share_pods import RETRY_AFTER, evict
 from mizar_core.planning.lifecycle import advance, finish_drains
 from mizar_core.planning.postponed import next_turn
 from mizar_core.planning.preemption import preempt_idle
+from mizar_core.planning.preemption_gates import open_gates, opens_at, waiting_behind_gates
 from mizar_core.planning.reap import SpareDevices, idle_until, reap, retire_surplus
 from mizar_core.planning.refused_nodes import next_check
 from mizar_core.planning.replacement import replace_idle
@@ -68,6 +69,7 @@ def _garbage_collection_paused() -> Iterator[None]:
 def _plan(snapshot: Snapshot, now: datetime) -> Plan:
     draft = Draft(snapshot, now)
     outcomes = _decide(draft)
+    open_gates(draft, outcomes)
     mark_in_use(draft)
     recarve(draft)
     evict(draft)
@@ -153,4 +155,5 @@ def _due(draft: Draft, outcomes: dict[str, DemandOutcome]) -> datetime | None:
         times.extend(next_check(draft, resource, outcome.placement.devices))
         if outcome.postponed:
             times.append(next_turn(draft.now))
+    times.extend(opens_at(one) for one in waiting_behind_gates(draft, outcomes))
     return min((time for time in times if time is not None and time > draft.now), default=None)

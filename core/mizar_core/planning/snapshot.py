@@ -151,10 +151,11 @@ class ShareView:
     longer than other pods on a node whose kubelet does not answer. They are not part of `needs`,
     since they do not restrict where it may go. `priority`: the number from its PriorityClass.
     `claims`: the names of the claims of its volumes; the node constraints of bound volumes are in
-    `needs`.
+    `needs`. `gated`: whether Mizar's gate for pods that may preempt holds it back, and no other
+    gate.
 
-    Pods that have ended, that are being deleted before they got a node, or that a scheduling gate
-    holds back are not in a snapshot.
+    Pods that have ended, that are being deleted before they got a node, or that another program's
+    scheduling gate holds back are not in a snapshot.
     """
 
     namespace: str
@@ -173,6 +174,7 @@ class ShareView:
     outages: frozenset[Toleration] = frozenset()
     priority: int = 0
     claims: tuple[str, ...] = ()
+    gated: bool = False
 
     @property
     def key(self) -> Key:

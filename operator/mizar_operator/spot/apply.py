@@ -14,24 +14,18 @@ from mizar_core.planning.snapshot import Key
 from mizar_core.planning.spot import SpotAction
 from mizar_core.planning.spot.actions import EvictSpot, OpenGate, WriteLent, WriteSpotStatus
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import Invalid, KubeError, NotFound
+from mizar_kube.errors import KubeError
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, Object, Ref
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, Object
 from mizar_kube.logs import bound, get_logger
 from mizar_operator.caches import Caches
 from mizar_operator.evictor import BUDGET_RESPECTED_S, Evictor
+from mizar_operator.scheduling_gates import open_gate
 from mizar_operator.spot.metrics import SpotMetrics
 from mizar_operator.status_writer import StatusWriter
 
 log = get_logger(__name__)
-
-OPEN: list[Object] = [
-    # Removes only Mizar's gate, and only of this very pod: gates of other programs stay until these
-    # remove them.
-    {"op": "test", "path": "/spec/schedulingGates", "value": [{"name": SPOT_GATE}]},
-    {"op": "remove", "path": "/spec/schedulingGates"},
-]
 
 
 class SpotApplier:
@@ -91,15 +85,8 @@ class SpotApplier:
                 assert_never(action)
 
     async def _open(self, action: OpenGate) -> None:
-        ref = Ref(POD, action.spot[1], action.spot[0])
-        this = {"op": "test", "path": "/metadata/uid", "value": action.uid}
-        try:
-            self._caches.spots.observe(await self._client.patch_json(ref, [this, *OPEN]))
-        except (NotFound, Invalid) as changed:
-            # The watch will bring the change, and the next plan is made from that.
-            log.info("the spot pod has changed", error=changed)
-            return
-        log.info("spot gate opened")
+        if opened := await open_gate(self._client, action.spot, action.uid, SPOT_GATE):
+            self._caches.spots.observe(opened)
 
     async def _evict(self, action: EvictSpot) -> None:
         patience = 0.0 if action.at_once else BUDGET_RESPECTED_S

@@ -52,7 +52,10 @@ class Webhook:
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then finish the reviews that have begun."""
         reviewer = Reviewer(
-            self._cache, self._settings.spot_settings, self._settings.resource_names
+            self._cache,
+            self._settings.spot_settings,
+            self._settings.resource_names,
+            gates=self._settings.gate_preemption,
         )
         reviews = _runner(review_app(reviewer, self._metrics, lambda: self._draining))
         told = probes.application(self._metrics.registry, self._stuck, self._unready)

@@ -37,6 +37,16 @@ def label(pod: PodSpec, key: str) -> Patch:
     return [{"op": "add", "path": f"/metadata/labels/{_escaped(key)}", "value": "true"}]
 
 
+def gate(pod: PodSpec, name: str) -> Patch:
+    """The patch that adds a scheduling gate. Kubernetes allows a gate to be set only when the pod
+    is created."""
+    gates = pod.spec.get("schedulingGates") or []
+    if pod.old is not None or any(one.get("name") == name for one in gates):
+        return []
+    path = f"{pod.pointer}/schedulingGates"
+    return [{"op": "add", "path": path, "value": [*gates, {"name": name}]}]
+
+
 def _pointer(base: str, one: TranslatedRequest, key: str) -> str:
     return "/".join((base, *one.request.path, _escaped(key)))
 

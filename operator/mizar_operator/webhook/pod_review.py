@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from mizar_core.names import LABEL_SHARE_POD
+from mizar_core.names import LABEL_SHARE_POD, PREEMPTION_GATE
 from mizar_core.pod_requests import ResourceEntry, Spec, is_countable, resource_entries
 from mizar_core.quantities import COUNT_MAX
-from mizar_operator.webhook.pod_patch import Patch, label, rename
+from mizar_operator.webhook.pod_patch import Patch, gate, label, rename
 from mizar_operator.webhook.pod_specs import PodSpec
 from mizar_operator.webhook.resource_names import (
     TranslatedRequest,
@@ -42,9 +42,9 @@ class Decision:
     """The resource names that are rewritten, each with its new name."""
 
 
-def review(pod: PodSpec, pools: VisiblePools) -> Decision:
+def review(pod: PodSpec, pools: VisiblePools, *, gates: bool = False) -> Decision:
     """The patch that translates what the pod requests, or refusals. An update that requests nothing
-    new passes.
+    new passes. `gates`: whether a pod that may preempt others gets a scheduling gate.
 
     A template that no pool can satisfy now passes with a warning: the pool may come later.
     """
@@ -68,11 +68,17 @@ def review(pod: PodSpec, pools: VisiblePools) -> Decision:
     if refusals or (doubts and not pod.template):
         return Decision(refusals=(*refusals, *doubts), doubtful=True)
     return Decision(
-        [*rename(kept, dropped, pod.pointer), *(label(pod, LABEL_SHARE_POD) if kept else ())],
+        [*rename(kept, dropped, pod.pointer), *(_marks(pod, kept, gates) if kept else ())],
         warnings=doubts,
         doubtful=doubtful or bool(doubts),
         rewritten={one.request.key: one.target for one in kept if one.is_renamed},
     )
+
+
+def _marks(pod: PodSpec, kept: Collection[TranslatedRequest], gates: bool) -> Patch:
+    """The label of share pods, and the gate of those that may preempt others."""
+    gated = gates and pod.may_preempt and not pod.template and any(one.request.asks for one in kept)
+    return [*label(pod, LABEL_SHARE_POD), *(gate(pod, PREEMPTION_GATE) if gated else ())]
 
 
 def _refusals(kept: Collection[TranslatedRequest], pod: PodSpec) -> tuple[str, ...]:

@@ -59,6 +59,14 @@ class PodSpec:
         is_static = MIRROR in (self.annotations or {})
         return "" if is_static else str(self.spec.get("nodeName") or "")
 
+    @property
+    def may_preempt(self) -> bool:
+        """Whether the scheduler may end other pods to make room for it, by the priority that the
+        API server has filled in. Nobody's default priority is below 0, so that only a positive one
+        counts."""
+        policy = self.spec.get("preemptionPolicy")
+        return int(self.spec.get("priority") or 0) > 0 and policy != "Never"
+
     def requests(self, aliases: Aliases = NO_ALIASES) -> list[DeviceRequest]:
         """Its requests for devices."""
         return device_requests(self.spec, aliases)

@@ -53,14 +53,21 @@ class NotReady(Exception):
 
 class Reviewer:
     """Reviews requests by the pools and quotas in `cache`. `names`: the aliases that pools may give
-    to profiles. Raises NotReady, KubeError."""
+    to profiles. `gates`: whether share pods that may preempt others get a scheduling gate. Raises
+    NotReady, KubeError."""
 
     def __init__(
-        self, cache: Cache, spot: SpotSettings = LENDS_NOTHING, names: Collection[str] = ()
+        self,
+        cache: Cache,
+        spot: SpotSettings = LENDS_NOTHING,
+        names: Collection[str] = (),
+        *,
+        gates: bool = False,
     ) -> None:
         self._cache = cache
         self._spot = spot
         self._names = names
+        self._gates = gates
 
     async def mutate(self, request: Request) -> Answer:
         """Translate the resources that a pod or template requests, or refuse it; refuse a pool
@@ -94,7 +101,7 @@ class Reviewer:
         if asks_for_spot(pod):
             borrower = self._cache.borrower(pod.namespace, self._names)
             return review_spot(pod, borrower, self._spot)
-        return review(pod, self._cache.pools(pod.namespace, self._names))
+        return review(pod, self._cache.pools(pod.namespace, self._names), gates=self._gates)
 
     async def validate(self, request: Request) -> Answer:
         """Check a quota against its pool, a pool against its quotas."""

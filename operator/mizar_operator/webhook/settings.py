@@ -43,6 +43,11 @@ class Settings(common.Settings):
         description="PriorityClass of spot pods that name none, if the cluster has no default "
         "class either",
     )
+    gate_preemption: bool = Field(
+        False,
+        description="hold share pods that may preempt others back by a scheduling gate while a "
+        "shadow pod is on its way for them",
+    )
     resource_names: tuple[str, ...] = Field(
         (), description="resource names that pools may use as aliases, such as nvidia.com/vgpu"
     )

@@ -26,7 +26,7 @@ from mizar_core.pod_requests import (
     spot_cards_requested,
 )
 from mizar_core.quantities import counted
-from mizar_operator.webhook.pod_patch import Patch, label
+from mizar_operator.webhook.pod_patch import Patch, gate, label
 from mizar_operator.webhook.pod_review import Decision, uncountable
 from mizar_operator.webhook.pod_specs import PodSpec
 
@@ -143,17 +143,7 @@ def _unlent(pod: PodSpec, borrower: Borrower, settings: SpotSettings) -> Iterato
 
 
 def _waiting(pod: PodSpec, settings: SpotSettings) -> Patch:
-    return [*label(pod, LABEL_SPOT_POD), *_gated(pod), *_prioritised(pod, settings)]
-
-
-def _gated(pod: PodSpec) -> Patch:
-    """The patch that adds Mizar's scheduling gate. Kubernetes allows a gate to be set only when the
-    pod is created."""
-    gates = pod.spec.get("schedulingGates") or []
-    if pod.old is not None or any(one.get("name") == SPOT_GATE for one in gates):
-        return []
-    path = f"{pod.pointer}/schedulingGates"
-    return [{"op": "add", "path": path, "value": [*gates, {"name": SPOT_GATE}]}]
+    return [*label(pod, LABEL_SPOT_POD), *gate(pod, SPOT_GATE), *_prioritised(pod, settings)]
 
 
 def _prioritised(pod: PodSpec, settings: SpotSettings) -> Patch:

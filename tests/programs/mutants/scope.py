@@ -46,7 +46,7 @@ _OPERATOR = _files(
         "quota_creation",
         "reconcile",
     ),
-    *("shadow_creation", "shadow_deletion", "status_writer", "voided_actions"),
+    *("scheduling_gates", "shadow_creation", "shadow_deletion", "status_writer", "voided_actions"),
 )
 _WEBHOOK = _files(
     "operator/mizar_operator/webhook",

@@ -123,6 +123,7 @@ def _waiting(random: Random, number: int) -> ShareView:
         needs=random.choice([NO_NEEDS, EAST, WEST]),
         unschedulable="Insufficient cpu" if refused else None,
         unschedulable_since=at(30) if refused else None,
+        gated=not refused and random.random() < 0.5,
     )
 
 

@@ -295,7 +295,7 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
     namespace, devices = draw(st.sampled_from(NAMESPACES)), draw(st.sampled_from(SIZES))
     asked_of = draw(st.sampled_from(pools))
     tenant = draw(st.sampled_from([namespace, namespace, namespace, *NAMESPACES]))
-    stuck = draw(st.booleans())
+    stuck, place = draw(st.booleans()), draw(st.none() | st.sampled_from(nodes))
     return ShareView(
         namespace=namespace,
         name=f"p{index}",
@@ -303,13 +303,15 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
         resource=resource_of(asked_of.spec, tenant, devices) or "",
         count=draw(st.sampled_from([1, 1, 1, 2, 3, 4, 5])),
         created=at(draw(st.integers(0, 50))),
-        node=draw(st.none() | st.sampled_from(nodes)),
+        node=place,
         needs=draw(_needs),
         owner=draw(st.sampled_from(["", "uid-owner"])),
         unschedulable="Insufficient devices" if stuck else None,
         unschedulable_since=at(draw(st.sampled_from([5, 20]))) if stuck else None,
         deleting=draw(st.integers(0, 5)) == 0,
         outages=draw(st.sampled_from([frozenset[Toleration](), OUTAGES])),
+        # The scheduler does not look at a pod with a gate.
+        gated=not stuck and place is None and draw(st.booleans()),
     )
 
 

@@ -24,6 +24,7 @@ OFTEN = {
     "Drain: Preempted",
     "Drain: Replaced",
     "EvictShare",
+    "LetPreempt",
     "Recarve",
     "RemoveFinalizer",
     "SetInUse",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mizar_core.names import PREEMPTION_GATE
 from mizar_core.planning.node_fit import Taint
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_operator.object_views import node_view, shadow_view
@@ -45,11 +46,19 @@ def test_a_waiting_share_pod() -> None:
         {"status": {"phase": "Failed"}},
         {"meta": {"deletionTimestamp": "2026-01-31T12:00:00Z"}},
         {"spec": {"schedulingGates": [{"name": "quota"}]}},
+        {"spec": {"schedulingGates": [{"name": PREEMPTION_GATE}, {"name": "quota"}]}},
         {"spec": {"containers": [{"name": "c"}]}},
     ],
 )
 def test_pods_that_do_not_count(changes: dict[str, Any]) -> None:
     assert pod_view(_share(**changes)) is None
+
+
+def test_a_pod_that_mizars_gate_alone_holds_back() -> None:
+    pod = pod_view(_share(spec={"schedulingGates": [{"name": PREEMPTION_GATE}]}))
+    other = pod_view(_share())
+    assert isinstance(pod, SharePod) and isinstance(other, SharePod)
+    assert [one.demands[0][1].gated for one in (pod, other)] == [True, False]
 
 
 def test_a_bound_pod_counts_until_it_is_gone() -> None:

@@ -70,10 +70,11 @@ def decide(
     template: bool = False,
     labels: dict[str, str] | None = None,
     names: tuple[str, ...] = (),
+    gates: bool = True,
 ) -> Decision:
     """The decision on a pod spec; one default pool if none is given."""
     known = VisiblePools(pools or (pool(),), namespace, own, names)
-    return review(PodSpec(pod, namespace, "/spec", old, template, labels), known)
+    return review(PodSpec(pod, namespace, "/spec", old, template, labels), known, gates=gates)
 
 
 def patched(pod: Object, decision: Decision) -> Object:

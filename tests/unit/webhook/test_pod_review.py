@@ -264,6 +264,52 @@ class TestLabel:
         assert decide(asking("mizar.share/gpu.2"), template=True).patch == []
 
 
+MAY_PREEMPT = {"priority": 1, "preemptionPolicy": "PreemptLowerPriority"}
+GATE = {"name": "mizar.share/preemption"}
+
+
+class TestPreemptionGate:
+    """A pod that may preempt others waits while a shadow pod is on its way for it."""
+
+    @pytest.mark.parametrize("priority", [MAY_PREEMPT, {"priority": 2_000_000_000}])
+    @pytest.mark.parametrize("gates", [[], [{"name": "example.com/other"}]])
+    def test_a_pod_that_may_preempt_gets_one(self, priority: Object, gates: list[Object]) -> None:
+        pod = asking("mizar.share/gpu.2") | priority | ({"schedulingGates": gates} if gates else {})
+        assert patched(pod, decide(pod))["schedulingGates"] == [*gates, GATE]
+
+    @pytest.mark.parametrize(
+        "priority",
+        [{}, {"priority": 0}, {"priority": -1}, {"priority": 1, "preemptionPolicy": "Never"}],
+    )
+    def test_others_get_none(self, priority: Object) -> None:
+        pod = asking("mizar.share/gpu.2") | priority
+        assert "schedulingGates" not in patched(pod, decide(pod))
+
+    @pytest.mark.parametrize("key", ["nvidia.com/gpu", "cpu"])
+    def test_nor_pods_that_request_no_share(self, key: str) -> None:
+        assert decide(asking(key) | MAY_PREEMPT).patch == []
+
+    def test_nor_those_that_request_no_devices(self) -> None:
+        pod = spec(container({MINE: "0"})) | MAY_PREEMPT
+        assert "schedulingGates" not in patched(pod, decide(pod))
+
+    def test_nor_templates_and_pods_that_exist(self) -> None:
+        """Kubernetes allows no gate to be added later."""
+        pod = asking("mizar.share/gpu.2") | MAY_PREEMPT
+        assert decide(pod, template=True).patch == []
+        old = asking("mizar.share/gpu.4")
+        assert "schedulingGates" not in patched(pod, decide(pod, old=old))
+
+    def test_once(self) -> None:
+        """The API server may call the webhook again for the same pod."""
+        pod = asking(MINE) | MAY_PREEMPT | {"schedulingGates": [GATE]}
+        assert patched(pod, decide(pod))["schedulingGates"] == [GATE]
+
+    def test_not_where_the_installation_wants_none(self) -> None:
+        pod = asking(MINE) | MAY_PREEMPT
+        assert "schedulingGates" not in patched(pod, decide(pod, gates=False))
+
+
 def test_without_any_pool_a_pod_would_wait_for_ever() -> None:
     sentence = "no GPUPool offers mizar.share/gpu.2: create one, then the pod again"
     other = pool("other", resourcePrefix="example.com")

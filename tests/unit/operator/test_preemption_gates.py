@@ -1,0 +1,95 @@
+"""The operator opens the gates of share pods that may preempt others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mizar_core.names import PREEMPTION_GATE
+from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object
+from stateful.harness import KINDS, Harness
+from unit.operator.small_model import small_model
+
+GPU = "team-a.mizar.share/gpu.2"
+
+
+@pytest.fixture
+def operator() -> Harness:
+    return Harness(small_model())
+
+
+def _urgent(operator: Harness, name: str = "urgent", count: int = 2) -> Object:
+    operator.model.add_share("team-a", name, GPU, count, priority=100)
+    operator.sync([POD])
+    return _pod(operator, name)
+
+
+def _pod(operator: Harness, name: str) -> Object:
+    found = operator.model.api.find(POD, name, "team-a")
+    assert found is not None
+    return found
+
+
+def _is_gated(operator: Harness, name: str = "urgent") -> bool:
+    return "schedulingGates" in _pod(operator, name)["spec"]
+
+
+def _devices(operator: Harness) -> int:
+    node = operator.model.api.find(NODE, "n1")
+    assert node is not None
+    return int(node["status"]["allocatable"].get(GPU, 0))
+
+
+def test_the_gate_opens_when_the_devices_are_there(operator: Harness) -> None:
+    """The scheduler would preempt at once if it saw the pod before the devices."""
+    _urgent(operator)
+    model, waits = operator.model, 0
+    for part in 2 * (model.schedule, lambda: model.kubelet("n1"), lambda: model.agent("n1")):
+        operator.sync(KINDS)
+        operator.reconcile()
+        assert _is_gated(operator) == (_devices(operator) == 0)
+        waits += _is_gated(operator)
+        part()
+    assert waits == 3, "until its shadow pod has a node, a card, and devices"
+    operator.round()
+    assert _pod(operator, "urgent")["spec"]["nodeName"] == "n1"
+
+
+def test_where_the_quota_is_exhausted_it_opens_at_once(operator: Harness) -> None:
+    for name in ("one", "two"):
+        operator.model.add_share("team-a", name, GPU, 2)
+    for _ in range(6):
+        operator.round()
+    _urgent(operator)
+    operator.reconcile()
+    assert not _is_gated(operator)
+    assert len(list(operator.model.api.all(SHADOW_POD))) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda pod: pod["metadata"].update(uid="another"),
+        lambda pod: pod["spec"]["schedulingGates"].append({"name": "example.com/mine"}),
+        lambda pod: pod["spec"].pop("schedulingGates"),
+    ],
+    ids=["another pod", "another gate", "no gate"],
+)
+def test_a_pod_that_has_changed_stays_as_it_is(operator: Harness, change: Any) -> None:
+    operator.model.add_quota("team-a", [{"devices": 2, "min": 0, "max": 0}])
+    operator.sync([POD])
+    pod = _urgent(operator)
+    change(pod)
+    gates = list(pod["spec"].get("schedulingGates") or ())
+    assert operator.reconcile() is None
+    assert (_pod(operator, "urgent")["spec"].get("schedulingGates") or []) == gates
+
+
+def test_a_gate_of_another_program_stays(operator: Harness) -> None:
+    operator.model.add_quota("team-a", [{"devices": 2, "min": 0, "max": 0}])
+    pod = _urgent(operator)
+    pod["spec"]["schedulingGates"].append({"name": "example.com/mine"})
+    operator.round()
+    names = [one["name"] for one in _pod(operator, "urgent")["spec"]["schedulingGates"]]
+    assert names == [PREEMPTION_GATE, "example.com/mine"]
