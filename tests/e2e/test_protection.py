@@ -9,7 +9,7 @@ from e2e.components import living_container
 from e2e.watching import ready_shadows
 from support import objects
 from support.kube import Kube, Object
-from support.objects import share_pod, whole_card_pod
+from support.objects import priority_class, share_pod, whole_card_pod
 from support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -20,11 +20,6 @@ HALF = {"devices": 2, "min": 0, "max": 1}
 CARDS = 2
 OTHERS_THAN_MIZAR = "!app.kubernetes.io/part-of"
 BUDGET = "mizar-shadow-pods-in-use"
-
-
-def priority(name: str, value: int) -> Object:
-    head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
-    return {**head, "metadata": {"name": name}, "value": value}
 
 
 def on(node: str) -> Object:
@@ -62,7 +57,7 @@ def is_refused(kube: Kube, tenant: str, pod: str, *words: str) -> None:
 def boss(kube: Kube, stage: "Stage") -> str:
     """The highest PriorityClass that a user may make."""
     name = f"boss-{stage.mark}"
-    kube.apply(priority(name, 1_000_000_000))
+    kube.apply(priority_class(name, 1_000_000_000))
     stage.classes.append(name)
     return name
 
@@ -84,7 +79,7 @@ def test_below_other_classes_only_idle_cards_are_preempted(
 ) -> None:
     """The scheduler chooses the shadow pod, and is refused while a pod uses it."""
     humble = f"humble-{stage.mark}"
-    kube.apply(priority(humble, -10))
+    kube.apply(priority_class(humble, -10))
     stage.classes.append(humble)
     tenant = stage.tenant(HALF, pool=stage.pool(priorityClassName=humble))
     shadow, node = used_shadow(kube, tenant)

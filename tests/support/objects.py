@@ -82,6 +82,12 @@ def plain_pod(tenant: str, name: str, **spec: Any) -> Object:
     return _pod(tenant, name, {}, ["sleep", "3600"], spec)
 
 
+def priority_class(name: str, value: int) -> Object:
+    """A PriorityClass whose pods may preempt others."""
+    head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+    return {**head, "metadata": {"name": name}, "value": value}
+
+
 def _pod(tenant: str, name: str, limits: Object, command: list[str], spec: Object) -> Object:
     container = {
         "name": "main",
