@@ -579,6 +579,25 @@ class TestOperator:
         status, said = kube.attempt(*self.ASK[:1], EDITOR, *self.ASK[2:], input=json.dumps(made))
         assert status != 0 and "forbidden" in said, said
 
+    def test_it_opens_its_gate_of_share_pods_and_no_other(self, kube: Kube) -> None:
+        other = {"name": "example.com/other"}
+        gates = [{"name": "mizar.share/preemption"}, other]
+        pod = objects.plain_pod(TENANT, "gated", schedulingGates=gates)
+        pod["metadata"]["labels"] = {"mizar.share/share-pod": "true"}
+        kube.apply(pod)
+        ask = ("patch", "pod", "gated", f"--namespace={TENANT}", OPERATOR)
+        for how in (
+            json_patch("remove", "/spec/schedulingGates", None),
+            json_patch("replace", "/spec/containers/0/image", "evil:1"),
+        ):
+            status, said = kube.attempt(*ask, *how)
+            assert status != 0, said
+            assert "opens its gates of spot pods and share pods, and changes nothing else" in said
+        kube.run(*ask, *json_patch("remove", "/spec/schedulingGates/0", None))
+        found = kube.get("pod", "gated", TENANT)
+        assert found is not None and found["spec"]["schedulingGates"] == [other]
+        kube.delete("pod", "gated", TENANT, "--grace-period=0", "--force")
+
     def test_it_changes_and_deletes_no_others(self, kube: Kube, shadow: str) -> None:
         kube.apply(objects.plain_pod(TENANT, "plain", nodeSelector={"mizar.share/nowhere": "true"}))
         here = ("plain", f"--namespace={TENANT}", OPERATOR)
