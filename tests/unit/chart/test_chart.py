@@ -82,6 +82,14 @@ def test_the_cpu_of_shadow_pods_is_settable(chart: Chart) -> None:
         assert (status == 0) is (cpu in ("50", "1.5")), output
 
 
+@pytest.mark.parametrize("on", [True, False])
+def test_the_gate_of_pods_that_may_preempt_is_settable(chart: Chart, on: bool) -> None:
+    values: Object = {} if on else {"webhook": {"gatePreemption": False}}
+    webhook = pick(chart.render(**values), "Deployment", "mizar-webhook")
+    (container,) = webhook["spec"]["template"]["spec"]["containers"]
+    assert read(WebhookSettings, container["args"]).gate_preemption is on
+
+
 def test_what_policies_want_of_shadow_pods_is_settable(chart: Chart) -> None:
     given = {
         "memory": "128Mi",

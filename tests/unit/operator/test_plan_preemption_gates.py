@@ -10,6 +10,8 @@ import pytest
 
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import CreateShadow, LetPreempt
+from mizar_core.planning.node_fit import Needs
+from mizar_core.planning.postponed import JUDGED_MAX
 from mizar_core.planning.preemption_gates import OPENED_AFTER
 from mizar_core.planning.snapshot import PodView, ShareView
 from property.plan.snapshots import NOW, at, quota, ready, shadow, waiting
@@ -17,6 +19,7 @@ from support.planned import actions, small
 from support.projection import apply_plan
 
 NO_CARDS = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+MANY = quota("team-a", profiles=[{"devices": 2, "max": 1000}])
 OTHER = "team-a.mizar.share/gpu.4"
 
 
@@ -79,6 +82,13 @@ def test_a_pod_of_two_resources_waits_for_both() -> None:
     rules = (quota("team-a", profiles=profiles),)
     assert not _opened(small(quotas=rules, shadows=free[:1], shares=both))
     assert _opened(small(quotas=rules, shadows=free, shares=both)) == ["uid-team-a-p"]
+
+
+def test_not_while_a_later_plan_considers_the_pod() -> None:
+    """Of very many pods with different constraints, a plan considers some."""
+    needs = [Needs(selector=frozenset({("mine", str(n))})) for n in range(JUDGED_MAX + 10)]
+    pods = tuple(_gated(f"p{n}", needs=one) for n, one in enumerate(needs))
+    assert not _opened(small(shares=pods, quotas=(MANY,)))
 
 
 def test_only_of_pods_that_have_one() -> None:

@@ -70,20 +70,32 @@ def test_where_the_quota_is_exhausted_it_opens_at_once(operator: Harness) -> Non
 @pytest.mark.parametrize(
     "change",
     [
+        None,
         lambda pod: pod["metadata"].update(uid="another"),
         lambda pod: pod["spec"]["schedulingGates"].append({"name": "example.com/mine"}),
         lambda pod: pod["spec"].pop("schedulingGates"),
     ],
-    ids=["another pod", "another gate", "no gate"],
+    ids=["as it was", "another pod", "another gate", "no gate"],
 )
 def test_a_pod_that_has_changed_stays_as_it_is(operator: Harness, change: Any) -> None:
     operator.model.add_quota("team-a", [{"devices": 2, "min": 0, "max": 0}])
-    operator.sync([POD])
+    operator.sync(KINDS)
     pod = _urgent(operator)
-    change(pod)
+    if change is not None:
+        change(pod)
     gates = list(pod["spec"].get("schedulingGates") or ())
     assert operator.reconcile() is None
-    assert (_pod(operator, "urgent")["spec"].get("schedulingGates") or []) == gates
+    left = _pod(operator, "urgent")["spec"].get("schedulingGates") or []
+    assert left == ([] if change is None else gates)
+
+
+def test_a_gate_is_opened_once(operator: Harness) -> None:
+    """Also before the watch reports that it is open."""
+    operator.model.add_quota("team-a", [{"devices": 2, "min": 0, "max": 0}])
+    operator.sync(KINDS)
+    _urgent(operator)
+    operator.reconcile()
+    assert [one.gated for one in operator.snapshot().shares] == [False]
 
 
 def test_a_gate_of_another_program_stays(operator: Harness) -> None:

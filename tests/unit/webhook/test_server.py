@@ -79,13 +79,15 @@ async def running(
     synced: bool = True,
     spot: SpotSettings = LENDS_NOTHING,
     draining: Callable[[], bool] = lambda: False,
+    *,
+    gates: bool = False,
 ) -> AsyncIterator[Webhook]:
     async with serving(FakeApi(others=objects)) as client:
         cache = Cache(client)
         if synced:
             for informer in cache.informers:
                 await informer._list()
-        app = review_app(Reviewer(cache, spot), Metrics(), draining)
+        app = review_app(Reviewer(cache, spot, gates=gates), Metrics(), draining)
         async with TestClient(TestServer(app)) as http:
             yield Webhook(objects, cache, http)
 
@@ -120,6 +122,15 @@ async def test_a_pod_keeps_its_own_labels() -> None:
         response = await webhook.ask("/mutate", request(pod))
     after = jsonpatch.apply_patch(pod, patch(response))
     assert after["metadata"]["labels"] == {"app": "x", "mizar.share/share-pod": "true"}
+
+
+@pytest.mark.parametrize("gates", [True, False])
+async def test_a_pod_that_may_preempt_is_gated_where_the_installation_says_so(gates: bool) -> None:
+    pod = {"metadata": {}, "spec": asking("mizar.share/gpu.2") | {"priority": 1}}
+    async with running(cluster(), gates=gates) as webhook:
+        response = await webhook.ask("/mutate", request(pod))
+    after = jsonpatch.apply_patch(pod, patch(response))
+    assert ("schedulingGates" in after["spec"]) is gates
 
 
 async def test_an_update_of_a_pod_that_nobody_can_mend_passes() -> None:
