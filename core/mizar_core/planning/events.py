@@ -4,6 +4,7 @@ node agents."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 
 from mizar_core.names import EventReason, ReapReason, parse_resource, tenant_of
 from mizar_core.planning.actions import Action, CreateShadow, DeleteShadow, Drain, EmitEvent
@@ -35,6 +36,11 @@ DRAINED_FOR = {
     ReapReason.UNWANTED: "its quota or pool is gone or has another profile, or its cards failed",
 }
 
+NO_QUOTA_AFTER = timedelta(seconds=3)
+"""How long after a pod's creation the first event says that it has no quota. A quota that was
+applied together with the pod may be seen a moment later."""
+NO_QUOTA = (EventReason.NO_QUOTA, EventReason.UNKNOWN_PROFILE)
+
 Why = tuple[EventReason, str]
 
 
@@ -46,6 +52,11 @@ def waiting_events(
     for share in sorted(draft.waiting(resource), key=lambda one: one.key):
         why = _why(draft, share, outcome)
         yield share, _waiting_event(share, *why) if why is not None else None
+
+
+def posted_from(share: ShareView, event: EmitEvent) -> datetime:
+    """From when on the event may be posted."""
+    return share.created + (NO_QUOTA_AFTER if event.reason in NO_QUOTA else timedelta(0))
 
 
 def _why(draft: Draft, share: ShareView, outcome: DemandOutcome) -> Why | None:

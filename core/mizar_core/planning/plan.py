@@ -20,7 +20,7 @@ from mizar_core.planning.default_quotas import grant_default_quotas
 from mizar_core.planning.demand import DemandOutcome, keep_warm, meet_all_demand
 from mizar_core.planning.device_users import mark_in_use
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.events import SCHEDULING, post_decisions, waiting_events
+from mizar_core.planning.events import SCHEDULING, post_decisions, posted_from, waiting_events
 from mizar_core.planning.evict_share_pods import RETRY_AFTER, evict
 from mizar_core.planning.lifecycle import advance, finish_drains
 from mizar_core.planning.postponed import next_turn
@@ -75,18 +75,13 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
     evict(draft)
     grant_default_quotas(draft)
     post_decisions(draft, snapshot)
-    waiting = Counter[tuple[str, str]]()
-    for resource, outcome in outcomes.items():
-        for share, event in waiting_events(draft, resource, outcome):
-            waiting[share.namespace, str(event.reason) if event else SCHEDULING] += 1
-            if event is not None:
-                draft.post(event)
+    waiting, due = _report_waiting(draft, outcomes)
     write_shadows(draft)
     quotas = write_quotas(draft, quota_counts(draft, outcomes), outcomes)
     write_pools(draft)
     return Plan(
         tuple(draft.actions),
-        _due(draft, outcomes),
+        _due(draft, outcomes, due),
         quotas,
         waiting=waiting,
         held_back=frozenset(draft.held_back),
@@ -129,6 +124,24 @@ def _round(draft: Draft) -> dict[str, DemandOutcome]:
     return outcomes
 
 
+def _report_waiting(
+    draft: Draft, outcomes: dict[str, DemandOutcome]
+) -> tuple[Counter[tuple[str, str]], list[datetime]]:
+    """Post why each share pod waits. Returns how many wait, by namespace and reason, and when
+    further events may be posted."""
+    waiting, later = Counter[tuple[str, str]](), list[datetime]()
+    for resource, outcome in outcomes.items():
+        for share, event in waiting_events(draft, resource, outcome):
+            waiting[share.namespace, str(event.reason) if event else SCHEDULING] += 1
+            if event is None:
+                continue
+            if (at := posted_from(share, event)) > draft.now:
+                later.append(at)
+            else:
+                draft.post(event)
+    return waiting, later
+
+
 def _free(outcomes: dict[str, DemandOutcome]) -> dict[tuple[str, str], int]:
     """How many devices of a (resource, node) are free, where any are."""
     return {
@@ -139,9 +152,12 @@ def _free(outcomes: dict[str, DemandOutcome]) -> dict[tuple[str, str], int]:
     }
 
 
-def _due(draft: Draft, outcomes: dict[str, DemandOutcome]) -> datetime | None:
-    """The next moment at which time alone changes the plan."""
-    times: list[datetime | None] = []
+def _due(
+    draft: Draft, outcomes: dict[str, DemandOutcome], events: list[datetime]
+) -> datetime | None:
+    """The next moment at which time alone changes the plan. `events`: when events may be posted
+    that are too early now."""
+    times: list[datetime | None] = [*events]
     if any(isinstance(one, EvictShare) for one in draft.actions):
         times.append(draft.now + RETRY_AFTER)
     for shadow, stage in draft.in_order():

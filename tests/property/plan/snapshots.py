@@ -115,7 +115,7 @@ def waiting(
     **fields: object,
 ) -> ShareView:
     """A share pod without a node."""
-    share = ShareView(namespace, name, f"uid-{namespace}-{name}", resource, count, at(1))
+    share = ShareView(namespace, name, f"uid-{namespace}-{name}", resource, count, at(10))
     return replace(share, **fields)  # type: ignore[arg-type]
 
 

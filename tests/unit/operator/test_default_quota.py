@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from mizar_core.names import LABEL_DEFAULT_QUOTA
+from mizar_core.planning.events import NO_QUOTA_AFTER
 from mizar_kube.errors import Forbidden
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Object, Ref
 from mizar_operator.namespace_labels import BELIEVED_S
@@ -25,13 +26,14 @@ DEFAULT = {
 
 @pytest.fixture
 def model() -> Model:
-    """A node with two cards, a pool with a default quota, and a pod that waits in a namespace of
-    its selector."""
+    """A node with two cards, a pool with a default quota, and a pod that has waited for a while in
+    a namespace of its selector."""
     made = Model()
     made.add_node("n1")
     made.add_pool(defaultQuota=DEFAULT)
     namespace(made, "team-a", gpu="true")
     made.add_share("team-a", "one", GPU, 1)
+    made.tick(NO_QUOTA_AFTER.seconds)
     return made
 
 
@@ -161,6 +163,7 @@ def test_a_refusal_is_told_and_tried_again_ever_later(model: Model, operator: Ha
 def test_a_label_that_comes_later_is_seen(model: Model, operator: Harness) -> None:
     found = namespace(model, "team-b")
     model.add_share("team-b", "two", "team-b.mizar.share/gpu.2", 1)
+    model.tick(NO_QUOTA_AFTER.seconds)
     operator.round()
     assert ("Pod/two", "NoQuota") in told(operator)
     found["metadata"]["labels"] = {"gpu": "true"}

@@ -21,6 +21,7 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
     WriteShadowStatus,
 )
+from mizar_core.planning.events import NO_QUOTA_AFTER
 from mizar_core.planning.node_fit import Needs, Requirement, Term, fits
 from mizar_core.planning.snapshot import NodeView, PodView, Refused, ShadowView
 from mizar_operator.pod_views import SharePod, pod_view
@@ -805,6 +806,19 @@ def test_the_same_is_said_once() -> None:
     assert event.reason is EventReason.NO_QUOTA
     for told in (event.subject, event.wording):
         assert not actions(EmitEvent, replace(snapshot, announced=frozenset({told})))
+
+
+def test_that_a_young_pod_has_no_quota_is_said_a_moment_later() -> None:
+    """Its quota may have been applied together with it."""
+    young = waiting("p", namespace="team-c", resource="team-c.mizar.share/gpu.2", created=NOW)
+    snapshot = small(shares=(young,))
+    assert not [one for one in actions(EmitEvent, snapshot) if one.kind == "Pod"]
+    made = plan(snapshot, NOW)
+    assert made.waiting["team-c", "NoQuota"] == 1
+    assert made.due == NOW + NO_QUOTA_AFTER
+    later = plan(snapshot, NOW + NO_QUOTA_AFTER).actions
+    (event,) = [one for one in later if isinstance(one, EmitEvent)]
+    assert event.reason is EventReason.NO_QUOTA
 
 
 def test_new_words_are_held_back_while_others_were_told_of_late() -> None:
