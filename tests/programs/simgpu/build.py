@@ -17,7 +17,7 @@ LDFLAGS = (
     "-Wl,-z,nodelete,-z,defs,-z,relro",
     f"-Wl,--version-script={SOURCES / 'exports.map'}",
 )
-STATE = ("state.c", "usage.c", "clock.c", "timeline.c", "harsh.c", "missing.c")
+STATE = ("state.c", "usage.c", "clock.c", "time_sharing.c", "harsh.c", "missing.c")
 NOT_DRIVER = ("admin.c", *STATE)
 
 CUDA = "libcuda.so.1"

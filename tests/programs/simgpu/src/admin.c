@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "timeline.h"
+#include "time_sharing.h"
 
 #define API __attribute__((visibility("default")))
 

@@ -1,4 +1,4 @@
-/* Lanes: this process's work on one card, measured on the axis that timeline.h describes, and marks
+/* Lanes: this process's work on one card, measured on the axis that time_sharing.h describes, and marks
  * on it for which threads wait. The caller of each function holds engine_lock. */
 #ifndef SIM_LANE_H
 #define SIM_LANE_H
@@ -6,7 +6,7 @@
 #include <pthread.h>
 
 #include "driver.h"
-#include "timeline.h"
+#include "time_sharing.h"
 
 extern pthread_mutex_t engine_lock;
 

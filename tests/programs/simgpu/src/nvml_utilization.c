@@ -3,7 +3,7 @@
 #include <time.h>
 
 #include "nvml.h"
-#include "timeline.h"
+#include "time_sharing.h"
 
 typedef struct {
     unsigned gpu, memory; /* per cent */

@@ -53,7 +53,7 @@ struct sim_process {
     sim_u32 contexts[SIM_MAX_CARDS];
     sim_u32 unwatched;                 /* set for a neighbour, whose memory watch_bytes does not
                                           count */
-    sim_u64 asked[SIM_MAX_CARDS];      /* ns of work given to the card in total; see timeline.h */
+    sim_u64 asked[SIM_MAX_CARDS];      /* ns of work given to the card in total; see time_sharing.h */
     uint64_t inherited[SIM_MAX_CARDS]; /* ns of work done for the slot's earlier owners */
     sim_u64 died_at; /* when a process first noticed that the owner had died; 0: not yet */
     /* The number of kernels placed, and the amounts of work at which the newest of them end,

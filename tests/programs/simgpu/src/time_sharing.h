@@ -1,12 +1,12 @@
-/* The time line of a card: which process it works for, and when.
+/* The time of a card is shared among processes: which one the card works for, and when.
  *
  * A process's work on a card is measured on an axis of its own: `asked` is the amount that it has
  * given to the card so far, `work` the amount that the card has done. The card works for one
  * process at a time, in slices, round robin among those with work left; a context switch costs
  * time. No process runs this as a service: a process that needs the state takes the card's lock and
  * replays the time since the last replay. */
-#ifndef SIM_TIMELINE_H
-#define SIM_TIMELINE_H
+#ifndef SIM_TIME_SHARING_H
+#define SIM_TIME_SHARING_H
 
 #include "clock.h"
 

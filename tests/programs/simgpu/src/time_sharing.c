@@ -1,4 +1,4 @@
-#include "timeline.h"
+#include "time_sharing.h"
 
 #include <stddef.h>
 #include <string.h>
