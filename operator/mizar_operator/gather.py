@@ -129,6 +129,7 @@ class Gatherer:
             refused_nodes=memory.nodes_refused(self._clock()),
             names_taken=frozenset(memory.names_taken),
             silent_nodes=memory.nodes_silent(self._clock()),
+            gated_since=memory.gated_since,
             namespaces=namespaces,
         )
 

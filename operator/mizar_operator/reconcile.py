@@ -96,6 +96,7 @@ class Reconciler:
         memory.unanswered |= result.unanswered
         memory.note_names_taken(result.names_taken, self._clock())
         memory.note_free(planned.free, self._now())
+        memory.note_gated(planned.gated, self._now())
         memory.note_attempts(planned.attempts, self._clock())
         memory.note_refused_nodes(planned.refused_nodes, self._clock())
         memory.note_silent_nodes(planned.silent_nodes, self._clock())

@@ -105,6 +105,7 @@ class ReconcileState:
     when each node that the scheduler refused a share pod counts as refused, by (UID, resource).
     `names_taken`: until when the name of a shadow pod counts as taken by another client's object.
     `silent_nodes`: nodes whose agents were silent, when they last were, and until when that counts.
+    `gated_since`: since when the gates of share pods that may preempt have been closed, by UID.
     `excluded`: objects that planning fails for.
     """
 
@@ -123,6 +124,7 @@ class ReconcileState:
     refused_nodes: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
     names_taken: dict[Key, float] = field(default_factory=dict)
     silent_nodes: dict[str, tuple[datetime, float]] = field(default_factory=dict)
+    gated_since: dict[str, datetime] = field(default_factory=dict)
     excluded: Excluded = field(default_factory=dict)
     excluded_until: float = 0.0
     statuses_late_since: float | None = None
@@ -152,6 +154,10 @@ class ReconcileState:
         for key, count in free.items():
             known = before.get(key, ())[:count]
             self.free_since[key] = known + (at,) * (count - len(known))
+
+    def note_gated(self, uids: Iterable[str], at: datetime) -> None:
+        """Note the share pods whose gates stay closed, and forget all others."""
+        self.gated_since = {uid: self.gated_since.get(uid, at) for uid in uids}
 
     def note_attempts(self, attempts: Iterable[Attempt], now: float) -> None:
         """Record the attempts of a plan. If the last one was for another pod, it helped that pod,

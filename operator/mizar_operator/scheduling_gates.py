@@ -20,11 +20,28 @@ async def open_gate(client: KubeClient, pod: Key, uid: str, gate: str) -> Object
         {"op": "test", "path": path, "value": [{"name": gate}]},
         {"op": "remove", "path": path},
     ]
+    ref = Ref(POD, pod[1], pod[0])
     try:
-        opened = await client.patch_json(Ref(POD, pod[1], pod[0]), patch)
-    except (NotFound, Invalid) as changed:
+        opened = await client.patch_json(ref, patch)
+    except NotFound as gone:
+        log.info("the gated pod has changed", gate=gate, error=gone)
+        return None
+    except Invalid as refused:
+        if await _is_gated(client, ref, uid, gate):
+            raise
         # The watch will bring the change, and the next plan is made from that.
-        log.info("the gated pod has changed", gate=gate, error=changed)
+        log.info("the gated pod has changed", gate=gate, error=refused)
         return None
     log.info("gate opened", gate=gate)
     return opened
+
+
+async def _is_gated(client: KubeClient, ref: Ref, uid: str, gate: str) -> bool:
+    """Whether the pod is still there with this gate alone, so that the API server or a webhook
+    refused to open it."""
+    try:
+        pod = await client.get(ref)
+    except NotFound:
+        return False
+    gates = [one["name"] for one in pod["spec"].get("schedulingGates") or ()]
+    return bool(pod["metadata"]["uid"] == uid and gates == [gate])

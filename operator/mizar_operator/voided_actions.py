@@ -28,7 +28,8 @@ class VoidedActions:
     pod. Otherwise a tenant whose shadow pods cannot be created would keep those that it has. If the
     API server refuses to change a shadow pod, for example because of a new policy, only actions
     about that shadow pod are voided: the refusal may last, and the tenant's other pods still need
-    events that say why they wait.
+    events that say why they wait. Nothing depends on whether a gate was opened, and opening one
+    depends on nothing else.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,8 @@ class VoidedActions:
 
     def include(self, action: Action) -> bool:
         """Whether the action is not to be applied."""
+        if isinstance(action, LetPreempt):
+            return False
         namespace = _namespace(action)
         if namespace in self._namespaces or _shadow(action) in self._shadows:
             return True
@@ -52,6 +55,8 @@ class VoidedActions:
     def note_failure(self, action: Action, *, planned_anew: bool) -> None:
         """Note that an action failed. `planned_anew`: whether the next plan follows at once and
         knows of the failure; statuses and events are left to it."""
+        if isinstance(action, LetPreempt):
+            return
         namespace = _namespace(action)
         if not isinstance(action, CreateShadow | CreatePod):
             self._namespaces.add(namespace)

@@ -81,6 +81,7 @@ class Draft:
         self.refused_before = snapshot.refused_nodes
         self.refused_nodes: dict[tuple[str, str], frozenset[str]] = {}
         self.namespaces = snapshot.namespaces
+        self.gated_since = snapshot.gated_since
         self.granted: set[str] = set()
         self._given = snapshot.shadows
 

@@ -25,7 +25,7 @@ from mizar_core.planning.evict_share_pods import RETRY_AFTER, evict
 from mizar_core.planning.lifecycle import advance, finish_drains
 from mizar_core.planning.postponed import next_turn
 from mizar_core.planning.preemption import preempt_idle
-from mizar_core.planning.preemption_gates import open_gates, opens_at, waiting_behind_gates
+from mizar_core.planning.preemption_gates import open_gates
 from mizar_core.planning.reap import SpareDevices, idle_until, reap, retire_surplus
 from mizar_core.planning.refused_nodes import next_check
 from mizar_core.planning.replacement import replace_idle
@@ -69,11 +69,11 @@ def _garbage_collection_paused() -> Iterator[None]:
 def _plan(snapshot: Snapshot, now: datetime) -> Plan:
     draft = Draft(snapshot, now)
     outcomes = _decide(draft)
-    open_gates(draft, outcomes)
     mark_in_use(draft)
     recarve(draft)
     evict(draft)
     grant_default_quotas(draft)
+    gates = open_gates(draft, outcomes)
     post_decisions(draft, snapshot)
     waiting, due = _report_waiting(draft, outcomes)
     write_shadows(draft)
@@ -81,7 +81,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
     write_pools(draft)
     return Plan(
         tuple(draft.actions),
-        _due(draft, outcomes, due),
+        _due(draft, outcomes, [*due, *gates.due]),
         quotas,
         waiting=waiting,
         held_back=frozenset(draft.held_back),
@@ -89,6 +89,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
         attempts=tuple(draft.attempts),
         refused_nodes=draft.refused_nodes,
         silent_nodes=dict.fromkeys(draft.silence.nodes, draft.now),
+        gated=gates.closed,
     )
 
 
@@ -153,11 +154,11 @@ def _free(outcomes: dict[str, DemandOutcome]) -> dict[tuple[str, str], int]:
 
 
 def _due(
-    draft: Draft, outcomes: dict[str, DemandOutcome], events: list[datetime]
+    draft: Draft, outcomes: dict[str, DemandOutcome], others: list[datetime]
 ) -> datetime | None:
-    """The next moment at which time alone changes the plan. `events`: when events may be posted
-    that are too early now."""
-    times: list[datetime | None] = [*events]
+    """The next moment at which time alone changes the plan. `others`: moments that are known
+    already."""
+    times: list[datetime | None] = [*others]
     if any(isinstance(one, EvictShare) for one in draft.actions):
         times.append(draft.now + RETRY_AFTER)
     for shadow, stage in draft.in_order():
@@ -171,5 +172,4 @@ def _due(
         times.extend(next_check(draft, resource, outcome.placement.devices))
         if outcome.postponed:
             times.append(next_turn(draft.now))
-    times.extend(opens_at(one) for one in waiting_behind_gates(draft, outcomes))
     return min((time for time in times if time is not None and time > draft.now), default=None)

@@ -14,6 +14,7 @@ from mizar_core.names import ConditionType, EventReason
 from mizar_core.planning.actions import (
     Action,
     EmitEvent,
+    LetPreempt,
     Plan,
     ShadowAction,
     WritePoolStatus,
@@ -64,7 +65,17 @@ def plan_isolated(
         if isinstance(planned, Exception):
             raise planned
     told = tuple(_tell(part, error, now) for part, error in excluded.values())
-    return IsolatedPlan(_with(planned, [one for one in told if one], snapshot), excluded)
+    others = [*_openings(snapshot, excluded), *(one for one in told if one)]
+    return IsolatedPlan(_with(planned, others, snapshot), excluded)
+
+
+def _openings(snapshot: Snapshot, names: Collection[PartName]) -> list[LetPreempt]:
+    """The opening of the gates of excluded pods, since nothing would tell when to open them."""
+    if not names:
+        return []
+    kept = {id(one) for one in Exclusion(snapshot, names).remaining().shares}
+    left = {one.uid: one for one in snapshot.shares if one.gated and id(one) not in kept}
+    return [LetPreempt(one.key, uid) for uid, one in sorted(left.items())]
 
 
 def _unchanged(

@@ -278,7 +278,8 @@ class Snapshot:
     resource), also where no devices are free any more. `names_taken`: names of shadow pods that are
     taken by other clients' objects. `silent_nodes`: nodes whose agents were silent recently, and
     when they last were. `namespaces`: the labels of namespaces that have no quota and in which
-    share pods wait, where a pool has a default quota.
+    share pods wait, where a pool has a default quota. `gated_since`: since when Mizar's gate alone
+    has held back share pods that may preempt, as far as this operator has seen it, by their UIDs.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -298,3 +299,4 @@ class Snapshot:
     names_taken: frozenset[Key] = frozenset()
     silent_nodes: Mapping[str, datetime] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    gated_since: Mapping[str, datetime] = field(default_factory=dict)

@@ -20,14 +20,14 @@ async def gpupool(event: kopf.RawEvent, memo: Memo, **_: Any) -> None:
 
 
 def follow(caches: Caches, add: Add) -> None:
-    """Request a plan for the pool, and for the quotas that name a missing pool: theirs may have
-    been created or deleted."""
+    """Request a plan for the pool, and for what belongs to no pool: quotas that name a missing one,
+    and pods that request resources of a prefix that no pool has any more."""
 
     def changed(old: GPUPool | None, new: GPUPool | None) -> None:
         for pool in (old, new):
             if pool is not None:
                 add(pool.spec.resource_prefix)
-        if old is None or new is None:
+        if old is None or new is None or old.spec.resource_prefix != new.spec.resource_prefix:
             add(NO_POOL)
 
     caches.pools.on_change(changed)

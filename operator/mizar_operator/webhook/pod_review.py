@@ -78,6 +78,8 @@ def review(pod: PodSpec, pools: VisiblePools, *, gates: bool = False) -> Decisio
 def _marks(pod: PodSpec, kept: Collection[TranslatedRequest], gates: bool) -> Patch:
     """The label of share pods, and the gate of those that may preempt others."""
     gated = gates and pod.may_preempt and not pod.template and any(one.request.asks for one in kept)
+    # A static pod's mirror has a node already, and the API server allows no gate beside it.
+    gated = gated and not pod.spec.get("nodeName")
     return [*label(pod, LABEL_SHARE_POD), *(gate(pod, PREEMPTION_GATE) if gated else ())]
 
 

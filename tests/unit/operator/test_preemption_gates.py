@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mizar_core.names import PREEMPTION_GATE
+from mizar_kube.errors import Invalid
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object
 from stateful.harness import KINDS, Harness
 from unit.operator.small_model import small_model
@@ -96,6 +97,37 @@ def test_a_gate_is_opened_once(operator: Harness) -> None:
     _urgent(operator)
     operator.reconcile()
     assert [one.gated for one in operator.snapshot().shares] == [False]
+
+
+def test_a_refusal_of_another_webhook_is_an_error(
+    operator: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its code may be that of a pod that has changed."""
+    operator.model.add_quota("team-a", [{"devices": 2, "min": 0, "max": 0}])
+    operator.sync(KINDS)
+    _urgent(operator)
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        raise Invalid("a webhook refuses it")
+
+    monkeypatch.setattr(operator.model.api, "patch_json", refuse)
+    assert isinstance(operator.reconcile(), Invalid)
+
+
+def test_the_minute_begins_when_the_operator_sees_the_gate_alone(operator: Harness) -> None:
+    pod = _urgent(operator)
+    pod["spec"]["schedulingGates"].append({"name": "example.com/mine"})
+    operator.sync(KINDS)
+    operator.reconcile()
+    operator.model.tick(3600)
+    pod["spec"]["schedulingGates"].pop()
+    for seconds in (30, 29, 1):
+        operator.sync(KINDS)
+        operator.reconcile()
+        assert _is_gated(operator), "its shadow pod has no node yet"
+        operator.model.tick(seconds)
+    operator.reconcile()
+    assert not _is_gated(operator)
 
 
 def test_a_gate_of_another_program_stays(operator: Harness) -> None:

@@ -300,6 +300,14 @@ class TestPreemptionGate:
         old = asking("mizar.share/gpu.4")
         assert "schedulingGates" not in patched(pod, decide(pod, old=old))
 
+    def test_nor_the_mirror_of_a_static_pod(self) -> None:
+        """It has a node, and the API server refuses a gate beside that."""
+        pod = asking(MINE) | MAY_PREEMPT | {"nodeName": "node-1"}
+        notes = {"kubernetes.io/config.mirror": "hash"}
+        mirror = PodSpec(pod, "team-a", "/spec", annotations=notes)
+        decision = review(mirror, VisiblePools((pool(),), "team-a", (), ()), gates=True)
+        assert "schedulingGates" not in patched(pod, decision)
+
     def test_once(self) -> None:
         """The API server may call the webhook again for the same pod."""
         pod = asking(MINE) | MAY_PREEMPT | {"schedulingGates": [GATE]}
