@@ -113,8 +113,14 @@ def test_not_while_an_idle_shadow_pod_gives_up_its_card() -> None:
     snapshot = small(quotas=rules, shadows=(blocked, idle), shares=(_gated(),))
     assert actions(Drain, snapshot) and not _opened(snapshot)
     assert not _opened(apply_plan(snapshot, plan(snapshot, NOW)))
+    leaving = replace(idle, deleting=True, ready=False, pod=PodView(node="n1", deleting=True))
+    assert not _opened(replace(snapshot, shadows=(blocked, leaving)))
     used = replace(idle, holders=(("team-a", "u"),), idle_since=None)
     assert _opened(replace(snapshot, shadows=(blocked, used)))
+    draining = PodView("uid-pod", "Running", "n1", at(60), drain_asked=at(5))
+    assert _opened(replace(snapshot, shadows=(blocked, replace(used, pod=draining))))
+    for_cpu = replace(blocked, pod=PodView(unschedulable="0/1 nodes: 1 Insufficient cpu"))
+    assert _opened(replace(snapshot, shadows=(for_cpu, leaving)))
 
 
 def test_not_for_the_devices_that_a_pod_without_a_gate_takes() -> None:
@@ -160,11 +166,14 @@ def test_of_very_many_some_are_opened_in_each_plan() -> None:
 
 def test_of_a_pod_that_is_excluded_from_the_plan() -> None:
     """Nothing would tell when to open it; an ungated pod would be scheduled, too."""
-    share = _gated()
+    share, other = _gated(), waiting("q")
     starting = shadow(pod=PodView("uid-pod", "Running", "n1", at(1)))
-    snapshot = small(shadows=(starting,), shares=(share,))
-    name = PartName("Pod", share.key, share.resource)
-    steps = plan_isolated(snapshot, NOW, {name: (share, ValueError("unreadable"))})
+    snapshot = small(shadows=(starting,), shares=(share, other))
+    excluded = {
+        PartName("Pod", one.key, one.resource): (one, ValueError("unreadable"))
+        for one in (share, other)
+    }
+    steps = plan_isolated(snapshot, NOW, excluded)
     with pytest.raises(StopIteration) as done:
         next(steps)
     opened = [one for one in done.value.value.plan.actions if isinstance(one, LetPreempt)]
