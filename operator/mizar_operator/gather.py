@@ -12,10 +12,12 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from mizar_core.models import GPUPool
 from mizar_core.names import LABEL_SHADOW_POD
 from mizar_core.planning.node_fit import Needs
+from mizar_core.planning.preemption_gates import FREED_FOR
 from mizar_core.planning.quotas import resource_of
 from mizar_core.planning.snapshot import (
     Key,
@@ -65,6 +67,7 @@ class Gatherer:
         self._caches = caches
         self._clock = clock
         self._states: dict[str, ReconcileState] = {}
+        self._freed_until: dict[str, datetime] = {}
         self._classes = RuntimeClasses(client, clock)
         self._namespaces = NamespaceLabels(client, clock)
         self._volumes = VolumeNodes(client, clock)
@@ -74,6 +77,11 @@ class Gatherer:
         return self._states.setdefault(
             key, ReconcileState(announcements=Announcements(self._clock))
         )
+
+    def note_freed(self, resources: Iterable[str], at: datetime) -> None:
+        """Note that cards of these physical resources are being freed. This is kept for all keys:
+        their pools may have the same physical resource."""
+        self._freed_until |= dict.fromkeys(resources, at + FREED_FOR)
 
     def unreadable(self) -> dict[str, int]:
         """How many objects exist that cannot be read, by kind."""
@@ -130,6 +138,8 @@ class Gatherer:
             names_taken=frozenset(memory.names_taken),
             silent_nodes=memory.nodes_silent(self._clock()),
             gated_since=memory.gated_since,
+            unopenable=frozenset(uid for uid, _ in memory.unopenable.active(self._clock())),
+            freed_until=dict(self._freed_until),
             namespaces=namespaces,
         )
 

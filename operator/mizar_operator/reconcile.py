@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from mizar_core.planning import Plan, Snapshot, plan
+from mizar_core.planning.actions import LetPreempt
 from mizar_core.planning.planning_errors import IsolatedPlan, Planner, plan_isolated
 from mizar_kube.logs import bound, get_logger
 from mizar_kube.work_queue import WorkQueue
@@ -83,6 +84,7 @@ class Reconciler:
         memory = self._gatherer.state(key)
         with self._timed("gather"):
             snapshot = await self._gatherer.gather(key)
+        memory.note_gated((one.uid for one in snapshot.shares if one.gated), self._now())
         with self._timed("plan"):
             planned = await self._plan(snapshot, memory)
         self._show(key, snapshot, planned)
@@ -96,7 +98,7 @@ class Reconciler:
         memory.unanswered |= result.unanswered
         memory.note_names_taken(result.names_taken, self._clock())
         memory.note_free(planned.free, self._now())
-        memory.note_gated(planned.gated, self._now())
+        self._gatherer.note_freed(planned.freed, self._now())
         memory.note_attempts(planned.attempts, self._clock())
         memory.note_refused_nodes(planned.refused_nodes, self._clock())
         memory.note_silent_nodes(planned.silent_nodes, self._clock())
@@ -151,6 +153,9 @@ class Reconciler:
         now = self._clock()
         for uid in result.used:
             memory.contested.record(uid, now)
+        for action in result.failed:
+            if isinstance(action, LetPreempt):
+                memory.unopenable.record(action.uid, now)
         self._metrics.refusals(result.refused)
         for offer, message in sorted(result.refused.items()):
             memory.refused.record(offer, now, message)

@@ -74,8 +74,8 @@ CONTESTED_MOST_S = 10.0
 """The most seconds between two tries to delete a shadow pod in use."""
 REFUSED_FIRST_S = 2.0
 REFUSED_MOST_S = 30.0
-"""Seconds until a shadow pod that the API server refused is created again: at first, and at
-most."""
+"""Seconds until a shadow pod or the opening of a gate that the API server refused is tried again:
+at first, and at most."""
 TRIED_FIRST_S = 60.0
 TRIED_MOST_S = 3600.0
 """Seconds until an attempt that did not help is repeated: at first, and at most."""
@@ -106,6 +106,7 @@ class ReconcileState:
     `names_taken`: until when the name of a shadow pod counts as taken by another client's object.
     `silent_nodes`: nodes whose agents were silent, when they last were, and until when that counts.
     `gated_since`: since when the gates of share pods that may preempt have been closed, by UID.
+    `unopenable`: UIDs of those whose gates the API server refused to open.
     `excluded`: objects that planning fails for.
     """
 
@@ -125,6 +126,9 @@ class ReconcileState:
     names_taken: dict[Key, float] = field(default_factory=dict)
     silent_nodes: dict[str, tuple[datetime, float]] = field(default_factory=dict)
     gated_since: dict[str, datetime] = field(default_factory=dict)
+    unopenable: Backoffs[str] = field(
+        default_factory=lambda: Backoffs(REFUSED_FIRST_S, REFUSED_MOST_S)
+    )
     excluded: Excluded = field(default_factory=dict)
     excluded_until: float = 0.0
     statuses_late_since: float | None = None
@@ -156,7 +160,7 @@ class ReconcileState:
             self.free_since[key] = known + (at,) * (count - len(known))
 
     def note_gated(self, uids: Iterable[str], at: datetime) -> None:
-        """Note the share pods whose gates stay closed, and forget all others."""
+        """Note the share pods whose gates are closed, and forget all others."""
         self.gated_since = {uid: self.gated_since.get(uid, at) for uid in uids}
 
     def note_attempts(self, attempts: Iterable[Attempt], now: float) -> None:
@@ -204,13 +208,15 @@ class ReconcileState:
 
     def next_try(self, now: float) -> float | None:
         """In how many seconds something may be tried again; None if nothing waits for that."""
-        times = [one.next(now) for one in (self.contested, self.refused, self.attempted)]
+        waits = (self.contested, self.refused, self.attempted, self.unopenable)
+        times = [one.next(now) for one in waits]
         return min((one for one in times if one is not None), default=None)
 
     def forget_old(self, now: float, uids: set[str]) -> None:
         """Forget entries that have expired, and those about objects that are not among these
         UIDs."""
         self.contested.keep_only(uids)
+        self.unopenable.keep_only(uids)
         self.refused.forget_after(REFUSED_MOST_S, now)
         self.attempted.forget_after(TRIED_MOST_S, now)
         self.refused_nodes = {

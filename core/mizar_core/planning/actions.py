@@ -217,7 +217,7 @@ class Plan:
     For the next snapshot, `free`: how many devices of a resource are free on a node, `attempts`:
     the attempts that may turn out not to help, `refused_nodes`: the nodes that the scheduler
     refuses a waiting share pod, by its (UID, resource), `silent_nodes`: the nodes whose agents are
-    silent now, and `gated`: the UIDs of share pods whose gates stay closed.
+    silent now, and `freed`: the physical resources of which cards are being freed.
     """
 
     actions: tuple[Action, ...]
@@ -229,4 +229,4 @@ class Plan:
     attempts: tuple[Attempt, ...] = ()
     refused_nodes: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     silent_nodes: Mapping[str, datetime] = field(default_factory=dict)
-    gated: frozenset[str] = frozenset()
+    freed: frozenset[str] = frozenset()

@@ -82,6 +82,8 @@ class Draft:
         self.refused_nodes: dict[tuple[str, str], frozenset[str]] = {}
         self.namespaces = snapshot.namespaces
         self.gated_since = snapshot.gated_since
+        self.unopenable = snapshot.unopenable
+        self.freed_until = snapshot.freed_until
         self.granted: set[str] = set()
         self._given = snapshot.shadows
 

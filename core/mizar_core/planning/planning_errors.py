@@ -22,6 +22,7 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.exclusion import Exclusion, Part, PartName, parts
 from mizar_core.planning.plan import plan
+from mizar_core.planning.preemption_gates import OPENED_AT_ONCE
 from mizar_core.planning.snapshot import ShadowView, ShareView, Snapshot, quota_key
 
 Planner = Callable[[Snapshot, datetime], Plan]
@@ -75,7 +76,8 @@ def _openings(snapshot: Snapshot, names: Collection[PartName]) -> list[LetPreemp
         return []
     kept = {id(one) for one in Exclusion(snapshot, names).remaining().shares}
     left = {one.uid: one for one in snapshot.shares if one.gated and id(one) not in kept}
-    return [LetPreempt(one.key, uid) for uid, one in sorted(left.items())]
+    found = sorted(left.keys() - snapshot.unopenable)
+    return [LetPreempt(left[uid].key, uid) for uid in found[:OPENED_AT_ONCE]]
 
 
 def _unchanged(

@@ -7,7 +7,7 @@ It is opened when devices are free for the pod, or when none are on their way to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,74 +16,114 @@ from mizar_core.planning.actions import LetPreempt
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import NO_QUOTA_AFTER
+from mizar_core.planning.node_fit import fits
 from mizar_core.planning.preemption import waits_for_cards
-from mizar_core.planning.scheduling import Assignment, Availability
+from mizar_core.planning.scheduling import Assignment, Availability, NodeDevices
 from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import ShareView
 
 OPENED_AFTER = timedelta(seconds=60)
 """How long a gate stays closed at most, from when the operator first saw it."""
 YIELDS_FOR = timedelta(seconds=10)
-"""How long a gate stays closed at most so that a pod without a gate, which the scheduler considers
-already, takes the free devices; the gated pod would preempt it."""
+"""How long devices that became free are left to a pod without a gate, which the scheduler considers
+already: the gated pod would preempt it."""
+BLOCKED_FOR = timedelta(seconds=2)
+"""How long a pod whose shadow pod finds no card waits at least, from when the operator first saw
+it: the plans of other pools may give up cards for it."""
+FREED_FOR = timedelta(seconds=10)
+"""How long a card counts as being freed after its shadow pod has gone: the scheduler takes a moment
+to give it to the next one."""
 OPENED_AT_ONCE = 200
 """The most gates that a plan opens: each takes a call, and the rest of the plan follows them."""
 REST_AFTER = timedelta(seconds=1)
-"""How soon the next plan opens further gates."""
+"""How soon further gates are opened if nothing else requests a plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gates:
-    """`closed`: UIDs of the pods whose gates stay closed. `due`: when time alone opens some."""
+    """`due`: when time alone opens some. `freed`: the physical resources of which cards are being
+    freed now."""
 
-    closed: frozenset[str]
-    due: tuple[datetime, ...]
+    due: tuple[datetime, ...] = ()
+    freed: frozenset[str] = frozenset()
 
 
 def open_gates(draft: Draft, outcomes: Mapping[str, DemandOutcome]) -> Gates:
     """Plan to open the gates of all pods to which no devices are on their way. A pod that requests
     several resources waits for the devices of all of them."""
-    gated = [one for one in draft.shares if one.gated]
+    freed = frozenset(_freed_cards(draft))
+    gated = [one for one in draft.shares if one.gated and one.uid not in draft.unopenable]
     if not gated:
-        return Gates(frozenset(), ())
-    closed = dict(_closed(draft, outcomes, gated))
-    opened = {one.uid: one for one in gated if one.uid not in closed}
-    oldest = sorted(opened.values(), key=lambda one: (one.created, one.key))
-    for share in oldest[:OPENED_AT_ONCE]:
+        return Gates(freed=freed)
+    closed = dict(_closed(draft, outcomes, gated, freed))
+    found = {one.uid: one for one in gated if one.uid not in closed}
+    # Pods of one tenant that only ask for what they cannot get do not hold up the others.
+    opened = sorted(found.values(), key=lambda one: (not _has_devices(outcomes, one), one.created))
+    for share in opened[:OPENED_AT_ONCE]:
         draft.actions.append(LetPreempt(share.key, share.uid))
-    rest = oldest[OPENED_AT_ONCE:]
-    due = [*closed.values(), *([draft.now + REST_AFTER] if rest else [])]
-    return Gates(frozenset((*closed, *(one.uid for one in rest))), tuple(due))
+    rest = [draft.now + REST_AFTER] if opened[OPENED_AT_ONCE:] else []
+    return Gates((*closed.values(), *rest), freed)
 
 
 def _closed(
-    draft: Draft, outcomes: Mapping[str, DemandOutcome], gated: Iterable[ShareView]
+    draft: Draft,
+    outcomes: Mapping[str, DemandOutcome],
+    gated: Iterable[ShareView],
+    freed: Collection[str],
 ) -> Iterator[tuple[str, datetime]]:
     """The UIDs of the pods whose gates stay closed, each with the time until which that holds."""
-    freed, contended = _freed_cards(draft), set(_contended(outcomes))
+    contended = dict(_contended(draft, outcomes))
     for share in gated:
         outcome, since = outcomes.get(share.resource), draft.gated_since.get(share.uid, draft.now)
-        found = outcome.placement.assignments.get(share.uid) if outcome else None
-        if found is not None and found.availability is Availability.FREE:
-            until = since + YIELDS_FOR if share.resource in contended else draft.now
-        elif outcome is None or found is None:
-            until = draft.now
+        found = _assignment(outcomes, share)
+        if found is None or outcome is None:
+            continue
+        if found.availability is Availability.FREE:
+            until = contended.get(share.resource, draft.now)
+        elif found.availability is Availability.BLOCKED:
+            until = max(since + BLOCKED_FOR, _freed_until(draft, found, freed))
         elif _has_quota(draft, share, outcome, found):
-            coming = _are_coming(draft, share, outcome, found, freed)
+            coming = _are_coming(draft, share, outcome, found)
             until = since + OPENED_AFTER if coming else draft.now
         else:
-            until = share.created + NO_QUOTA_AFTER
+            until = min(share.created, since) + NO_QUOTA_AFTER
+        until = min(until, since + OPENED_AFTER)
         if until > draft.now:
             yield share.uid, until
 
 
-def _contended(outcomes: Mapping[str, DemandOutcome]) -> Iterator[str]:
-    """The resources of which a pod without a gate gets devices only a moment later."""
+def _assignment(outcomes: Mapping[str, DemandOutcome], share: ShareView) -> Assignment | None:
+    outcome = outcomes.get(share.resource)
+    return outcome.placement.assignments.get(share.uid) if outcome else None
+
+
+def _has_devices(outcomes: Mapping[str, DemandOutcome], share: ShareView) -> bool:
+    found = _assignment(outcomes, share)
+    return found is not None and found.availability is Availability.FREE
+
+
+def _contended(
+    draft: Draft, outcomes: Mapping[str, DemandOutcome]
+) -> Iterator[tuple[str, datetime]]:
+    """The resources of which a pod without a gate could take the free devices, though its own are
+    on their way; each with the time until which they are left to it."""
     for resource, outcome in outcomes.items():
-        assignments = outcome.placement.assignments
-        waiting = (assignments.get(one.uid) for one in outcome.waiting if not one.gated)
-        if any(one is not None and one.availability is Availability.COMING for one in waiting):
-            yield resource
+        rooms = {name: room for name, room in outcome.placement.devices.items() if room.free}
+        if any(_could_take(draft, outcome, rooms, one) for one in outcome.waiting):
+            times = [draft.free_since.get((resource, name), (draft.now,))[-1] for name in rooms]
+            yield resource, max(times) + YIELDS_FOR
+
+
+def _could_take(
+    draft: Draft, outcome: DemandOutcome, rooms: Mapping[str, NodeDevices], share: ShareView
+) -> bool:
+    found = outcome.placement.assignments.get(share.uid)
+    if share.gated or found is None or found.availability is not Availability.COMING:
+        return False
+    return any(
+        room.free >= share.count and fits(share.needs, draft.nodes[name])
+        for name, room in rooms.items()
+    )
 
 
 def _has_quota(draft: Draft, share: ShareView, outcome: DemandOutcome, found: Assignment) -> bool:
@@ -93,32 +133,35 @@ def _has_quota(draft: Draft, share: ShareView, outcome: DemandOutcome, found: As
     return share.namespace in draft.granted
 
 
-def _are_coming(
-    draft: Draft, share: ShareView, outcome: DemandOutcome, found: Assignment, freed: set[str]
-) -> bool:
-    """Whether devices are on their way to the pod, or a card for them is being freed. `freed`: the
-    physical resources of which cards are being freed."""
+def _are_coming(draft: Draft, share: ShareView, outcome: DemandOutcome, found: Assignment) -> bool:
+    """Whether devices are on their way to the pod."""
     if found.availability in (Availability.COMING, Availability.POSTPONED):
         return True
-    if found.availability is Availability.BLOCKED and found.shadow is not None:
-        shadow = draft.shadows[found.shadow]
-        pool = draft.pools.get(shadow.pool)
-        return waits_for_cards(draft, shadow) and (
-            pool is not None and pool.spec.physical_resource in freed
-        )
     denial = outcome.denials.get(share.uid)
     if denial is not None:
         return denial.reason is EventReason.WAITING_FOR_SHADOW
     return share.namespace in draft.granted
 
 
-def _freed_cards(draft: Draft) -> set[str]:
+def _freed_until(draft: Draft, found: Assignment, freed: Collection[str]) -> datetime:
+    """Until when a card may become free for the shadow pod that the pod depends on."""
+    shadow = draft.shadows[found.shadow] if found.shadow else None
+    pool = draft.pools.get(shadow.pool) if shadow else None
+    if shadow is None or pool is None or not waits_for_cards(draft, shadow):
+        return draft.now
+    if pool.spec.physical_resource in freed:
+        return draft.now + OPENED_AFTER
+    return draft.freed_until.get(pool.spec.physical_resource, draft.now)
+
+
+def _freed_cards(draft: Draft) -> Iterator[str]:
     """The physical resources of the cards of shadow pods that are drained or deleted and that no
-    pod uses."""
+    pod uses, on nodes that answer."""
     going = (ShadowStage.DRAINING, ShadowStage.LEAVING)
-    pools = (
-        draft.pools.get(shadow.pool)
-        for shadow, stage in draft.in_order()
-        if stage in going and not shadow.held
-    )
-    return {pool.spec.physical_resource for pool in pools if pool is not None}
+    for shadow, stage in draft.in_order():
+        if stage not in going or shadow.held or shadow.contested:
+            continue
+        node, pool = draft.nodes.get(shadow.on_node or ""), draft.pools.get(shadow.pool)
+        answers = node is not None and node.available and shadow.key not in draft.silence.shadows
+        if pool is not None and answers:
+            yield pool.spec.physical_resource

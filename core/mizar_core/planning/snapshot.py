@@ -280,6 +280,9 @@ class Snapshot:
     when they last were. `namespaces`: the labels of namespaces that have no quota and in which
     share pods wait, where a pool has a default quota. `gated_since`: since when Mizar's gate alone
     has held back share pods that may preempt, as far as this operator has seen it, by their UIDs.
+    `unopenable`: UIDs of those whose gates the API server refused to open a moment ago.
+    `freed_until`: until when cards of a physical resource count as being freed, for pools of all
+    prefixes.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -300,3 +303,5 @@ class Snapshot:
     silent_nodes: Mapping[str, datetime] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     gated_since: Mapping[str, datetime] = field(default_factory=dict)
+    unopenable: frozenset[str] = frozenset()
+    freed_until: Mapping[str, datetime] = field(default_factory=dict)

@@ -14,14 +14,23 @@ from mizar_core.planning.exclusion import PartName
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.planning_errors import plan_isolated
 from mizar_core.planning.postponed import JUDGED_MAX
+from mizar_core.planning.preemption_gates import (
+    BLOCKED_FOR,
+    FREED_FOR,
+    OPENED_AT_ONCE,
+    REST_AFTER,
+    YIELDS_FOR,
+)
 from mizar_core.planning.preemption_gates import OPENED_AFTER as LATEST
-from mizar_core.planning.preemption_gates import OPENED_AT_ONCE, REST_AFTER
-from mizar_core.planning.snapshot import PodView, ShareView
-from property.plan.snapshots import NOW, at, pool, quota, ready, shadow, waiting
+from mizar_core.planning.snapshot import PodView, ShadowView, ShareView
+from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, small
 from support.projection import apply_plan
 
+CARDS = "nvidia.com/gpu"
+MADE_ROOM = frozenset({"room/uid-team-a-shadow-2-aaaaa"})
 NO_CARDS = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+SEEN = {"uid-team-a-p": at(2)}
 MANY = quota("team-a", profiles=[{"devices": 2, "max": 1000}])
 OTHER = "team-a.mizar.share/gpu.4"
 
@@ -55,12 +64,10 @@ def test_a_minute_after_the_operator_saw_it_at_the_latest() -> None:
     """Not after its creation: another program's gate may have held it back for longer."""
     first = small(shadows=(shadow(),), shares=(_gated(created=at(3600)),))
     assert not _opened(first)
-    made = plan(first, NOW)
-    assert made.gated == {"uid-team-a-p"} and made.due == NOW + LATEST
+    assert plan(first, NOW).due == NOW + LATEST
     for seconds, opened in ((59, False), (60, True)):
         seen = replace(first, gated_since={"uid-team-a-p": at(seconds)})
         assert bool(_opened(seen)) is opened
-        assert plan(seen, NOW).gated == ({"uid-team-a-p"} - set(_opened(seen)))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ def test_a_minute_after_the_operator_saw_it_at_the_latest() -> None:
     [
         {"quotas": ()},
         {"quotas": (quota("team-a", profiles=[{"devices": 2, "max": 0}]),)},
-        {"shadows": (shadow(pod=PodView(unschedulable=NO_CARDS)),)},
+        {"shadows": (shadow(pod=PodView(unschedulable=NO_CARDS)),), "gated_since": SEEN},
         {"pools": ()},
     ],
     ids=["no quota", "quota exhausted", "no cards", "no pool"],
@@ -106,21 +113,65 @@ def test_not_while_an_idle_shadow_pod_makes_room_in_the_quota() -> None:
     assert _opened(replace(snapshot, shadows=held))
 
 
-def test_not_while_an_idle_shadow_pod_gives_up_its_card() -> None:
+def _blocked(idle: ShadowView, **parts: Any) -> Snapshot:
+    """The pod's shadow pod finds no card, and another shadow pod has one."""
     blocked = shadow(pod=PodView(unschedulable=NO_CARDS), sequence=1)
-    idle = ready("shadow-4-idle", devices=4, sequence=2, idle_since=at(50))
     rules = (quota("team-a", profiles=FOUR),)
-    snapshot = small(quotas=rules, shadows=(blocked, idle), shares=(_gated(),))
+    given = {"shadows": (blocked, idle), "shares": (_gated(),), "gated_since": SEEN}
+    return small(quotas=rules, **{**given, **parts})
+
+
+IDLE = ready("shadow-4-idle", devices=4, sequence=2, idle_since=at(50))
+LEAVING = replace(IDLE, deleting=True, ready=False, pod=PodView(node="n1", deleting=True))
+
+
+def test_not_while_an_idle_shadow_pod_gives_up_its_card() -> None:
+    snapshot = _blocked(IDLE)
     assert actions(Drain, snapshot) and not _opened(snapshot)
     assert not _opened(apply_plan(snapshot, plan(snapshot, NOW)))
-    leaving = replace(idle, deleting=True, ready=False, pod=PodView(node="n1", deleting=True))
-    assert not _opened(replace(snapshot, shadows=(blocked, leaving)))
-    used = replace(idle, holders=(("team-a", "u"),), idle_since=None)
-    assert _opened(replace(snapshot, shadows=(blocked, used)))
-    draining = PodView("uid-pod", "Running", "n1", at(60), drain_asked=at(5))
-    assert _opened(replace(snapshot, shadows=(blocked, replace(used, pod=draining))))
-    for_cpu = replace(blocked, pod=PodView(unschedulable="0/1 nodes: 1 Insufficient cpu"))
-    assert _opened(replace(snapshot, shadows=(for_cpu, leaving)))
+    assert plan(_blocked(LEAVING), NOW).freed == {CARDS}
+    assert not _opened(_blocked(LEAVING))
+
+
+def test_not_before_the_scheduler_has_seen_that_the_card_is_free() -> None:
+    """Also if another pool's shadow pod gave it up."""
+    gone = _blocked(IDLE, freed_until={CARDS: NOW + FREED_FOR}, attempted=MADE_ROOM)
+    assert not _opened(gone) and plan(gone, NOW).due == NOW + FREED_FOR
+    assert _opened(replace(gone, freed_until={CARDS: NOW}))
+    assert _opened(replace(gone, freed_until={"nvidia.com/mig-1g.5gb": NOW + FREED_FOR}))
+    assert _opened(replace(gone, gated_since={"uid-team-a-p": at(60)}))
+
+
+def test_not_before_other_pools_could_give_up_a_card() -> None:
+    first = _blocked(IDLE, gated_since={}, attempted=MADE_ROOM)
+    assert not _opened(first) and plan(first, NOW).due == NOW + BLOCKED_FOR
+    assert _opened(replace(first, gated_since=SEEN))
+
+
+USED = replace(IDLE, holders=(("team-a", "u"),), idle_since=None)
+DRAINING = PodView("uid-pod", "Running", "n1", at(60), drain_asked=at(5))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        USED,
+        replace(USED, pod=DRAINING),
+        replace(LEAVING, contested=True),
+        replace(LEAVING, pod=PodView(node="n2", deleting=True), node="n2"),
+        replace(IDLE, ready=False, pod=replace(DRAINING, drain_asked=at(3000)), node=None),
+    ],
+    ids=["in use", "drained in use", "asked live: in use", "on a dead node", "of a silent agent"],
+)
+def test_where_no_card_is_being_freed(other: ShadowView) -> None:
+    nodes = (node("n1"), node("n2", available=False))
+    snapshot = _blocked(other, nodes=nodes, attempted=MADE_ROOM)
+    assert _opened(snapshot) and not plan(snapshot, NOW).freed
+
+
+def test_where_its_shadow_pod_waits_for_something_else_than_a_card() -> None:
+    for_cpu = shadow(pod=PodView(unschedulable="0/1 nodes: 1 Insufficient cpu"), sequence=1)
+    assert _opened(_blocked(LEAVING, shadows=(for_cpu, LEAVING)))
 
 
 def test_not_for_the_devices_that_a_pod_without_a_gate_takes() -> None:
@@ -128,13 +179,16 @@ def test_not_for_the_devices_that_a_pod_without_a_gate_takes() -> None:
     other = waiting("other", 1, created=at(5))
     starting = ready("shadow-2-bbbbb", sequence=1, ready=False, healthy=0)
     snapshot = small(shadows=(ready(), starting), shares=(_gated(count=2), other))
-    assert not _opened(snapshot)
+    assert not _opened(snapshot) and plan(snapshot, NOW).due == NOW + YIELDS_FOR
     bound = replace(snapshot, shares=(_gated(count=2), replace(other, node="n1")))
     assert not _opened(bound), "its own are on their way"
-    late = replace(snapshot, gated_since={"uid-team-a-p": at(10)})
-    assert _opened(late), "it does not yield for long"
-    for calm in (replace(other, gated=True), replace(other, resource=OTHER)):
-        assert _opened(replace(snapshot, shares=(_gated(count=2), calm)))
+    key = ("team-a.mizar.share/gpu.2", "n1")
+    late = replace(snapshot, free_since={key: (at(50), at(10))})
+    assert _opened(late), "the scheduler has not given them to the other one"
+    assert not _opened(replace(late, free_since={key: (at(50), at(9))}))
+    west = replace(other, needs=Needs(selector=frozenset({("zone", "west")})))
+    for calm in (replace(other, gated=True), replace(other, resource=OTHER), west):
+        assert _opened(replace(snapshot, shares=(_gated(count=2), calm))), calm
 
 
 def test_not_while_the_namespace_gets_a_quota() -> None:
@@ -160,8 +214,22 @@ def test_of_very_many_some_are_opened_in_each_plan() -> None:
     opened = _opened(snapshot)
     assert len(opened) == OPENED_AT_ONCE and "uid-team-a-p0" not in opened
     made = plan(snapshot, NOW)
-    assert made.due == NOW + REST_AFTER and made.gated == {one.uid for one in many} - {*opened}
+    assert made.due == NOW + REST_AFTER
     assert len(_opened(apply_plan(snapshot, made))) == 10
+
+
+def test_not_while_the_api_server_refuses_to_open_it() -> None:
+    """Others are opened meanwhile."""
+    shares = (_gated(), _gated("q"))
+    snapshot = small(shadows=(ready(),), shares=shares, unopenable=frozenset({"uid-team-a-p"}))
+    assert _opened(snapshot) == ["uid-team-a-q"]
+
+
+def test_first_of_those_whose_devices_are_free() -> None:
+    """A tenant's many pods that can have none do not hold them up."""
+    many = tuple(_gated(f"p{n}", resource=OTHER, created=at(60)) for n in range(OPENED_AT_ONCE))
+    snapshot = small(shadows=(ready(),), shares=(*many, _gated("late")))
+    assert "uid-team-a-late" in _opened(snapshot)
 
 
 def test_of_a_pod_that_is_excluded_from_the_plan() -> None:

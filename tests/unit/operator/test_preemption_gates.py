@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from mizar_core.names import PREEMPTION_GATE
-from mizar_kube.errors import Invalid
+from mizar_kube.errors import Invalid, Unavailable
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object
 from stateful.harness import KINDS, Harness
+from stateful.memory_api import Write
 from unit.operator.small_model import small_model
 
 GPU = "team-a.mizar.share/gpu.2"
@@ -26,8 +28,14 @@ def _urgent(operator: Harness, name: str = "urgent", count: int = 2) -> Object:
     return _pod(operator, name)
 
 
-def _pod(operator: Harness, name: str) -> Object:
-    found = operator.model.api.find(POD, name, "team-a")
+def _parts(operator: Harness) -> tuple[Callable[[], None], ...]:
+    """What the other parts of the cluster do, one after the other."""
+    model = operator.model
+    return model.schedule, lambda: model.kubelet("n1"), lambda: model.agent("n1")
+
+
+def _pod(operator: Harness, name: str, namespace: str = "team-a") -> Object:
+    found = operator.model.api.find(POD, name, namespace)
     assert found is not None
     return found
 
@@ -45,8 +53,8 @@ def _devices(operator: Harness) -> int:
 def test_the_gate_opens_when_the_devices_are_there(operator: Harness) -> None:
     """The scheduler would preempt at once if it saw the pod before the devices."""
     _urgent(operator)
-    model, waits = operator.model, 0
-    for part in 2 * (model.schedule, lambda: model.kubelet("n1"), lambda: model.agent("n1")):
+    waits = 0
+    for part in 2 * _parts(operator):
         operator.sync(KINDS)
         operator.reconcile()
         assert _is_gated(operator) == (_devices(operator) == 0)
@@ -55,6 +63,54 @@ def test_the_gate_opens_when_the_devices_are_there(operator: Harness) -> None:
     assert waits == 3, "until its shadow pod has a node, a card, and devices"
     operator.round()
     assert _pod(operator, "urgent")["spec"]["nodeName"] == "n1"
+
+
+def test_the_gate_stays_closed_while_another_tenants_idle_card_is_freed(operator: Harness) -> None:
+    """Until the scheduler has given the card to the pod's own shadow pod."""
+    model, parts = operator.model, _parts(operator)
+    model.add_quota("team-b", [{"devices": 2, "min": 0, "max": 2}])
+    for name in ("one", "two"):
+        model.add_share("team-b", name, GPU.replace("team-a", "team-b"), 2)
+    for _ in range(6):
+        operator.round()
+    for name in ("one", "two"):
+        model.api.start_delete(_pod(operator, name, "team-b"))
+    for _ in range(3):
+        operator.round()
+    _urgent(operator)
+    for number in range(40):
+        operator.sync(KINDS)
+        operator.reconcile()
+        if not _is_gated(operator):
+            break
+        parts[number % len(parts)]()
+        model.tick(1)
+    assert _devices(operator) == 2
+    operator.round()
+    assert _pod(operator, "urgent")["spec"]["nodeName"] == "n1"
+
+
+def test_a_gate_that_cannot_be_opened_is_tried_again_ever_later(operator: Harness) -> None:
+    """Its minute does not begin anew."""
+    operator.model.add_quota("team-a", [{"devices": 2, "min": 0, "max": 0}])
+    operator.sync(KINDS)
+    _urgent(operator)
+    tried: list[Write] = []
+
+    def refuse(write: Write) -> None:
+        if write[0] == "patch" and write[1].kind == POD:
+            tried.append(write)
+            raise Unavailable("not now")
+
+    operator.model.api.before_write = refuse
+    for _ in range(60):
+        operator.reconcile()
+        operator.model.tick(1)
+    assert 4 <= len(tried) <= 8
+    operator.model.api.before_write = lambda write: None
+    operator.model.tick(31)
+    operator.reconcile()
+    assert not _is_gated(operator)
 
 
 def test_where_the_quota_is_exhausted_it_opens_at_once(operator: Harness) -> None:
