@@ -186,9 +186,19 @@ def test_not_for_the_devices_that_a_pod_without_a_gate_takes() -> None:
     late = replace(snapshot, free_since={key: (at(50), at(10))})
     assert _opened(late), "the scheduler has not given them to the other one"
     assert not _opened(replace(late, free_since={key: (at(50), at(9))}))
+    full = ready("shadow-2-ccccc", "n2", sequence=2)
+    users = replace(waiting("user", 2), node="n2")
+    beside = replace(late, shadows=(*late.shadows, full), nodes=(node("n1"), node("n2")))
+    assert _opened(replace(beside, shares=(*late.shares, users))), "nothing became free there"
     west = replace(other, needs=Needs(selector=frozenset({("zone", "west")})))
     for calm in (replace(other, gated=True), replace(other, resource=OTHER), west):
         assert _opened(replace(snapshot, shares=(_gated(count=2), calm))), calm
+
+
+def test_where_a_pod_without_a_gate_needs_more_than_is_free() -> None:
+    one, other = ready(healthy=1), waiting("other", 2, created=at(5))
+    starting = ready("shadow-2-bbbbb", sequence=1, ready=False, healthy=0)
+    assert _opened(small(shadows=(one, starting), shares=(_gated(created=at(50)), other)))
 
 
 def test_not_while_the_namespace_gets_a_quota() -> None:
@@ -205,6 +215,9 @@ def test_not_while_the_namespace_gets_a_quota() -> None:
     applied = replace(snapshot, pools=(pool(**shared),), shares=(young,))
     assert not _opened(applied) and plan(applied, NOW).due == at(1) + NO_QUOTA_AFTER
     assert _opened(replace(applied, shares=(replace(young, created=NOW - NO_QUOTA_AFTER),)))
+    ahead = replace(young, created=at(-300))
+    seen = {"uid-team-a-p": NOW - NO_QUOTA_AFTER}
+    assert _opened(replace(applied, shares=(ahead,), gated_since=seen)), "clocks differ"
 
 
 def test_of_very_many_some_are_opened_in_each_plan() -> None:
@@ -232,20 +245,26 @@ def test_first_of_those_whose_devices_are_free() -> None:
     assert "uid-team-a-late" in _opened(snapshot)
 
 
+def _opened_without(snapshot: Snapshot, *excluded: ShareView) -> list[str]:
+    """The UIDs of the pods whose gates are opened if nothing can be planned for some of them."""
+    names = {
+        PartName("Pod", one.key, one.resource): (one, ValueError("unreadable")) for one in excluded
+    }
+    with pytest.raises(StopIteration) as done:
+        next(plan_isolated(snapshot, NOW, names))
+    planned = done.value.value.plan
+    return [one.uid for one in planned.actions if isinstance(one, LetPreempt)]
+
+
 def test_of_a_pod_that_is_excluded_from_the_plan() -> None:
     """Nothing would tell when to open it; an ungated pod would be scheduled, too."""
     share, other = _gated(), waiting("q")
     starting = shadow(pod=PodView("uid-pod", "Running", "n1", at(1)))
     snapshot = small(shadows=(starting,), shares=(share, other))
-    excluded = {
-        PartName("Pod", one.key, one.resource): (one, ValueError("unreadable"))
-        for one in (share, other)
-    }
-    steps = plan_isolated(snapshot, NOW, excluded)
-    with pytest.raises(StopIteration) as done:
-        next(steps)
-    opened = [one for one in done.value.value.plan.actions if isinstance(one, LetPreempt)]
-    assert opened == [LetPreempt(share.key, share.uid)]
+    assert _opened_without(snapshot, share, other) == [share.uid]
+    assert not _opened_without(replace(snapshot, unopenable=frozenset({share.uid})), share)
+    many = tuple(_gated(f"p{n}") for n in range(OPENED_AT_ONCE + 10))
+    assert len(_opened_without(small(shares=many), *many)) == OPENED_AT_ONCE
 
 
 def test_not_while_a_later_plan_considers_the_pod() -> None:

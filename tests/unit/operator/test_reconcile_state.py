@@ -41,6 +41,24 @@ def test_refusals_are_told_in_their_words_until_it_is_time() -> None:
     assert memory.refusals(2) == ()
 
 
+def test_gates_that_cannot_be_opened_are_tried_again_as_long_as_the_pod_is_there() -> None:
+    memory = ReconcileState()
+    for uid in ("uid-p", "uid-q"):
+        memory.unopenable.record(uid, 0)
+    assert memory.next_try(1) == 1
+    memory.forget_old(1, {"uid-p"})
+    assert [uid for uid, _ in memory.unopenable.active(1)] == ["uid-p"]
+
+
+def test_since_when_a_gate_is_closed() -> None:
+    memory = ReconcileState()
+    memory.note_gated({"uid-p"}, at(20))
+    memory.note_gated({"uid-p", "uid-q"}, at(10))
+    assert memory.gated_since == {"uid-p": at(20), "uid-q": at(10)}
+    memory.note_gated({"uid-q"}, NOW)
+    assert memory.gated_since == {"uid-q": at(10)}
+
+
 def test_refused_nodes_count_for_a_while_as_long_as_the_pod_is_there() -> None:
     memory = ReconcileState()
     one, other = ("uid-p", "gpu.2"), ("uid-q", "gpu.2")
