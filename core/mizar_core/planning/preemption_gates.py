@@ -16,7 +16,7 @@ from mizar_core.planning.actions import LetPreempt
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import NO_QUOTA_AFTER
-from mizar_core.planning.node_fit import fits
+from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.scheduling import Assignment, Availability, NodeDevices
 from mizar_core.planning.shadow_stage import ShadowStage
@@ -58,7 +58,9 @@ def open_gates(draft: Draft, outcomes: Mapping[str, DemandOutcome]) -> Gates:
     closed = dict(_closed(draft, outcomes, gated, freed))
     found = {one.uid: one for one in gated if one.uid not in closed}
     # Pods of one tenant that only ask for what they cannot get do not hold up the others.
-    opened = sorted(found.values(), key=lambda one: (not _has_devices(outcomes, one), one.created))
+    opened = sorted(
+        found.values(), key=lambda one: (not _has_devices(outcomes, one), one.created, one.key)
+    )
     for share in opened[:OPENED_AT_ONCE]:
         draft.actions.append(LetPreempt(share.key, share.uid))
     rest = [draft.now + REST_AFTER] if opened[OPENED_AT_ONCE:] else []
@@ -109,20 +111,22 @@ def _contended(
     on their way; each with the time until which they are left to it."""
     for resource, outcome in outcomes.items():
         rooms = {name: room for name, room in outcome.placement.devices.items() if room.free}
-        if any(_could_take(draft, outcome, rooms, one) for one in outcome.waiting):
+        # Of very many pods, most want the same.
+        wanted = {(one.count, one.needs) for one in outcome.waiting if _is_due(outcome, one)}
+        if any(_fits(draft, rooms, *one) for one in wanted):
             times = [draft.free_since.get((resource, name), (draft.now,))[-1] for name in rooms]
             yield resource, max(times) + YIELDS_FOR
 
 
-def _could_take(
-    draft: Draft, outcome: DemandOutcome, rooms: Mapping[str, NodeDevices], share: ShareView
-) -> bool:
+def _is_due(outcome: DemandOutcome, share: ShareView) -> bool:
+    """Whether the pod has no gate, and its devices are on their way."""
     found = outcome.placement.assignments.get(share.uid)
-    if share.gated or found is None or found.availability is not Availability.COMING:
-        return False
+    return not share.gated and found is not None and found.availability is Availability.COMING
+
+
+def _fits(draft: Draft, rooms: Mapping[str, NodeDevices], count: int, needs: Needs) -> bool:
     return any(
-        room.free >= share.count and fits(share.needs, draft.nodes[name])
-        for name, room in rooms.items()
+        room.free >= count and fits(needs, draft.nodes[name]) for name, room in rooms.items()
     )
 
 
