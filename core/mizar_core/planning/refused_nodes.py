@@ -22,6 +22,9 @@ counts as confirmed: long enough for the scheduler to have tried again with devi
 become free."""
 
 
+_DRAINED = (ShadowStage.DRAINING, ShadowStage.LEAVING)
+
+
 class RefusedNodes:
     """The nodes that the share pods of one resource cannot have: those that the scheduler refuses,
     and those with a pod that their anti-affinity excludes."""
@@ -55,10 +58,12 @@ class RefusedNodes:
     def _before(
         self, share: ShareView, nodes: frozenset[str], *, still_refused: bool
     ) -> frozenset[str]:
-        """The nodes that were refused recently, so that replacements of their shadow pods do not go
-        there again. Where no other node is left and no devices are kept for the share pod, any of
-        them may be tried again."""
-        before = self._draft.refused_before.get((share.uid, share.resource), frozenset())
+        """The nodes that were refused recently or in an earlier round of this plan, so that
+        replacements of their shadow pods do not go there again. Where no other node is left and no
+        devices are kept for the share pod, any of them may be tried again."""
+        draft, key = self._draft, (share.uid, share.resource)
+        before = draft.refused_before.get(key, frozenset())
+        before |= draft.refused_nodes.get(key, frozenset())
         needs = replace(share.needs, excluded_nodes=share.needs.excluded_nodes | nodes | before)
         left = any(fits(needs, one) for one in self._nodes_with_cards(needs)) if before else False
         return before if left or still_refused else frozenset()
@@ -108,8 +113,10 @@ class RefusedNodes:
 
     @cached_property
     def _draining(self) -> list[ShadowView]:
+        """The shadow pods that are drained, also while they are being deleted: that changes nothing
+        about what the scheduler has refused."""
         found = self._draft.of_resource(self._resource)
-        return [one for one in found if self._draft.stages[one.key] is ShadowStage.DRAINING]
+        return [one for one in found if self._draft.stages[one.key] in _DRAINED]
 
     def _occupied(self, groups: frozenset[str]) -> frozenset[str]:
         """The nodes with a bound pod of one of the anti-affinity groups."""

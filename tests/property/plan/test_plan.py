@@ -7,7 +7,7 @@ from math import ceil
 from random import Random
 from typing import TypeVar
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mizar_core.models import GPUPool, GPUQuota
@@ -27,7 +27,7 @@ from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.scheduling import is_admitted
 from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of
 from mizar_core.planning.snapshot import Key, NodeView, ShadowView, quota_key
-from property.plan.clusters import snapshots
+from property.plan.clusters import cluster, snapshots
 from property.plan.snapshots import NOW, node, pool, quota, shadow, waiting
 from support.effort import effort
 from support.projection import apply_plan
@@ -56,6 +56,10 @@ def _is_stranded(shadow: ShadowView, nodes: dict[str, NodeView]) -> bool:
 
 @effort(9)
 @given(snapshots())
+# A pod is refused a node, and its shadow pod there is deleted, or its drain cancelled.
+@example(cluster(1017))
+@example(cluster(1061))
+@example(cluster(3935))
 def test_planning_again_plans_nothing(snapshot: Snapshot) -> None:
     """Invariant 6: idempotent."""
     first = plan(snapshot, NOW)

@@ -53,9 +53,10 @@ async def test_bytes_go_both_ways_and_ends_are_passed_on() -> None:
 
 
 async def test_a_client_is_turned_away_when_nobody_serves() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        target = server.getsockname()
-    async with forwarding_to(target) as address:
-        reader, writer = await asyncio.open_connection(*address)
-        assert await reader.read() == b""
-        await closed(writer)
+    with socket.socket() as bound:
+        # As long as it is bound, nobody else can listen on the port, the forwarder included.
+        bound.bind(("127.0.0.1", 0))
+        async with forwarding_to(bound.getsockname()) as address:
+            reader, writer = await asyncio.open_connection(*address)
+            assert await reader.read() == b""
+            await closed(writer)
