@@ -19,6 +19,9 @@ log = get_logger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
+SHORTEST_WAIT_S = 0.001
+"""The shortest wait for a key that is due later, in seconds."""
+
 
 class WorkQueue(Generic[K]):
     """A queue of keys that wait for a worker. `get` gives a key to one worker at a time.
@@ -131,7 +134,8 @@ class WorkQueue(Generic[K]):
     async def _wait(self) -> None:
         self._wake.clear()
         due = self._later[0][0] - self._clock() if self._later else None
-        await wait_until_set(self._wake, within=due)
+        # A wait shorter than the clock's resolution would end before the clock shows it, for ever.
+        await wait_until_set(self._wake, within=due if due is None else max(due, SHORTEST_WAIT_S))
 
 
 async def work(queue: WorkQueue[K], handle: Callable[[K], Awaitable[object]]) -> None:

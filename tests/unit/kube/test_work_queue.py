@@ -6,6 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from mizar_kube import work_queue
 from mizar_kube.errors import Unavailable
 from mizar_kube.work_queue import WorkQueue, work
 from support.effort import effort
@@ -182,3 +183,20 @@ class QueueMachine(RuleBasedStateMachine):
 
 TestQueueMachine = QueueMachine.TestCase
 TestQueueMachine.settings = effort(20, stateful_step_count=30)
+
+
+async def test_a_wait_is_never_shorter_than_clocks_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that stood still, the key would be waited for again and again."""
+    now, waits = 1e9, list[float]()
+    queue: WorkQueue[str] = WorkQueue(clock=lambda: now)
+    queue.add("a", after=1e-6)
+
+    async def wait(event: asyncio.Event, within: float | None) -> None:
+        nonlocal now
+        assert within is not None
+        waits.append(within)
+        now += within
+
+    monkeypatch.setattr(work_queue, "wait_until_set", wait)
+    assert await queue.get() == "a"
+    assert waits == [work_queue.SHORTEST_WAIT_S]
