@@ -94,6 +94,13 @@ class Stage:
         self.kube.apply(objects.pool(name, **spec))
         return name
 
+    def priority_class(self, name: str, value: int) -> str:
+        """A PriorityClass of this test, whose pods may preempt others; returns its full name."""
+        full = f"{name}-{self.mark}"
+        self.classes.append(full)
+        self.kube.apply(objects.priority_class(full, value))
+        return full
+
     def tenant(self, *profiles: Object, pool: str | None = None, **quota: object) -> str:
         """A namespace. It has a quota for these profiles, or for what else is given, if anything
         is."""

@@ -6,7 +6,7 @@ import pytest
 
 from e2e.watching import ready_shadows
 from support.kube import Kube
-from support.objects import priority_class, share_pod
+from support.objects import share_pod
 
 if TYPE_CHECKING:
     from e2e.conftest import Stage
@@ -16,12 +16,9 @@ PROFILE = {"devices": 2, "min": 0}
 
 
 @pytest.fixture
-def urgent(kube: Kube, stage: "Stage") -> str:
+def urgent(stage: "Stage") -> str:
     """A PriorityClass above that of other pods."""
-    name = f"urgent-{stage.mark}"
-    kube.apply(priority_class(name, 1000))
-    stage.classes.append(name)
-    return name
+    return stage.priority_class("urgent", 1000)
 
 
 def fill(kube: Kube, tenant: str, name: str, **spec: object) -> str:

@@ -9,7 +9,7 @@ from e2e.components import living_container
 from e2e.watching import ready_shadows
 from support import objects
 from support.kube import Kube, Object
-from support.objects import priority_class, share_pod, whole_card_pod
+from support.objects import share_pod, whole_card_pod
 from support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -54,12 +54,9 @@ def is_refused(kube: Kube, tenant: str, pod: str, *words: str) -> None:
 
 
 @pytest.fixture
-def boss(kube: Kube, stage: "Stage") -> str:
+def boss(stage: "Stage") -> str:
     """The highest PriorityClass that a user may make."""
-    name = f"boss-{stage.mark}"
-    kube.apply(priority_class(name, 1_000_000_000))
-    stage.classes.append(name)
-    return name
+    return stage.priority_class("boss", 1_000_000_000)
 
 
 def test_no_pod_preempts_a_card_in_use(kube: Kube, stage: "Stage", boss: str) -> None:
@@ -78,9 +75,7 @@ def test_below_other_classes_only_idle_cards_are_preempted(
     kube: Kube, stage: "Stage", boss: str
 ) -> None:
     """The scheduler chooses the shadow pod, and is refused while a pod uses it."""
-    humble = f"humble-{stage.mark}"
-    kube.apply(priority_class(humble, -10))
-    stage.classes.append(humble)
+    humble = stage.priority_class("humble", -10)
     tenant = stage.tenant(HALF, pool=stage.pool(priorityClassName=humble))
     shadow, node = used_shadow(kube, tenant)
     assert shadow["spec"]["priority"] == -10

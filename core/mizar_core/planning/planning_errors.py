@@ -72,10 +72,11 @@ def plan_isolated(
 
 def _openings(snapshot: Snapshot, names: Collection[PartName]) -> list[LetPreempt]:
     """The opening of the gates of excluded pods, since nothing would tell when to open them."""
-    if not names:
+    gated = [one for one in snapshot.shares if one.gated]
+    if not names or not gated:
         return []
     kept = {id(one) for one in Exclusion(snapshot, names).remaining().shares}
-    left = {one.uid: one for one in snapshot.shares if one.gated and id(one) not in kept}
+    left = {one.uid: one for one in gated if id(one) not in kept}
     found = sorted(left.keys() - snapshot.unopenable)
     return [LetPreempt(left[uid].key, uid) for uid in found[:OPENED_AT_ONCE]]
 
