@@ -65,17 +65,21 @@ class Watcher:
     """Looks in which a kubelet gave no answer that could be used."""
     rounds: int = 0
     """Looks in which all kubelets gave one."""
-    _found: set[str] = field(default_factory=set)
+    _found: dict[str, str] = field(default_factory=dict)
+    """The faults, each with what was seen when it was noted first."""
     _before: dict[str, frozenset[str]] = field(default_factory=dict)
     _withdrawals: dict[int, Withdrawals] = field(default_factory=lambda: defaultdict(Withdrawals))
     _end: threading.Event = field(default_factory=threading.Event)
     _broken: BaseException | None = None
 
     def found(self) -> list[str]:
-        """The faults since the last call. Raises what ended the watcher, if it broke."""
+        """The faults since the last call; prints the look that showed each. Raises what ended the
+        watcher, if it broke."""
         if self._broken is not None:
             raise self._broken
-        found, self._found = self._found, set()
+        found, self._found = self._found, {}
+        for fault in sorted(found):
+            print(f"{fault}\n{found[fault]}")
         return sorted(found)
 
     def has_noted(self, words: str) -> bool:
@@ -123,7 +127,8 @@ class Watcher:
             self.looks += 1
             self.most_seen = max(self.most_seen, len(look.seen))
             wrong = faults(look) | withdrawals.faults(look, time.monotonic())
-            self._found |= wrong & self._before.get(look.node, frozenset())
+            for fault in wrong & self._before.get(look.node, frozenset()):
+                self._found.setdefault(fault, f"{time.strftime('%H:%M:%S')} {look}")
             self._before[look.node] = wrong
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from e2e import watcher
 from e2e.watcher import NodeWatch, Watcher
-from support.owners import Look
+from support.owners import Held, Look
 from support.waiting import wait_for
 
 
@@ -76,3 +76,22 @@ def test_what_broke_it_is_told() -> None:
         wait_for("its end", lambda: one._broken is not None)
     with pytest.raises(StopIteration):
         one.check(1.0)
+
+
+def test_a_fault_that_two_looks_show_is_told_with_the_look(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    user = Held(
+        "team-a/one", "main", "team-a.mizar.share/gpu.2", frozenset({"team-a/shadow-2-x7k4q-0"})
+    )
+    wrong = Look("node-1", (user,))
+    once = watcher_of(wrong, LOOK, wrong, LOOK)
+    twice = watcher_of(wrong, wrong, wrong)
+    for one in (once, twice):
+        while one.looks < 3:
+            one._round()
+    assert once.found() == []
+    (fault,) = twice.found()
+    assert "holds no card" in fault
+    assert str(wrong) in capsys.readouterr().out
+    assert twice.found() == []
