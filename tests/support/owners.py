@@ -74,7 +74,7 @@ def faults(look: Look) -> frozenset[str]:
     """A sentence for everything on the node that must never be."""
     return frozenset(
         f"{look.node}: {fault}"
-        for check in (_two_holders, _without_shadow, _vanished, _on_anothers_card)
+        for check in (_two_holders, _without_shadow, _on_anothers_card)
         for fault in check(look)
     )
 
@@ -107,35 +107,28 @@ def _without_shadow(look: Look) -> Iterator[str]:
                 yield f"{one.pod} holds {device} of another tenant"
 
 
-def _vanished(look: Look) -> Iterator[str]:
-    """A held device that the kubelet no longer has, although it has others of the resource. Where
-    it has none at all, the agent restarts, or `Withdrawals` notices."""
-    cards = _cards_of(look)
-    for one in _sharers(look):
-        if offered := look.offered.get(one.resource):
-            for device in one.ids - offered:
-                if cards.get(_shadow_of(device), set()) & look.failed:
-                    continue
-                yield f"{one.pod} holds {device}, which is no device of the node any more"
-
-
 WITHDRAWN_FOR_S = 90.0
 """An agent or a kubelet that starts may need the API server, which may be away, and the other; then
 they have all devices again long before."""
+ONE_WITHDRAWN_FOR_S = 15.0
+"""The same where other devices of the resource are offered. A shadow pod's devices are withdrawn
+before it is given back; a container that was being given one at that moment has it offered again
+once the agent has planned anew, far sooner than this."""
 LOOKED_AWAY_S = 10.0
 """Seconds after which, without a look, it is no longer known what was offered."""
 
 
 class Withdrawals:
-    """Notices held devices of a resource of which a node offers nothing any more, although the same
-    agent and the same kubelet have run for WITHDRAWN_FOR_S all the while. Resources are tenants'
-    own, so that a tenant's only shadow pod is all that there is of one.
+    """Notices held devices that a node has not offered for long, although the same agent and the
+    same kubelet have run all the while: for ONE_WITHDRAWN_FOR_S where it offers others of the
+    resource, and for WITHDRAWN_FOR_S where it offers none. Resources are tenants' own, so that a
+    tenant's only shadow pod is all that there is of one.
 
     One for each node. A withdrawal that ends sooner, as with its users, is not noticed.
     """
 
     def __init__(self) -> None:
-        self._since: dict[tuple[Pod, str], float] = {}
+        self._since: dict[tuple[Pod, str, bool], float] = {}
         self._serving: frozenset[str] = frozenset()
         self._looked_at = float("-inf")
 
@@ -148,10 +141,9 @@ class Withdrawals:
         withdrawn = set(_withdrawn(look)) if look.serving else set()
         self._since = {one: self._since.get(one, at) for one in withdrawn}
         return frozenset(
-            f"{look.node}: {pod} holds {device}, and the node has offered nothing of its resource "
-            f"for {WITHDRAWN_FOR_S:g} s"
-            for (pod, device), since in self._since.items()
-            if at - since >= WITHDRAWN_FOR_S
+            f"{look.node}: {_told(*one)}"
+            for one, since in self._since.items()
+            if at - since >= _longest(alone=one[2])
         )
 
     def forget(self) -> None:
@@ -159,15 +151,30 @@ class Withdrawals:
         self._since.clear()
 
 
-def _withdrawn(look: Look) -> Iterator[tuple[Pod, str]]:
-    """Pods and the devices that they hold of a resource of which nothing is offered. Not those
-    whose shadow pod is gone, which another sentence tells, or has a card that failed."""
+def _longest(alone: bool) -> float:
+    return ONE_WITHDRAWN_FOR_S if alone else WITHDRAWN_FOR_S
+
+
+def _told(pod: Pod, device: str, alone: bool) -> str:
+    if alone:
+        return f"{pod} holds {device}, which the node has not offered for {_longest(alone):g} s"
+    return (
+        f"{pod} holds {device}, and the node has offered nothing of its resource "
+        f"for {_longest(alone):g} s"
+    )
+
+
+def _withdrawn(look: Look) -> Iterator[tuple[Pod, str, bool]]:
+    """Pods, the devices that they hold and that are not offered, and whether others of the resource
+    are. Not those whose shadow pod is gone, which another sentence tells, or has a card that
+    failed."""
     cards = _cards_of(look)
     for one in _sharers(look):
-        for device in () if look.offered.get(one.resource) else one.ids:
+        offered = look.offered.get(one.resource, frozenset())
+        for device in one.ids - offered:
             own = cards.get(_shadow_of(device))
             if own and not own & look.failed:
-                yield one.pod, device
+                yield one.pod, device, bool(offered)
 
 
 def _on_anothers_card(look: Look) -> Iterator[str]:
