@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from cluster.interrupts import interruptible_once
 from support.effort import SEED, effort
 from support.watchdog import pytest_runtest_protocol
 
@@ -23,6 +25,13 @@ FAILURES = os.environ.pop("MIZAR_FAILURES", None)
 shows all failures at its end. Runs of pytest within tests leave it alone."""
 LONGEST_FAILURE = 3000
 """Characters of a failure's report that are kept, its end."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A run that is asked to end cleans up first: its clusters, processes and mounts."""
+    signals = ExitStack()
+    signals.enter_context(interruptible_once())
+    config.add_cleanup(signals.close)
 
 
 @pytest.hookimpl(wrapper=True)
