@@ -1,3 +1,5 @@
+import hashlib
+import io
 import json
 import tarfile
 from pathlib import Path
@@ -40,6 +42,24 @@ def test_equal_content_gives_equal_archives(tmp_path: Path) -> None:
     for file in files:
         archive.write(file, "localhost/x:dev", make_layer(tmp_path), {})
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_a_derived_image_is_its_base_with_one_more_layer(tmp_path: Path) -> None:
+    base, file = tmp_path / "base.tar", tmp_path / "image.tar"
+    archive.write(base, "localhost/x:dev", make_layer(tmp_path), {"Entrypoint": ["/pause"]})
+    archive.write_derived(file, "localhost/x:next", base, {"usr/lib/shim": b"library"})
+    with tarfile.open(file) as tar:
+        (entry,) = json.loads(content(tar, "manifest.json"))
+        assert entry["RepoTags"] == ["localhost/x:next"]
+        config = json.loads(content(tar, entry["Config"]))
+        assert config["config"] == {"Entrypoint": ["/pause"]}
+        hashes = [hashlib.sha256(content(tar, one)).hexdigest() for one in entry["Layers"]]
+        assert config["rootfs"]["diff_ids"] == [f"sha256:{one}" for one in hashes]
+        below, above = (io.BytesIO(content(tar, one)) for one in entry["Layers"])
+        assert below.getvalue() == (tmp_path / "layer.tar").read_bytes()
+    with tarfile.open(fileobj=above) as layer:
+        assert layer.getmember("usr/lib/shim").mode == 0o755
+        assert content(layer, "usr/lib/shim") == b"library"
 
 
 def test_names_may_be_short() -> None:
