@@ -67,6 +67,14 @@ class Kind:
 SCALE = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
 """The API requires the second path, but nobody writes that field, so Kubernetes reads it as 0."""
 
+KEPT = {
+    "helm.sh/resource-policy": "keep",
+    "argocd.argoproj.io/sync-options": "Prune=false",
+    "kustomize.toolkit.fluxcd.io/prune": "disabled",
+}
+"""Annotations that keep tools from deleting a CRD, and thereby all of its objects, when it is no
+longer part of what they install."""
+
 KINDS = (
     Kind(
         GPUPool,
@@ -150,7 +158,7 @@ def crd(kind: Kind) -> dict[str, Any]:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{names['plural']}.{GROUP}"},
+        "metadata": {"name": f"{names['plural']}.{GROUP}", "annotations": KEPT},
         "spec": {"group": GROUP, "scope": kind.scope, "names": names, "versions": [version]},
     }
 

@@ -37,6 +37,7 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "mizar"
 RELEASE = f"policies-{os.getpid()}"
 SYSTEM, TENANT = f"{RELEASE}-system", f"{RELEASE}-a"
 NAME = "shadow-2-abcde"
+README = (CHART.parents[1] / "README.md").read_text()
 LOCAL = CHART / "values-local.yaml"
 PAUSE = str(yaml.safe_load(LOCAL.read_text())["pauseImage"])
 VALUES = {
@@ -174,6 +175,47 @@ def json_patch(op: str, path: str, value: object) -> tuple[str, str]:
 
 
 IMAGE = json_patch("replace", "/spec/containers/0/image", "evil:1")
+SHADOW_CLASS = f"{RELEASE}-shadow-pods"
+
+
+def classed(name: str) -> str:
+    """A pod of a user, for a whole card, that names the PriorityClass of shadow pods."""
+    return json.dumps(objects.whole_card_pod(TENANT, name, priorityClassName=SHADOW_CLASS))
+
+
+@pytest.mark.parametrize("who", [EDITOR, ""])
+def test_nobody_gives_a_pod_the_priority_of_shadow_pods(kube: Kube, who: str) -> None:
+    create = ("create", "--dry-run=server", "--filename=-", *([who] if who else []))
+    status, said = kube.attempt(*create, input=classed("first"))
+    assert status != 0
+    assert f"only Mizar's operator gives pods the PriorityClass {SHADOW_CLASS}" in said
+    other = json.dumps(objects.whole_card_pod(TENANT, "second"))
+    assert kube.attempt(*create, input=other)[0] == 0
+
+
+def test_a_quota_may_allow_shadow_pods_and_no_whole_cards(kube: Kube) -> None:
+    """By the PriorityClass, as the README says."""
+    (block,) = (one for one in README.split("```") if "scopeSelector" in one)
+    block = block.removeprefix("yaml").replace("mizar-shadow-pods", SHADOW_CLASS)
+    spec = yaml.safe_load(block)["spec"]
+    meta = {"name": "no-whole-cards", "namespace": TENANT}
+    kube.apply({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": spec})
+    create = ("create", "--dry-run=server", "--filename=-")
+    whole = json.dumps(objects.whole_card_pod(TENANT, "whole"))
+    try:
+        wait_for(
+            "the quota to be counted",
+            lambda: (kube.get("resourcequota", "no-whole-cards", TENANT) or {})["status"],
+        )
+        status, said = kube.attempt(*create, EDITOR, input=whole)
+        assert status != 0 and "exceeded quota: no-whole-cards" in said
+        made = shadow_pod("allowed")
+        made["spec"]["priorityClassName"] = SHADOW_CLASS
+        assert kube.attempt(*create, OPERATOR, input=json.dumps(made))[0] == 0
+    finally:
+        kube.delete("resourcequota", "no-whole-cards", TENANT)
+
+
 SPEC = {
     "image": IMAGE,
     "deadline": json_patch("add", "/spec/activeDeadlineSeconds", 1),

@@ -32,7 +32,9 @@ namespace: {{ .root.Release.Namespace }}
 
 {{- /* Call with (dict "root" $ "image" "operator"). */ -}}
 {{- define "mizar.image" -}}
-{{ .root.Values.image.registry }}/{{ .image }}:{{ .root.Values.image.tag | default .root.Chart.AppVersion }}
+{{- $values := .root.Values.image -}}
+{{- $named := printf "%s/%s:%s" $values.registry .image ($values.tag | default .root.Chart.AppVersion) -}}
+{{ index $values .image | default $named }}
 {{- end -}}
 
 {{- /* The fields of a pod spec that every section of the values has. Call with (dict "root" $ "section" ...). */ -}}

@@ -847,6 +847,19 @@ def test_the_check_of_the_uninstall_runs_as_the_operator_does(chart: Chart) -> N
     assert found.wait == 200 < job["activeDeadlineSeconds"]
 
 
+def test_images_may_have_other_names_and_digests(chart: Chart) -> None:
+    own = {
+        "operator": "mirror.example.com/mizar-operator@sha256:" + "a" * 64,
+        "nodeagent": "mirror.example.com/mizar-agent@sha256:" + "b" * 64,
+    }
+    objects = chart.render(image=own)
+    for kind, part in (("Deployment", "operator"), ("Deployment", "webhook"), ("Job", "uninstall")):
+        spec = pick(objects, kind, f"mizar-{part}")["spec"]["template"]["spec"]
+        assert {one["image"] for one in spec["containers"]} == {own["operator"]}
+    spec = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+    assert {one["image"] for one in spec["containers"]} == {own["nodeagent"]}
+
+
 def test_shadow_pods_have_a_class_that_never_preempts(chart: Chart) -> None:
     def named(objects: list[Object]) -> str:
         return operator_settings(objects).pod_settings.priority_class
@@ -865,6 +878,23 @@ def test_shadow_pods_have_a_class_that_never_preempts(chart: Chart) -> None:
         assert named(objects) == name
         classes = [one["value"] for one in objects if one["kind"] == "PriorityClass"]
         assert classes == ([-5] if "value" in values else [])
+
+
+def test_the_class_of_shadow_pods_is_theirs_alone_if_the_chart_makes_it(chart: Chart) -> None:
+    policy = "shadow-priority-class"
+
+    def classes(**values: object) -> list[str]:
+        return [
+            re.findall(r"== '([^']+)'", one["spec"]["matchConditions"][0]["expression"])[0]
+            for one in chart.render(**values)
+            if one["kind"] == "ValidatingAdmissionPolicy"
+            and one["metadata"]["name"] == f"mizar-{policy}"
+        ]
+
+    assert classes() == ["mizar-shadow-pods"]
+    assert classes(shadowPods={"priorityClass": {"name": "mine"}}) == ["mine"]
+    assert classes(shadowPods={"priorityClass": {"create": False, "name": "mine"}}) == []
+    assert classes(policies={"shadowPods": False}) == []
 
 
 def webhook_settings(objects: list[Object]) -> WebhookSettings:

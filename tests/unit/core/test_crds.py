@@ -32,6 +32,15 @@ def test_the_three_kinds_have_the_names_that_users_type() -> None:
 
 
 @pytest.mark.parametrize("crd", CRDS, ids=lambda crd: crd["spec"]["names"]["kind"])
+def test_no_tool_prunes_a_definition_and_all_of_its_objects(crd: dict[str, Any]) -> None:
+    assert crd["metadata"]["annotations"] == {
+        "helm.sh/resource-policy": "keep",
+        "argocd.argoproj.io/sync-options": "Prune=false",
+        "kustomize.toolkit.fluxcd.io/prune": "disabled",
+    }
+
+
+@pytest.mark.parametrize("crd", CRDS, ids=lambda crd: crd["spec"]["names"]["kind"])
 def test_status_is_a_subresource_without_defaults(crd: dict[str, Any]) -> None:
     version = _version(crd)
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]
