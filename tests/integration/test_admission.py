@@ -90,7 +90,7 @@ def test_a_pool_names_a_resource(kube: Kube, named: Object) -> None:
     assert stored["metadata"]["labels"] == {"mizar.share/share-pod": "true"}
     deployment = in_template("Deployment", "apps/v1", "nvidia.com/vgpu", **SELECTOR)
     spec = dry_run(kube, deployment)["spec"]["template"]["spec"]
-    assert limits_of(spec) == {"named.example/gpu.10": "1"}
+    assert limits_of(spec) == {"nvidia.com/vgpu": "1"}, "Argo CD would see a difference"
 
 
 def test_a_name_that_no_pool_has_now(kube: Kube) -> None:

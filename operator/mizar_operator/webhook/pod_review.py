@@ -54,7 +54,7 @@ def review(pod: PodSpec, pools: VisiblePools, *, gates: bool = False) -> Decisio
     if pod.requests_nothing_new(pools.aliases) and not nobodys:
         return Decision()
     everything = [
-        TranslatedRequest(one, translate(one.key, one.parsed, pools, pod.template))
+        TranslatedRequest(one, translate(one.key, one.parsed, pools, pod.template), pod.template)
         for one in pod.requests(pools.aliases)
     ]
     doubtful = any(one.translation.doubt or not one.translation.pool for one in everything)

@@ -194,10 +194,12 @@ _PROFILE = re.compile(r"v?gpus?[./_-]?0*([1-9][0-9]{0,3})", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class TranslatedRequest:
-    """A request for devices, and the translation of its resource name."""
+    """A request for devices, and the translation of its resource name. `in_template`: it is in a
+    pod template."""
 
     request: DeviceRequest
     translation: Translation
+    in_template: bool = False
 
     @property
     def target(self) -> str:
@@ -205,9 +207,19 @@ class TranslatedRequest:
         return self.translation.target
 
     @property
-    def is_renamed(self) -> bool:
-        """Whether the resource gets another name."""
+    def is_respelt(self) -> bool:
+        """Whether the user wrote another name than that of the resource."""
         return self.target != self.request.key
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether the resource gets another name.
+
+        An alias stays in a template, so that Argo CD and `kubectl diff` find no difference; it is
+        translated in the template's pods. A name without a slash cannot stay, since the API server
+        would refuse it.
+        """
+        return self.is_respelt and not (self.in_template and "/" in self.request.key)
 
     def sentence(self, message: str, name: str = "") -> str:
         """The message about this request for the user, with the container and the resource name
@@ -223,11 +235,11 @@ def superseded(
 
     `kubectl apply` does so: it does not know the translation, and so never removes it.
     """
-    renamed = {one.request.path for one in requests if one.is_renamed}
+    respelt = {one.request.path for one in requests if one.is_respelt}
     return [
         one
         for one in requests
-        if not one.is_renamed and one.request.path in renamed and one.request.identity in old
+        if not one.is_respelt and one.request.path in respelt and one.request.identity in old
     ]
 
 

@@ -206,10 +206,19 @@ class TestAlias:
         assert decision.rewritten == {VGPU: TEN}
         assert any("share-pod" in str(one) for one in decision.patch)
 
-    def test_in_a_template(self) -> None:
+    def test_stays_in_a_template(self) -> None:
+        """Tools that compare a manifest with its object find no difference."""
         before = asking(VGPU)
-        after = patched(before, decide(before, NAMED, names=(VGPU,), template=True))
-        assert limits(after) == {"mizar.share/gpu.10": "1", "cpu": "1"}
+        decision = decide(before, NAMED, names=(VGPU,), template=True)
+        assert (decision.patch, decision.rewritten, decision.warnings) == ([], {}, ())
+
+    def test_replaces_the_resources_name_in_a_template(self) -> None:
+        """An earlier version of the webhook translated it there, and `kubectl apply` sends it
+        again."""
+        made = asking("mizar.share/gpu.10")
+        again = with_also(made, VGPU, "1")
+        after = patched(again, decide(again, NAMED, names=(VGPU,), old=made, template=True))
+        assert limits(after) == {VGPU: "1", "cpu": "1"}
 
     def test_is_the_same_as_the_profiles_own_name(self) -> None:
         both = spec(container({VGPU: "1", "mizar.share/gpu.10": "1"}))
