@@ -40,6 +40,8 @@ Key = tuple[str, str]
 """(namespace, name) of a pod."""
 
 _STATIC_UID = "kubernetes.io/config.hash"
+_STARTING = ("", "ContainerCreating", "PodInitializing")
+"""Reasons of the kubelet for a container that waits, but not because something has failed."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,9 @@ class Pod:
     `without_limits`: names of the containers that ask for no limits. `containers`: names of its
     containers, init containers first. `hami_devices`: value of its annotation for HAMi's
     dashboards. `carve_json`, `drain`, `owner_uid`: of a shadow pod, its annotations and the UID of
-    its ShadowPod. `static_uid`: of a static pod, the UID by which the kubelet knows it.
+    its ShadowPod. `start_problem`: of a shadow pod, why its container has never started, as the
+    kubelet reports it; empty while it starts as usual. `static_uid`: of a static pod, the UID by
+    which the kubelet knows it.
     """
 
     namespace: str
@@ -68,6 +72,7 @@ class Pod:
     carve_json: str = ""
     drain: str = ""
     owner_uid: str = ""
+    start_problem: str = ""
     admitted: bool = False
     ended: bool = False
     terminating: bool = False
@@ -131,6 +136,7 @@ def trim(obj: Object) -> Pod | None:
         carve_json=notes.get(ANNOTATION_CARVE, "") if shadow else "",
         drain=notes.get(ANNOTATION_DRAIN, "") if shadow else "",
         owner_uid=_owner_uid(meta) if shadow else "",
+        start_problem=_start_problem(status) if shadow else "",
         # The kubelet allocates before it writes the first status.
         admitted=bool(status.get("startTime")) or phase == "Running",
         ended=phase in ("Succeeded", "Failed"),
@@ -194,6 +200,19 @@ def _container_ids(status: Any) -> Iterable[tuple[str, str]]:
 def _owner_uid(meta: Any) -> str:
     owners = meta.get("ownerReferences") or ()
     return next((one["uid"] for one in owners if one["kind"] == "ShadowPod"), "")
+
+
+def _start_problem(status: Any) -> str:
+    """Why a container of a pending pod is waiting, if that is a failure, such as that its image
+    cannot be pulled."""
+    if status.get("phase") != "Pending":
+        return ""
+    for one in status.get("containerStatuses") or ():
+        waiting = (one.get("state") or {}).get("waiting") or {}
+        if (reason := waiting.get("reason") or "") not in _STARTING:
+            message = waiting.get("message") or ""
+            return f"{reason}: {message}" if message else reason
+    return ""
 
 
 def informer(client: KubeClient, node: str) -> Informer[Pod]:

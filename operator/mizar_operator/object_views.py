@@ -68,6 +68,7 @@ def shadow_view(obj: Object) -> ShadowView:
         scheduled=find_condition(status.conditions, ConditionType.SCHEDULED),
         node=interned(status.node),
         ready=ready is not None and ready.status == "True",
+        not_ready_because=ready.message if ready is not None and ready.status != "True" else "",
         broken=healthy is not None and healthy.status == "False",
         lost=ready is not None and ready.reason == EventReason.CARD_LOST,
         # During a drain the condition is Unknown: the devices are neither offered nor drained.

@@ -49,8 +49,9 @@ def waiting_events(
 ) -> Iterator[tuple[ShareView, EmitEvent | None]]:
     """Each share pod that waits for the resource, with the event that says why; None while only the
     scheduler has to place it, which needs no event."""
+    silence = _silence(draft, resource)
     for share in sorted(draft.waiting(resource), key=lambda one: one.key):
-        why = _why(draft, share, outcome)
+        why = _why(draft, share, outcome, silence)
         yield share, _waiting_event(share, *why) if why is not None else None
 
 
@@ -59,14 +60,14 @@ def posted_from(share: ShareView, event: EmitEvent) -> datetime:
     return share.created + (NO_QUOTA_AFTER if event.reason in NO_QUOTA else timedelta(0))
 
 
-def _why(draft: Draft, share: ShareView, outcome: DemandOutcome) -> Why | None:
+def _why(draft: Draft, share: ShareView, outcome: DemandOutcome, silence: str) -> Why | None:
     if not is_admitted(draft, share):
         return _not_admitted(draft, share)
     assignment = outcome.placement.assignments[share.uid]
     if assignment.availability is Availability.FREE:
         return None
     if assignment.availability is Availability.COMING:
-        return _coming(assignment)
+        return _coming(assignment, silence)
     if assignment.availability is Availability.BLOCKED:
         return _blocked(draft, share, assignment)
     if denial := outcome.denials.get(share.uid):
@@ -103,8 +104,22 @@ def _not_admitted(draft: Draft, share: ShareView) -> Why:
     )
 
 
-def _coming(assignment: Assignment) -> Why:
+def _silence(draft: Draft, resource: str) -> str:
+    """Why none of the resource's shadow pods that start offers its devices, if node agents are
+    overdue with all of them; else empty."""
+    if not draft.silence.shadows:
+        return ""
+    stages, every = draft.stages, draft.of_resource(resource)
+    starting = [one for one in every if stages[one.key] is ShadowStage.STARTING]
+    if not starting or not all(one.key in draft.silence.shadows for one in starting):
+        return ""
+    return agent_silence(starting[0])
+
+
+def _coming(assignment: Assignment, silence: str) -> Why:
     if assignment.shadow is None:
+        if silence:
+            return EventReason.NODE_AGENT_SILENT, silence
         return EventReason.WAITING_FOR_SHADOW, "a shadow pod with free devices is starting"
     return EventReason.WAITING_FOR_SHADOW, f"shadow pod {assignment.shadow[1]} is being created"
 

@@ -153,14 +153,16 @@ def drain_unanswered_at(shadow: ShadowView) -> datetime | None:
 
 
 def agent_silence(shadow: ShadowView) -> str:
-    """A sentence for users about a node agent that does not answer, with what to check."""
+    """A sentence for users about a node agent that does not offer the devices or does not confirm
+    their end: its own reason if it has reported one, else what to check."""
     if shadow.ready or shadow.draining:
         return (
             f"shadow pod {shadow.name} on node {shadow.on_node} is to give back its cards, but the "
             "node agent does not confirm that its devices are out of use: check that "
             "mizar-nodeagent runs there"
         )
+    check = "check that mizar-nodeagent and the pod's container run there"
     return (
         f"shadow pod {shadow.name} is on node {shadow.on_node} and its devices are not offered: "
-        "check that mizar-nodeagent and the pod's container run there"
+        f"{shadow.not_ready_because or check}"
     )

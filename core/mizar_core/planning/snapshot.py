@@ -79,10 +79,11 @@ class ShadowView:
     """A ShadowPod and its pod.
 
     `holders`: the share pod of each held device, so that a pod may occur several times.
-    `heard_at`: when the node agent last reported a change. `broken`: whether the node agent reports
-    failed cards. `lost`: whether it reports that it has lost one of the cards.
-    `drained`: whether it reports that no pod can get a device any more. `contested`: whether a live
-    read a moment ago showed that a pod uses it.
+    `not_ready_because`: why the node agent does not offer the devices, in its own words; empty if
+    it does, or has not reported. `heard_at`: when the node agent last reported a change.
+    `broken`: whether the node agent reports failed cards. `lost`: whether it reports that it has
+    lost one of the cards. `drained`: whether it reports that no pod can get a device any more.
+    `contested`: whether a live read a moment ago showed that a pod uses it.
     """
 
     namespace: str
@@ -101,6 +102,7 @@ class ShadowView:
     scheduled: Condition | None = None
     node: str | None = None
     ready: bool = False
+    not_ready_because: str = ""
     broken: bool = False
     lost: bool = False
     draining: bool = False

@@ -15,7 +15,12 @@ from mizar_core.names import ConditionType, EventReason
 from mizar_core.quantities import WHOLE_CARD, counted
 from mizar_nodeagent.planning.adopt_shadow_pod import Pending
 from mizar_nodeagent.planning.carving import Carving, DrainStage
-from mizar_nodeagent.planning.device_lists import UNCONFIRMED, Device, card_problem
+from mizar_nodeagent.planning.device_lists import (
+    UNCONFIRMED,
+    Device,
+    card_problem,
+    start_problem,
+)
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
 
@@ -166,6 +171,8 @@ def _ready(
         return "False", carving.stage.value, _STAGE_MESSAGES[carving.stage]
     if not carving.confirmed:
         return "False", "Unconfirmed", UNCONFIRMED
+    if problem := start_problem(carving, snapshot):
+        return "False", "NotStarted", problem
     own = [name for name in carving.names if listed[name].healthy]
     if not own:
         return "False", "Unhealthy", "no device of it can be used"

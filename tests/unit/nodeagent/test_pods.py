@@ -24,6 +24,30 @@ def test_a_shadow_pod_is_read() -> None:
     assert (pod.drain, pod.owner_uid) == ("now", "owner-shadow-2-aaaaa")
 
 
+@pytest.mark.parametrize(
+    ("phase", "waiting", "problem"),
+    [
+        (
+            "Pending",
+            {"reason": "ErrImagePull", "message": "no such host"},
+            "ErrImagePull: no such host",
+        ),
+        ("Pending", {"reason": "CreateContainerError"}, "CreateContainerError"),
+        ("Pending", {"reason": "ContainerCreating"}, ""),
+        ("Pending", {}, ""),
+        ("Running", {"reason": "CrashLoopBackOff", "message": "back-off 10s"}, ""),
+    ],
+)
+def test_why_a_shadow_pod_has_never_started(
+    phase: str, waiting: dict[str, str], problem: str
+) -> None:
+    body = shadow_object()
+    statuses = [{"name": "main", "state": {"waiting": waiting}}]
+    body["status"] = {"phase": phase, "containerStatuses": statuses}
+    pod = trim(body)
+    assert pod is not None and pod.start_problem == problem
+
+
 def test_a_share_pod_is_read() -> None:
     body = share_object(count=2)
     body["spec"]["initContainers"] = [{"name": "i", "resources": {"limits": {RESOURCE: "1"}}}]

@@ -8,7 +8,7 @@ import pytest
 
 from mizar_core.names import PREEMPTION_GATE
 from mizar_core.planning.node_fit import Taint
-from mizar_core.planning.snapshot import CardsOnNode, NodeView
+from mizar_core.planning.snapshot import CardsOnNode, NodeView, ShadowView
 from mizar_operator.object_views import node_view, shadow_view
 from mizar_operator.pod_views import HolderPod, SharePod, pending_view, pod_view
 
@@ -252,7 +252,13 @@ def test_what_the_node_agent_says_of_a_drain(
         "reason": reason,
         "lastTransitionTime": "2026-01-31T12:00:00Z",
     }
-    view = shadow_view(
+    view = _view_with(condition)
+    assert (view.draining, view.drained) == (draining, drained)
+
+
+def _view_with(condition: dict[str, str]) -> ShadowView:
+    """The view of a ShadowPod with this condition."""
+    return shadow_view(
         {
             "apiVersion": "mizar.share/v1alpha1",
             "kind": "ShadowPod",
@@ -261,4 +267,18 @@ def test_what_the_node_agent_says_of_a_drain(
             "status": {"conditions": [condition]},
         }
     )
-    assert (view.draining, view.drained) == (draining, drained)
+
+
+@pytest.mark.parametrize(
+    ("status", "because"), [("True", ""), ("False", "no such card"), ("Unknown", "no such card")]
+)
+def test_why_a_shadow_pods_devices_are_not_offered(status: str, because: str) -> None:
+    condition = {
+        "type": "Ready",
+        "status": status,
+        "reason": "CardFactsUnknown",
+        "message": "no such card",
+        "lastTransitionTime": "2026-01-31T12:00:00Z",
+    }
+    view = _view_with(condition)
+    assert view.not_ready_because == because

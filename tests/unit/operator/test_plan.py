@@ -773,11 +773,34 @@ def test_each_of_two_pools_on_the_same_nodes_holds_its_own_cards() -> None:
 def test_a_silent_agent_is_named() -> None:
     silent = ready(ready=False, heard_at=at(100))
     snapshot = small(shadows=(silent,), shares=(waiting("p"),))
-    (event,) = (
-        one for one in actions(EmitEvent, snapshot) if one.reason == EventReason.NODE_AGENT_SILENT
-    )
-    assert (event.type, event.about) == ("Warning", silent.key)
-    assert satisfied(snapshot).reason == "NodeAgentSilent"
+    told = {
+        one.about: one
+        for one in actions(EmitEvent, snapshot)
+        if one.reason == EventReason.NODE_AGENT_SILENT
+    }
+    assert told.keys() == {silent.key, ("team-a", "p")}
+    assert {one.type for one in told.values()} == {"Warning"}
+    found = satisfied(snapshot)
+    assert found.reason == "NodeAgentSilent"
+    assert {one.message for one in told.values()} == {found.message}
+    assert "check that mizar-nodeagent and the pod's container run there" in found.message
+
+
+def test_an_agent_that_says_why_it_offers_nothing_is_quoted() -> None:
+    why = "nothing is known of GPU-a: NVML does not list it"
+    stuck = ready(ready=False, heard_at=at(100), not_ready_because=why)
+    snapshot = small(shadows=(stuck,), shares=(waiting("p"),))
+    messages = {one.about: one.message for one in actions(EmitEvent, snapshot)}
+    for message in (satisfied(snapshot).message, messages[stuck.key], messages["team-a", "p"]):
+        assert message.endswith(f"its devices are not offered: {why}")
+
+
+def test_a_pod_is_not_told_of_silence_while_another_agent_is_in_time() -> None:
+    silent = ready(ready=False, heard_at=at(100))
+    other = ready("shadow-2-other", ready=False, heard_at=at(1))
+    snapshot = small(shadows=(silent, other), shares=(waiting("p"),))
+    (event,) = (one for one in actions(EmitEvent, snapshot) if one.kind == "Pod")
+    assert event.reason == EventReason.WAITING_FOR_SHADOW
 
 
 def test_a_quota_whose_other_limits_leave_no_room_for_its_least_says_so() -> None:
