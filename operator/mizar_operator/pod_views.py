@@ -27,6 +27,7 @@ from mizar_core.pod_requests import cards_requested, devices_after_init, devices
 from mizar_kube.kinds import Object
 from mizar_operator.node_needs import needs_of, outage_tolerations
 from mizar_operator.object_views import Json, condition_of, interned
+from mizar_operator.refusal_topology import refusal_topology
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -128,6 +129,7 @@ def share_view(obj: Object) -> SharePod | None:
     needs, owner, outages = needs_of(obj), _controller(meta), outage_tolerations(spec)
     # Constraints on the node do not matter once the pod has a node.
     claims = tuple(_claims(meta["name"], spec)) if node is None else ()
+    refused_by = refusal_topology(spec, unschedulable)
     views = (
         ShareView(
             namespace=sys.intern(meta["namespace"]),
@@ -148,6 +150,7 @@ def share_view(obj: Object) -> SharePod | None:
             outages=outages,
             priority=int(spec.get("priority") or 0),
             claims=claims,
+            refused_by=refused_by,
             gated=node is None and bool(gates),
         )
         for resource, count in asked.items()

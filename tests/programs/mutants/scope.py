@@ -122,6 +122,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
                 "object_views",
                 "pod_views",
                 "readiness",
+                "refusal_topology",
             ),
             *("reconcile_state", "runtime_classes", "settings", "shadow_counters"),
             *("snapshot_index", "uninstall", "unreadable", "volume_nodes", "handlers/*"),

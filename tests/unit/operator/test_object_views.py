@@ -256,6 +256,25 @@ def test_what_the_node_agent_says_of_a_drain(
     assert (view.draining, view.drained) == (draining, drained)
 
 
+def test_a_share_pod_that_is_refused_by_its_spread() -> None:
+    zone = "topology.kubernetes.io/zone"
+    spread = {"topologyKey": zone, "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1}
+    refused = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/2 nodes are available: "
+        "1 node(s) didn't match pod topology spread constraints.",
+        "lastTransitionTime": "2026-01-31T12:00:00Z",
+    }
+    spec, status = {"topologySpreadConstraints": [spread]}, {"conditions": [refused]}
+    for changes, labels in (({"status": status}, (zone,)), ({}, ())):
+        pod = pod_view(_share(spec=spec, **changes))
+        assert isinstance(pod, SharePod)
+        ((_, view),) = pod.demands
+        assert view.refused_by == labels
+
+
 def _view_with(condition: dict[str, str]) -> ShadowView:
     """The view of a ShadowPod with this condition."""
     return shadow_view(

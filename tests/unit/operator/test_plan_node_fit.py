@@ -358,6 +358,63 @@ def test_a_shadow_pod_is_carried_to_a_node_that_the_scheduler_has_not_refused() 
     assert [one.about for one in plan(_passed(), NOW).attempts] == ["uid-team-a-p"]
 
 
+SPREAD = "0/3 nodes are available: 1 node(s) didn't match pod topology spread constraints."
+ZONES = (node("n1", "east"), node("n2", "east"), node("n3", "west"))
+
+
+def _refused_by(*labels: str, **parts: Any) -> Snapshot:
+    """The pod is refused the free device in zone east by constraints on these labels."""
+    (one,) = _passed().shares
+    refused = replace(one, unschedulable=SPREAD, refused_by=labels)
+    return _passed(**{"nodes": ZONES, "shares": (refused,), **parts})
+
+
+def test_a_pod_that_is_refused_by_its_spread_is_carried_to_another_zone() -> None:
+    (made,) = actions(CreateShadow, _refused_by("zone"))
+    assert [one.name for one in ZONES if fits(made.needs, one)] == ["n3"]
+    (made,) = actions(CreateShadow, _refused_by())
+    assert [one.name for one in ZONES if fits(made.needs, one)] == ["n2", "n3"]
+
+
+def test_zones_in_which_it_was_refused_before_are_not_tried_again() -> None:
+    nodes = (*ZONES, node("n4", "north"))
+    before = {("uid-team-a-p", GPU): frozenset({"n3"})}
+    (made,) = actions(CreateShadow, _refused_by("zone", nodes=nodes, refused_nodes=before))
+    assert [one.name for one in nodes if fits(made.needs, one)] == ["n4"]
+
+
+def test_a_node_without_the_label_is_in_no_zone_that_could_do() -> None:
+    nodes = (*ZONES, replace(node("n4"), labels=frozenset()))
+    (made,) = actions(CreateShadow, _refused_by("zone", nodes=nodes))
+    assert [one.name for one in nodes if fits(made.needs, one)] == ["n3"]
+    unlabelled = tuple(replace(one, labels=frozenset()) for one in ZONES)
+    (made,) = actions(CreateShadow, _refused_by("zone", nodes=unlabelled))
+    assert [one.name for one in unlabelled if fits(made.needs, one)] == ["n2", "n3"]
+
+
+def test_where_no_other_zone_has_cards_another_node_is_tried() -> None:
+    for last in (node("n3", "west", available=False), replace(ZONES[2], cards={})):
+        nodes = (*ZONES[:2], last)
+        (made,) = actions(CreateShadow, _refused_by("zone", nodes=nodes))
+        assert made.needs.excluded_nodes == {"n1"} and not made.needs.terms
+
+
+def test_the_constraints_of_the_pod_itself_stay() -> None:
+    (one,) = _refused_by("zone").shares
+    terms = (
+        Term((Requirement("arch", "In", ("amd64",)),)),
+        Term((Requirement("arch", "In", ("arm64",)),)),
+    )
+    share = replace(one, needs=Needs(terms=terms))
+    (made,) = actions(CreateShadow, _refused_by(shares=(share,)))
+    arm = replace(ZONES[2], name="n4", labels=frozenset({("zone", "west"), ("arch", "arm64")}))
+    other = replace(arm, labels=frozenset({("zone", "west"), ("arch", "s390x")}))
+    assert [fits(made.needs, one) for one in (*ZONES, arm, other)] == [
+        *(False, False, True),
+        *(True, False),
+    ]
+
+
 def test_the_scheduler_is_given_time() -> None:
     fresh = _passed(free_since={(GPU, "n1"): (at(5), at(5))})
     assert not actions(CreateShadow, fresh)

@@ -1,0 +1,42 @@
+"""Reads from the scheduler's message by which of a pod's constraints on groups of nodes, such as
+zones, it refuses nodes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from mizar_core.planning.node_fit import HOSTNAME
+
+Json = Mapping[str, Any]
+
+SPREAD: Final = "node(s) didn't match pod topology spread constraints"
+AFFINITY: Final = "node(s) didn't match pod affinity rules"
+ANTI_AFFINITY: Final = "node(s) didn't match pod anti-affinity rules"
+"""What the plugins PodTopologySpread and InterPodAffinity of kube-scheduler say, in its message
+about a pod that fits no node."""
+
+
+def refusal_topology(spec: Json, message: str | None) -> tuple[str, ...]:
+    """The keys of the node labels whose values the scheduler compares for the constraints that its
+    message names, sorted. A node that is refused by one of them is refused with all nodes that have
+    the same value. Not the host name, which no two nodes share."""
+    found = {sys.intern(one) for one in _keys(spec, message or "")}
+    return tuple(sorted(found - {HOSTNAME}))
+
+
+def _keys(spec: Json, message: str) -> Iterator[str]:
+    if SPREAD in message:
+        for one in spec.get("topologySpreadConstraints") or ():
+            if one.get("whenUnsatisfiable") == "DoNotSchedule":
+                yield one["topologyKey"]
+    for said, kind in ((AFFINITY, "podAffinity"), (ANTI_AFFINITY, "podAntiAffinity")):
+        if said in message:
+            yield from _required(spec, kind)
+
+
+def _required(spec: Json, kind: str) -> Iterable[str]:
+    found = (spec.get("affinity") or {}).get(kind) or {}
+    terms = found.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
+    return (one["topologyKey"] for one in terms)
