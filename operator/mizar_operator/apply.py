@@ -84,7 +84,7 @@ class Applier:
         self._client = client
         self._caches = caches
         self._events = events
-        self.budgets = DisruptionBudgets(client, clock)
+        self.budgets = DisruptionBudgets(client, caches.holders, clock)
         self._evictor = Evictor(client, clock)
         self._creator = ShadowCreator(client, caches, pod_settings)
         self._deleter = ShadowDeleter(client, caches, self.budgets)
@@ -206,9 +206,12 @@ class Applier:
         await self._patch_pod(index, key, {"annotations": {ANNOTATION_DRAIN: asked}})
 
     async def _mark(self, index: SnapshotIndex, action: SetInUse) -> None:
-        if action.in_use:
-            await self.budgets.ensure(action.shadow[0])
-        await self._patch_pod(index, action.shadow, manifests.in_use(on=action.in_use))
+        marks = manifests.in_use(on=action.in_use)
+        if not action.in_use:
+            await self._patch_pod(index, action.shadow, marks)
+            return
+        async with self.budgets.marking(action.shadow):
+            await self._patch_pod(index, action.shadow, marks)
 
     async def _patch_pod(self, index: SnapshotIndex, key: Key, meta: Object) -> None:
         pod = index.shadows[key].pod

@@ -50,10 +50,6 @@ no tracing, and the chart's policies allow them only one container, without volu
 
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
 
-MORE_THAN_THERE_ARE = 2**31 - 1
-"""`minAvailable` of a budget: more than any namespace has pods, so that it allows no eviction. For
-`maxUnavailable: 0`, Kubernetes would read the scale of each pod's owner."""
-
 NOBODY = 65535
 """User and group ID of the container."""
 
@@ -173,8 +169,10 @@ def in_use(*, on: bool) -> Object:
     }
 
 
-def budget(namespace: str) -> Object:
-    """The manifest of the budget that allows no eviction of the namespace's shadow pods in use."""
+def budget(namespace: str, pods: int) -> Object:
+    """The manifest of the budget that allows no eviction of the namespace's shadow pods in use.
+    `pods`: at least how many of them are marked as in use. For `maxUnavailable: 0`, Kubernetes
+    would read the scale of each pod's owner whenever one of the pods changes."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -184,7 +182,7 @@ def budget(namespace: str) -> Object:
             "labels": {LABEL_MANAGED_BY: FIELD_MANAGER_OPERATOR},
         },
         "spec": {
-            "minAvailable": MORE_THAN_THERE_ARE,
+            "minAvailable": pods,
             "selector": {"matchLabels": {LABEL_SHADOW_POD: "true", LABEL_IN_USE: "true"}},
         },
     }

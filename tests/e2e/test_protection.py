@@ -114,7 +114,10 @@ def observed(kube: Kube, tenant: str) -> bool:
     assert budget is not None, "there is no budget yet"
     status = budget.get("status") or {}
     assert not [one for one in status.get("conditions", []) if one["reason"] == "SyncFailed"]
-    return bool(status.get("observedGeneration") and status["currentHealthy"] == 1)
+    # It is met, so that monitoring reports nothing.
+    return bool(status.get("observedGeneration")) and (
+        status["currentHealthy"] == status["desiredHealthy"] == 1
+    )
 
 
 def evict(kube: Kube, tenant: str, pod: str) -> str:

@@ -63,7 +63,7 @@ def test_running_pods_do_not_notice_an_upgrade_nor_a_rollback(
             change(kube, pool, profiles=profile(memory="6Gi"))
             for pod in ("old", "new"):
                 wait_memory(kube, tenant, pod, 6144)
-            assert alloc(kube, tenant, "old", 1100) == "alloc 1100 MiB: CUDA_ERROR_OUT_OF_MEMORY"
+            assert alloc(kube, tenant, "old", 1100) == "CUDA_ERROR_OUT_OF_MEMORY"
             started |= containers(kube, tenant, "new")
     assert not asked.refused, asked.refused
 

@@ -665,9 +665,9 @@ BUDGETS = "/apis/policy/v1/{}/poddisruptionbudgets"
 
 
 def test_the_budget_of_shadow_pods_in_use_is_the_operators(kube: Kube) -> None:
-    body = json.dumps(manifests.budget(TENANT))
+    body = json.dumps(manifests.budget(TENANT, 1))
     create = ("create", "--filename=-", "--dry-run=server")
-    weak = json.dumps(manifests.budget(TENANT) | {"spec": {"maxUnavailable": 1, "selector": {}}})
+    weak = json.dumps(manifests.budget(TENANT, 1) | {"spec": {"maxUnavailable": 1, "selector": {}}})
     sentence = "this PodDisruptionBudget is Mizar's: it protects shadow pods in use"
     assert sentence in kube.attempt(*create, EDITOR, input=weak)[1]
     kube.run("create", "--filename=-", OPERATOR, input=body)
@@ -694,14 +694,14 @@ def test_the_operator_sees_no_budgets_but_its_own(kube: Kube) -> None:
 def test_other_budgets_are_their_owners(kube: Kube) -> None:
     """Also a budget whose name the API server makes."""
     meta = {"generateName": "mizar-shadow-pods-in-use-", "namespace": TENANT}
-    mine = json.dumps(manifests.budget(TENANT) | {"metadata": meta})
+    mine = json.dumps(manifests.budget(TENANT, 1) | {"metadata": meta})
     kube.run("create", "--filename=-", EDITOR, input=mine)
     delete_all(kube, BUDGETS)
     assert kube.all("pdb", TENANT) == []
 
 
 def test_kubernetes_deletes_a_budget_with_its_namespace(kube: Kube) -> None:
-    kube.run("create", "--filename=-", OPERATOR, input=json.dumps(manifests.budget(TENANT)))
+    kube.run("create", "--filename=-", OPERATOR, input=json.dumps(manifests.budget(TENANT, 1)))
     controller = "--as=system:serviceaccount:kube-system:namespace-controller"
     group = "--as-group=system:serviceaccounts:kube-system"
     kube.run("delete", "--raw", BUDGETS.format(f"namespaces/{TENANT}"), controller, group)

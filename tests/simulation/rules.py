@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
-from mizar_core.names import BUDGET_NAME, LABEL_SHADOW_POD
+from mizar_core.names import BUDGET_NAME, LABEL_IN_USE, LABEL_SHADOW_POD
 from mizar_core.spot_rules import CONFIG_MAP as SPOT_RULES
 from mizar_kube.kinds import (
     BUDGET,
@@ -96,6 +97,20 @@ class Rules:
                 lost = device[:2] in self._cluster.lost
                 if not lost and (carved is None or carved.uid not in state.cards.values()):
                     self._broken(f"{device} is held on {name}, and its card is given away")
+        self._budgets_suffice()
+
+    def _budgets_suffice(self) -> None:
+        """A budget allows the eviction of no pod that is marked as in use."""
+        marked = Counter(
+            pod["metadata"]["namespace"]
+            for pod in self._api.all(POD)
+            if pod["metadata"].get("labels", {}).get(LABEL_IN_USE) == "true"
+            and "deletionTimestamp" not in pod["metadata"]
+        )
+        for one in self._api.all(BUDGET):
+            namespace, least = one["metadata"]["namespace"], one["spec"]["minAvailable"]
+            if least < marked[namespace]:
+                self._broken(f"{marked[namespace]} pods of {namespace} are in use, not {least}")
 
     def _creating(self, ref: Ref, obj: Object) -> None:
         if ref.kind == SHADOW_POD:

@@ -346,9 +346,14 @@ class Cluster(RuleBasedStateMachine):
             held = bool(self.model.holders(key["namespace"], key["name"]))
             marked = pod["metadata"]["labels"].get(LABEL_IN_USE) == "true"
             assert marked == held, f"{key['name']} is held: {held}"
-            assert not held or self.model.api.find(BUDGET, BUDGET_NAME, key["namespace"])
+            assert not held or self._demanded(key["namespace"]) > 0
         tenants = {one["metadata"]["namespace"] for one in self._shadows()}
         assert {one["metadata"]["namespace"] for one in self.model.api.all(BUDGET)} <= tenants
+
+    def _demanded(self, namespace: str) -> int:
+        """How many pods the namespace's budget demands."""
+        budget = self.model.api.find(BUDGET, BUDGET_NAME, namespace)
+        return int(budget["spec"]["minAvailable"]) if budget else 0
 
     def _stuck(self, namespace: str, size: int) -> bool:
         """Whether a shadow pod of theirs waits for cards."""

@@ -95,7 +95,9 @@ def _client(cluster: Cluster) -> KubeClient:
 
 def _deleter(cluster: Cluster) -> ShadowDeleter:
     return ShadowDeleter(
-        _client(cluster), cluster.operator.caches, DisruptionBudgets(_client(cluster))
+        _client(cluster),
+        cluster.operator.caches,
+        DisruptionBudgets(_client(cluster), cluster.operator.caches.holders),
     )
 
 

@@ -26,10 +26,12 @@ from mizar_kube.kinds import BUDGET, POD, SHADOW_POD, Object, Ref, ref_of
 from mizar_operator import manifests
 from mizar_operator.disruption_budgets import (
     LOOKED_AT_EVERY_S,
+    LOWERED_EVERY_S,
     DisruptionBudgets,
     follow,
     watch,
 )
+from mizar_operator.pod_views import HolderPod
 from mizar_operator.shadow_deletion import ShadowDeleter
 from property.plan.snapshots import NOW, at, node, pool, quota, ready
 from unit.operator.drained import Cluster
@@ -94,6 +96,16 @@ class Api:
         self.budget = made(obj)
         return obj
 
+    async def patch_merge(self, ref: Ref, patch: Object) -> Object:
+        self._answer("patch", ref)
+        self.budget = {**self._found(), "spec": {**self._found()["spec"], **patch["spec"]}}
+        return self.budget
+
+    @property
+    def demanded(self) -> int:
+        """How many pods the budget demands."""
+        return int(self._found()["spec"]["minAvailable"])
+
     async def delete(self, ref: Ref, *, uid: str, **_: Any) -> Object:
         self._answer("delete", ref)
         if self._found()["metadata"]["uid"] != uid:
@@ -123,35 +135,160 @@ def made(obj: Object, uid: str = "ours", **meta: Any) -> Object:
 
 
 class Budgets(DisruptionBudgets):
-    """With a clock that the test moves."""
+    """With a clock that the test moves, and shadow pods that it marks."""
 
     def __init__(self, api: Api) -> None:
         self.time = 1000.0
-        super().__init__(api, lambda: self.time)  # type: ignore[arg-type]
+        self.holders: dict[tuple[str, str], HolderPod] = {}
+        holders = Mock(items=lambda: list(self.holders.items()))
+        super().__init__(cast(KubeClient, api), holders, lambda: self.time)
+
+    async def mark(self, name: str = "shadow-2-aaaaa", namespace: str = "team-a") -> None:
+        async with self.marking((namespace, name)):
+            self.put(name, namespace)
+
+    def put(self, name: str, namespace: str = "team-a", **fields: Any) -> None:
+        view = PodView(**{"phase": "Running", "node": "n1", "in_use": True, **fields})
+        self.holders[namespace, name] = HolderPod("pool", "uid", "resource", view)
 
     async def look_after(self, seconds: float, *shadows: ShadowView) -> None:
         self.time += seconds
         await self.keep(Snapshot(shadows=shadows or (_marked(ready(**USED)),)))
 
 
-OURS = made(manifests.budget("team-a"))
+OURS = made(manifests.budget("team-a", 1))
+THEIRS = made(OURS, labels={"app.kubernetes.io/managed-by": "somebody"})
 REFUSED = Forbidden("exceeded quota: objects")
 
 
-async def test_a_budget_is_made_once() -> None:
+async def test_a_budget_demands_what_is_marked() -> None:
+    """It is met, so that no monitoring reports it."""
     api = Api()
     budgets = Budgets(api)
-    await budgets.ensure("team-a")
-    await budgets.ensure("team-a")
-    assert api.calls == ["create"]
+    await budgets.mark("one")
+    await budgets.mark("one")
+    assert (api.take(), api.demanded) == (["create"], 1)
+    await budgets.mark("two")
+    assert (api.take(), api.demanded) == (["patch"], 2)
 
 
-async def test_a_budget_that_is_there_is_not_made() -> None:
+async def test_it_is_raised_before_a_pod_is_marked() -> None:
+    api = Api()
+    budgets = Budgets(api)
+    budgets.put("one")
+    async with budgets.marking(("team-a", "two")):
+        assert api.demanded == 2
+    budgets.put("other", "team-b")
+    budgets.put("going", deleting=True)
+    budgets.put("idle", in_use=False)
+    await budgets.mark("three")
+    assert api.demanded == 2, "the second one was not marked after all"
+
+
+async def test_many_marks_at_once_are_few_writes() -> None:
+    api = Api()
+    budgets = Budgets(api)
+    await asyncio.gather(*(budgets.mark(f"shadow-{number}") for number in range(500)))
+    assert 500 <= api.demanded <= 563
+    assert len(api.take()) < 60
+
+
+async def test_it_is_lowered_a_while_after_marks_are_gone() -> None:
+    api = Api()
+    budgets = Budgets(api)
+    for name in ("one", "two", "three"):
+        await budgets.mark(name)
+    api.take()
+    del budgets.holders["team-a", "one"]
+    budgets.put("two", in_use=False)
+    await budgets.look_after(LOWERED_EVERY_S - 1)
+    assert (api.take(), api.demanded) == ([], 3)
+    await budgets.look_after(1)
+    assert (api.take(), api.demanded) == (["patch"], 1)
+    budgets.holders.clear()
+    async with budgets.marking(("team-a", "four")):
+        await budgets.look_after(LOWERED_EVERY_S)
+        assert (api.take(), api.demanded) == ([], 1), "it is about to be marked"
+    await budgets.look_after(LOWERED_EVERY_S)
+    assert (api.take(), api.demanded) == (["patch"], 0)
+    await budgets.mark("five")
+    assert (api.take(), api.demanded) == (["patch"], 1)
+
+
+async def test_a_budget_that_cannot_be_lowered_is_tried_again() -> None:
+    api = Api(None, Unavailable("away"), None, None, None)
+    budgets = Budgets(api)
+    await budgets.mark()
+    budgets.holders.clear()
+    await budgets.look_after(LOWERED_EVERY_S)
+    assert (api.take(), api.demanded) == (["create", "patch"], 1)
+    budgets.found("team-a", 1)
+    await budgets.look_after(LOWERED_EVERY_S)
+    assert (api.take(), api.demanded) == (["patch"], 0)
+
+
+async def test_the_next_operator_raises_a_budget_that_it_finds() -> None:
     api = Api(budget=OURS)
     budgets = Budgets(api)
-    await budgets.ensure("team-a")
-    await budgets.ensure("team-a")
-    assert api.calls == ["create"]
+    budgets.put("one")
+    await budgets.mark("two")
+    assert (api.take(), api.demanded) == (["create", "get", "patch"], 2)
+
+
+@pytest.mark.parametrize("demanded", [3, 2**31 - 1])
+async def test_the_next_operator_lowers_it_only_when_it_knows_all_marks(demanded: int) -> None:
+    api = Api(budget=made(manifests.budget("team-a", demanded)))
+    budgets = Budgets(api)
+    await budgets.mark("two")
+    await budgets.mark("three")
+    assert (api.take(), api.demanded) == (["create", "get"], demanded)
+    budgets.put("one")
+    await budgets.look_after(LOWERED_EVERY_S)
+    await budgets.look_after(LOWERED_EVERY_S)
+    assert api.demanded == 3
+
+
+async def test_the_next_operator_looks_at_once() -> None:
+    api = Api(budget=OURS)
+    budgets = Budgets(api)
+    budgets.put("one")
+    await budgets.look_after(0)
+    await budgets.mark("one")
+    assert api.calls == ["get"]
+
+
+async def test_a_budget_that_demands_too_little_is_raised_when_it_is_seen() -> None:
+    """As somebody who administers nodes may have written it."""
+    api = Api(budget=made(manifests.budget("team-a", 0)))
+    budgets = Budgets(api)
+    budgets.put("one")
+    await budgets.look_after(0)
+    assert (api.take(), api.demanded) == (["get", "patch"], 1)
+
+
+async def test_what_the_watch_says_counts() -> None:
+    api = Api(budget=made(manifests.budget("team-a", 3)))
+    budgets = Budgets(api)
+    budgets.found("team-a", 3)
+    for name in ("one", "two", "three"):
+        await budgets.mark(name)
+    budgets.found("team-a", 9)  # older than a lowering
+    await budgets.mark("three")
+    assert api.take() == []
+    api.budget = made(manifests.budget("team-a", 0))
+    budgets.found("team-a", 0)
+    await budgets.mark("three")
+    assert (api.take(), api.demanded) == (["create", "get", "patch"], 3)
+
+
+async def test_a_budget_of_somebody_else_is_left_alone() -> None:
+    api = Api(budget=THEIRS)
+    budgets = Budgets(api)
+    await budgets.mark("one")
+    await budgets.mark("two")
+    assert (api.take(), api.demanded) == (["create", "get"], 1)
+    await budgets.look_after(LOOKED_AT_EVERY_S)
+    assert (api.take(), api.demanded) == (["get"], 1)
 
 
 @pytest.mark.parametrize(
@@ -165,16 +302,16 @@ async def test_a_budget_that_is_there_is_not_made() -> None:
 )
 async def test_a_budget_that_is_refused_is_tried_again(answer: KubeError) -> None:
     """It is tried again when the next shadow pod comes into use, and now and then while one is."""
-    api = Api(answer, answer, answer)
+    api = Api(answer, answer, None, answer)
     budgets = Budgets(api)
-    await budgets.ensure("team-a")
-    await budgets.ensure("team-a")
+    await budgets.mark()
+    await budgets.mark()
     await budgets.look_after(LOOKED_AT_EVERY_S - 1)
     assert api.take() == ["create", "create"]
     await budgets.look_after(1)
     await budgets.look_after(LOOKED_AT_EVERY_S)
-    assert api.take() == ["get", "get", "create"]
-    await budgets.ensure("team-a")
+    assert api.take() == ["get", "create", "get", "create"]
+    await budgets.mark()
     assert api.take() == []
 
 
@@ -182,22 +319,32 @@ async def test_a_budget_that_could_not_be_made_is_tried_again() -> None:
     api = Api(Unavailable("away"))
     budgets = Budgets(api)
     with pytest.raises(Unavailable):
-        await budgets.ensure("team-a")
-    await budgets.ensure("team-a")
+        await budgets.mark()
+    assert not budgets.holders, "the pod is marked only under a budget"
+    await budgets.mark()
     assert api.calls == ["create", "create"]
 
 
 async def test_a_budget_that_somebody_deleted_comes_again() -> None:
     api = Api()
     budgets = Budgets(api)
-    await budgets.ensure("team-a")
+    await budgets.mark()
     await budgets.look_after(LOOKED_AT_EVERY_S)
     await budgets.look_after(1)
     assert api.take() == ["create", "get"]
     api.budget = None
     await budgets.look_after(LOOKED_AT_EVERY_S)
     assert api.take() == ["get", "create"]
-    assert api.budget is not None
+    assert api.demanded == 1
+
+
+async def test_a_budget_that_was_deleted_unseen_is_made_when_it_is_raised() -> None:
+    api = Api()
+    budgets = Budgets(api)
+    await budgets.mark("one")
+    api.budget = None
+    await budgets.mark("two")
+    assert (api.take(), api.demanded) == (["create", "patch", "create"], 2)
 
 
 async def test_a_budget_is_looked_for_as_soon_as_its_deletion_is_told() -> None:
@@ -206,8 +353,8 @@ async def test_a_budget_is_looked_for_as_soon_as_its_deletion_is_told() -> None:
     watched = watch(cast(KubeClient, api))
     follow(watched, budgets, caches, keys.append)
     watched.synced.set()
-    await budgets.ensure("team-a")
-    told = made(manifests.budget("team-a"), resourceVersion="1")
+    await budgets.mark()
+    told = made(manifests.budget("team-a", 1), resourceVersion="1")
     watched._take(WatchEvent("ADDED", told))
     await budgets.look_after(LOOKED_AT_EVERY_S)
     assert (api.take(), keys) == (["create", "get"], [])
@@ -215,14 +362,6 @@ async def test_a_budget_is_looked_for_as_soon_as_its_deletion_is_told() -> None:
     watched._take(WatchEvent("DELETED", made(told, resourceVersion="2")))
     await budgets.look_after(0)
     assert (api.take(), keys) == (["get", "create"], ["key of team-a"])
-
-
-async def test_the_next_operator_looks_at_once() -> None:
-    api = Api(budget=OURS)
-    budgets = Budgets(api)
-    await budgets.look_after(0)
-    await budgets.ensure("team-a")
-    assert api.calls == ["get"]
 
 
 async def test_nobody_looks_where_none_is_marked() -> None:
@@ -235,6 +374,7 @@ async def test_nobody_looks_where_none_is_marked() -> None:
 async def test_a_budget_that_cannot_be_asked_for_holds_up_nobody() -> None:
     api = Api(Unavailable("away"))
     budgets = Budgets(api)
+    budgets.put("one")
     await budgets.look_after(0)
     await budgets.look_after(LOOKED_AT_EVERY_S)
     assert api.calls == ["get", "get", "create"]
@@ -243,10 +383,10 @@ async def test_a_budget_that_cannot_be_asked_for_holds_up_nobody() -> None:
 async def test_a_budget_that_was_dropped_is_made_anew() -> None:
     api = Api()
     budgets = Budgets(api)
-    await budgets.ensure("team-a")
+    await budgets.mark()
     await budgets.drop("team-a")
     await budgets.drop("team-a")
-    await budgets.ensure("team-a")
+    await budgets.mark()
     assert api.calls == ["create", "get", "delete", "get", "create"]
 
 
@@ -257,7 +397,7 @@ async def test_a_budget_that_goes_meanwhile_is_dropped() -> None:
 
 
 async def test_somebody_elses_budget_is_not_dropped() -> None:
-    api = Api(budget=made(OURS, labels={"app.kubernetes.io/managed-by": "somebody"}))
+    api = Api(budget=THEIRS)
     await Budgets(api).drop("team-a")
     assert api.calls == ["get"]
 
@@ -288,6 +428,8 @@ def test_a_budget_goes_with_the_last_of_several_shadow_pods_that_go_at_once() ->
     operator.sync([SHADOW_POD, POD])
     assert list(api.all(BUDGET))
     client = cast(KubeClient, api)
-    deleter = ShadowDeleter(client, operator.caches, DisruptionBudgets(client))
+    deleter = ShadowDeleter(
+        client, operator.caches, DisruptionBudgets(client, operator.caches.holders)
+    )
     asyncio.run(deleter.remove_finalizer(cluster.known))
     assert not list(api.all(BUDGET))

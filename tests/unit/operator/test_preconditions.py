@@ -43,7 +43,9 @@ def cluster() -> Cluster:
 
 def _deleter(cluster: Cluster) -> ShadowDeleter:
     client = cast(KubeClient, cluster.model.api)
-    return ShadowDeleter(client, cluster.operator.caches, DisruptionBudgets(client))
+    return ShadowDeleter(
+        client, cluster.operator.caches, DisruptionBudgets(client, cluster.operator.caches.holders)
+    )
 
 
 def _before(

@@ -45,7 +45,7 @@ def _queue_problems(operator: Operator) -> list[str]:
 
 
 async def test_a_budget_that_is_deleted_is_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator, known = _operator(Seconds()), manifests.budget("team-a")
+    operator, known = _operator(Seconds()), manifests.budget("team-a", 1)
     known["metadata"] |= {"uid": "u", "resourceVersion": "1"}
     monkeypatch.setattr(operator.caches, "keys_of_namespace", lambda namespace: {namespace})
     operator.budgets._take(WatchEvent("ADDED", known))
