@@ -107,6 +107,8 @@ async def serving(app: web.Application, port: int) -> AsyncIterator[None]:
 
 
 def _answer(problems: Iterable[str]) -> web.Response:
+    """With problems, status 500, as Kubernetes' own components answer: for 503, kubectl prints a
+    message of its own instead of the problems."""
     if found := list(dict.fromkeys(problems)):
-        return web.Response(status=503, text="\n".join(found) + "\n")
+        return web.Response(status=500, text="\n".join(found) + "\n")
     return web.Response(text="ok\n")

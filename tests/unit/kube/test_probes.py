@@ -29,11 +29,11 @@ async def test_probes_say_what_is_wrong() -> None:
         assert await asked("/healthz") == await asked("/readyz") == (200, "ok\n")
         ready += ["pods: nothing heard for 9 s", "ending"]
         assert await asked("/healthz") == (200, "ok\n")
-        assert await asked("/readyz") == (503, "pods: nothing heard for 9 s\nending\n")
+        assert await asked("/readyz") == (500, "pods: nothing heard for 9 s\nending\n")
         alive += ["ending", "queue: stuck"]
-        assert await asked("/healthz") == (503, "ending\nqueue: stuck\n")
+        assert await asked("/healthz") == (500, "ending\nqueue: stuck\n")
         said = "ending\nqueue: stuck\npods: nothing heard for 9 s\n"
-        assert await asked("/readyz") == (503, said), "what must start anew is not ready"
+        assert await asked("/readyz") == (500, said), "what must start anew is not ready"
 
 
 async def test_metrics_tell_of_the_process() -> None:

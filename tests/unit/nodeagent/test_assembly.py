@@ -802,7 +802,7 @@ async def test_figures_and_probes(world: World, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(world.cards, "read", AsyncMock(side_effect=CardsUnknown("no driver")))
         await until(lambda: app.agent.inventory.problem)
         answer = await session.get("/readyz")
-        assert (answer.status, await answer.text()) == (503, "no driver\n")
+        assert (answer.status, await answer.text()) == (500, "no driver\n")
         assert (await session.get("/healthz")).status == 200
     labels = f'container="main",device_uuid="{CARD}",namespace="team-a",node="node-1",pod="share"'
     assert f"mizar_device_memory_limit_bytes{{{labels}}} 8.589934592e+09" in text
