@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from mizar_core.models import Holder
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.card_health import Readings
-from mizar_nodeagent.cards import Card
+from mizar_nodeagent.cards import GONE, Card
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 
 CARD_LABELS = ("node", "device_uuid")
@@ -57,12 +57,14 @@ class CardCollector(Collector):
         holders = _gauge(
             "mizar_card_holders", "Containers that hold virtual devices of the card", CARD_LABELS
         )
-        held, readings = self._holders_of_cards(snapshot), self._readings()
+        held = self._holders_of_cards(snapshot)
+        # While NVML does not answer, its last figures are out of date.
+        readings = self._readings() if snapshot.cards_problem is None else {}
         for uuid, card in snapshot.cards.items():
             labels, read = (self._node, uuid), readings.get(uuid)
             info.add_metric((*labels, card.model), 1)
             if not _is_out_of_use(card, snapshot.cards):
-                healthy.add_metric(labels, not card.problem and snapshot.cards_problem is None)
+                healthy.add_metric(labels, not card.problem)
             size.add_metric(labels, card.memory_bytes)
             holders.add_metric(labels, len(held.get(uuid, ())))
             if read is not None and read.used_bytes is not None:
@@ -112,7 +114,7 @@ def _is_out_of_use(card: Card, cards: Mapping[str, Card]) -> bool:
     if card.divided:
         return True
     parent = cards.get(card.instance.card) if card.instance else None
-    return card.gone_since is not None and parent is not None and parent.gone_since is None
+    return card.problem == GONE and parent is not None and parent.problem != GONE
 
 
 def _gauge(name: str, about: str, labels: tuple[str, ...]) -> GaugeMetricFamily:

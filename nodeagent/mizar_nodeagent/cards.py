@@ -197,7 +197,8 @@ class CardInventory:
         return {uuid: one for uuid, one in known.items() if one != KnownHealth()}
 
     def cards(self) -> dict[str, Card]:
-        """Every known card with its problem, if it has one."""
+        """Every known card with its problem, if it has one: the last known one while NVML does not
+        answer."""
         return {
             uuid: replace(
                 card, problem=self._problem_of(uuid), gone_since=self._gone_since_of(uuid)
@@ -206,16 +207,16 @@ class CardInventory:
         }
 
     def _gone_since_of(self, uuid: str) -> float | None:
-        # While NVML does not answer, it is not known that a card is gone.
+        # While NVML does not answer, nobody knows whether the card is still gone: no pod loses it.
         return self._gone_since.get(uuid) if self.problem is None else None
 
     def _problem_of(self, uuid: str) -> str:
-        if self._gone_since_of(uuid) is not None:
+        if uuid in self._gone_since:
             return GONE
         card = self._cards[uuid]
         problems = self._health[uuid].problems if uuid in self._health else []
         reads, why = self._unread.get(uuid, (0, ""))
-        if reads >= UNREAD_FOR and self.problem is None:
+        if reads >= UNREAD_FOR:
             problems = [f"NVML reports nothing about it: {why}", *problems]
         if card.divided:
             problems = [DIVIDED, *problems]

@@ -13,7 +13,7 @@ import pytest
 from mizar_core.models import Isolation
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.card_health import KnownHealth, Readings
-from mizar_nodeagent.cards import Card, CardInventory
+from mizar_nodeagent.cards import GONE, Card, CardInventory
 from mizar_nodeagent.config import DEVICE_NODES, CardAccess, MountConfig, Strategy
 from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.access_choice import AccessChoice
@@ -258,12 +258,13 @@ class TestCardInventory:
         assert self.problems(inventory) == {0: "", 1: ""}
         assert not inventory.faults
 
-    def test_nobody_is_missed_while_nvml_is_away(self) -> None:
+    def test_while_nvml_is_away_cards_keep_their_health_and_none_gets_lost(self) -> None:
         inventory = CardInventory()
-        inventory.update(cards(1))
-        inventory.update({})
+        inventory.update(cards(1, 2))
+        inventory.update(cards(2))
         inventory.problem = "no driver"
-        assert self.problems(inventory) == {0: ""}
+        assert self.problems(inventory) == {0: GONE, 1: ""}
+        assert inventory.cards()[CARD].gone_since is None
 
 
 @pytest.fixture

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import time
+from unittest.mock import AsyncMock
 
 import pytest
 
 from mizar_core.models import Isolation
 from mizar_nodeagent.card_health import Readings
+from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.regions.layout import Compute, UsageCard, UsageHead
 from support.waiting import until
 from unit.nodeagent.fake_kubelet import Allocated
@@ -135,3 +137,23 @@ async def test_a_card(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.cards.tell(CARD, 79)
     await until(lambda: value(world, "mizar_card_healthy", OF_CARD) == 0)
     assert value(world, "mizar_card_healthy", other) == 1
+
+
+async def test_while_nvml_does_not_answer_cards_keep_their_health(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the agent that is not ready: an alert for each card would have healthy ones reset."""
+    await world.serve_shadow()
+    app = world.app
+    assert app is not None
+    world.cards.tell(CARD, 79)
+    await until(lambda: value(world, "mizar_card_healthy", OF_CARD) == 0)
+    monkeypatch.setattr(world.cards, "read", AsyncMock(side_effect=CardsUnknown("no driver")))
+    await until(lambda: app.agent.state.snapshot.cards_problem)
+    inventory = app.agent.inventory
+    monkeypatch.setattr(inventory, "readings", {CARD: Readings(used_bytes=GIB, busy_percent=40)})
+    assert list(app.unready()) == ["no driver"]
+    assert value(world, "mizar_card_healthy", OF_CARD) == 0
+    assert value(world, "mizar_card_healthy", {**OF_CARD, "device_uuid": card(2).uuid}) == 1
+    assert value(world, "mizar_card_memory_used_bytes", OF_CARD) is None
+    assert value(world, "mizar_card_utilization_ratio", OF_CARD) is None

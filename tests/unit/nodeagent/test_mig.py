@@ -61,6 +61,8 @@ def test_a_card_that_is_divided_and_made_whole_again_is_no_failure() -> None:
     whole = replace(WHOLE, divided=False)
     inventory.update({CARD: whole})
     assert healthy(inventory) == {CARD: 1}
+    inventory.problem = "NVML does not answer"
+    assert healthy(inventory) == {CARD: 1}
     # MIG devices that are gone together with their card are missing.
     inventory.update({})
     assert healthy(inventory) == {CARD: 0, MIG: 0, OTHER: 0}
