@@ -6,6 +6,7 @@ import pytest
 
 from cluster import Cluster
 from e2e.components import living_container
+from e2e.test_placement import on
 from e2e.watching import ready_shadows
 from support import objects
 from support.kube import Kube, Object
@@ -20,10 +21,6 @@ HALF = {"devices": 2, "min": 0, "max": 1}
 CARDS = 2
 OTHERS_THAN_MIZAR = "!app.kubernetes.io/part-of"
 BUDGET = "mizar-shadow-pods-in-use"
-
-
-def on(node: str) -> Object:
-    return {"nodeSelector": {"kubernetes.io/hostname": node}}
 
 
 def used_shadow(kube: Kube, tenant: str, **spec: object) -> tuple[Object, str]:
