@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from mizar_core.names import CreationReason, EventReason
 from mizar_core.planning.actions import CancelDrain
@@ -74,14 +75,33 @@ def meet_all_demand(draft: Draft) -> dict[str, DemandOutcome]:
     """Meet the demand for all resources: first that of share pods that fit a present node, since
     shadow pods for the others, which wait for future nodes, could use up the quota."""
     outcomes = {resource: meet_demand(draft, resource) for resource in draft.resources()}
-    for resource in [resource for resource, one in outcomes.items() if one.deferred]:
-        outcomes[resource] = meet_demand(draft, resource, without_nodes=True)
+    deferred = [resource for resource, one in outcomes.items() if one.deferred]
+    claimed = _claimed_quotas(draft, outcomes.values()) if deferred else frozenset()
+    for resource in deferred:
+        outcomes[resource] = meet_demand(draft, resource, claimed)
     return outcomes
 
 
-def meet_demand(draft: Draft, resource: str, *, without_nodes: bool = False) -> DemandOutcome:
-    """Cancel drains and create shadow pods until no further share pod can be helped.
-    `without_nodes`: whether to create shadow pods also for share pods that fit no present node.
+def _claimed_quotas(draft: Draft, outcomes: Iterable[DemandOutcome]) -> frozenset[Key]:
+    """The quotas in which shadow pods that are on their way out make room for a share pod that fits
+    a present node."""
+    return frozenset(
+        denial.entitlement.key
+        for outcome in outcomes
+        for share in outcome.waiting
+        if (denial := outcome.denials.get(share.uid)) is not None
+        and denial.entitlement is not None
+        and draft.usage.live.limit_reached(denial.entitlement) is None
+        and has_node(draft, share)
+    )
+
+
+def meet_demand(
+    draft: Draft, resource: str, claimed: frozenset[Key] | None = None
+) -> DemandOutcome:
+    """Cancel drains and create shadow pods until no further share pod can be helped. `claimed`: if
+    given, shadow pods are created also for share pods that fit no present node, except in these
+    quotas.
 
     Share pods are scheduled again after each round, so that the next plan, which sees the same
     devices, arrives at the same placement and plans nothing.
@@ -95,7 +115,8 @@ def meet_demand(draft: Draft, resource: str, *, without_nodes: bool = False) -> 
         refused = [one for one in waiting if _availability(placement, one) is Availability.REFUSED]
         helped = _cancel_drains(draft, resource, blocked + unserved)
         open_, later = [one for one in unserved if one.uid not in helped], list[ShareView]()
-        denials = _create(draft, open_, creation_for, None if without_nodes else later)
+        choose = creation_for if claimed is None else partial(_creation_without_node, claimed)
+        denials = _create(draft, open_, choose, later if claimed is None else None)
         denials |= _create(draft, refused, creation_elsewhere)
         if len(draft.actions) == planned:
             return _outcome(waiting, placement, denials, postponed, deferred=bool(later))
@@ -199,6 +220,21 @@ def _cancel_one_drain(draft: Draft, entitlement: Entitlement) -> bool:
             draft.do(CancelDrain(shadow.key))
             return True
     return False
+
+
+def _creation_without_node(claimed: frozenset[Key], draft: Draft, share: ShareView) -> Choice:
+    """As `creation_for`; a denial for a share pod that fits no present node in a `claimed` quota,
+    whose room it would take again and again."""
+    chosen = creation_for(draft, share)
+    if not isinstance(chosen, Creation) or chosen.entitlement.key not in claimed:
+        return chosen
+    if has_node(draft, share):
+        return chosen
+    return Denial(
+        EventReason.QUOTA_EXCEEDED,
+        f"quota {chosen.entitlement.key[1]} makes room for a share pod that fits a present node, "
+        "and this one fits none",
+    )
 
 
 def _create_one(draft: Draft, entitlement: Entitlement) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mizar_core.planning import Snapshot, plan
@@ -31,6 +31,8 @@ asked = st.tuples(st.sampled_from(SIZES), st.sampled_from([NO_NEEDS, WEST, NOWHE
     most=st.tuples(st.integers(1, 2), st.integers(1, 2)),
     ceiling=st.none() | st.integers(1, 3),
 )
+# What the first pod's shadow pod gave up for the second one was at once taken for the first again.
+@example([(2, NOWHERE)], [(4, NO_NEEDS)], (2, 1), 2)
 def test_who_fits_a_node_is_served_and_what_is_made_stays(
     first: list[tuple[int, Needs]],
     later: list[tuple[int, Needs]],
