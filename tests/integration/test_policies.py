@@ -175,6 +175,17 @@ def json_patch(op: str, path: str, value: object) -> tuple[str, str]:
 
 
 IMAGE = json_patch("replace", "/spec/containers/0/image", "evil:1")
+
+
+def test_everyone_may_read_pools_and_nobody_may_change_them(kube: Kube) -> None:
+    """They say what a share is, and belong to no namespace in which a role could allow it."""
+    for user in (EDITOR, "--as=somebody"):
+        assert kube.attempt("get", "gpupools", user)[0] == 0
+        for verb in ("create", "update", "patch", "delete"):
+            assert kube.attempt("auth", "can-i", verb, "gpupools", user)[0] != 0
+    assert kube.attempt("auth", "can-i", "list", "gpuquotas", "--as=somebody")[0] != 0
+
+
 SHADOW_CLASS = f"{RELEASE}-shadow-pods"
 
 

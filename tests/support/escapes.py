@@ -7,12 +7,16 @@ from support.objects import Object, share_pod
 CUDA = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 STORAGE = {"name": "NVIDIA_GDS", "value": "enabled"}
-CAPABILITIES = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "all"}
+FIELD = {"fieldRef": {"fieldPath": "metadata.name"}}
 SECRET = {
     "name": "NVIDIA_VISIBLE_DEVICES",
     "valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}},
 }
 KEYS = {"configMapRef": {"name": "a"}}
+
+
+def capabilities(value: str) -> Object:
+    return {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": value}
 
 
 def mount(path: str) -> Object:
@@ -43,7 +47,21 @@ ESCAPES: dict[str, tuple[Object, str]] = {
     "all cards before": ({"before": {"env": [CUDA]}}, f"container before {VISIBLE}"),
     "a secret beside": ({"beside": {"env": [SECRET]}}, VISIBLE),
     "CDI": ({"metadata": {"annotations": {"cdi.k8s.io/x": "nvidia.com/gpu=all"}}}, "cdi.k8s.io/"),
-    "more of the driver": ({"main": {"env": [CAPABILITIES]}}, "main sets NVIDIA_DRIVER_..."),
+    **{
+        f"more of the driver: {one}": (
+            {"main": {"env": [capabilities(one)]}},
+            "main sets NVIDIA_DRIVER_...",
+        )
+        for one in ("all", "compute,utility,video", "compute,", "")
+    },
+    "more of the driver, from elsewhere": (
+        {"main": {"env": [{"name": "NVIDIA_DRIVER_CAPABILITIES", "valueFrom": FIELD}]}},
+        "main sets NVIDIA_DRIVER_...",
+    ),
+    "another requirement on the driver": (
+        {"main": {"env": [{"name": "NVIDIA_DRIVER_ROOT", "value": "compute"}]}},
+        "main sets NVIDIA_DRIVER_...",
+    ),
     "storage past the node": ({"main": {"env": [STORAGE]}}, "a variable such as NVIDIA_GDS"),
     **{
         f"mount {path}": (mount(path), MOUNTED)
@@ -111,6 +129,10 @@ ESCAPES: dict[str, tuple[Object, str]] = {
 
 NO_ESCAPE: dict[str, Object] = {
     "nothing": {},
+    **{
+        f"of the driver {one}": {"main": {"env": [capabilities(one)]}}
+        for one in ("compute,utility", "utility,compute", "compute")
+    },
     "no card beside": {"beside": {"env": [VOID]}},
     "other variables": {"main": {"env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0"}]}},
     "a config map": {"main": {"envFrom": [KEYS, {**KEYS, "prefix": "APP_"}]}},

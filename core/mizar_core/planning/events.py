@@ -41,6 +41,13 @@ NO_QUOTA_AFTER = timedelta(seconds=3)
 applied together with the pod may be seen a moment later."""
 NO_QUOTA = (EventReason.NO_QUOTA, EventReason.UNKNOWN_PROFILE)
 
+AT_THE_LIMIT = (
+    "the pod runs once another one ends, or an administrator raises the GPUQuota; "
+    "`kubectl describe shadowpods` in this namespace names the pods that have devices"
+)
+"""What a user can do about a quota's limit. It does not name the pods itself: each change of a
+message is another event on each waiting pod."""
+
 Why = tuple[EventReason, str]
 
 
@@ -71,7 +78,7 @@ def _why(draft: Draft, share: ShareView, outcome: DemandOutcome, silence: str) -
     if assignment.availability is Availability.BLOCKED:
         return _blocked(draft, share, assignment)
     if denial := outcome.denials.get(share.uid):
-        return _denied(assignment, denial)
+        return _denied(draft, assignment, denial)
     if share.namespace in draft.granted:
         return None
     denial = no_entitlement(draft, share)
@@ -149,14 +156,23 @@ def _outranked(share: ShareView, shadow: ShadowView) -> str:
     )
 
 
-def _denied(assignment: Assignment, denial: Denial) -> Why:
+def _is_limit(draft: Draft, denial: Denial) -> bool:
+    """Whether only the quota's limit keeps the pod waiting."""
+    entitlement = denial.entitlement
+    return entitlement is not None and denial.message == draft.usage.existing.limit_reached(
+        entitlement
+    )
+
+
+def _denied(draft: Draft, assignment: Assignment, denial: Denial) -> Why:
     said_all = (
         assignment.availability is Availability.REFUSED
         or assignment.availability is Availability.POSTPONED
         or denial.reason is EventReason.TOO_MANY_DEVICES
     )
     lead = "" if said_all else "no devices are free, and "
-    return denial.reason, f"{lead}{denial.message}"
+    advice = f": {AT_THE_LIMIT}" if _is_limit(draft, denial) else ""
+    return denial.reason, f"{lead}{denial.message}{advice}"
 
 
 def _waiting_event(share: ShareView, reason: EventReason, message: str) -> EmitEvent:

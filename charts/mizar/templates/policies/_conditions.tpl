@@ -16,9 +16,11 @@ has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(k, k.ma
 {{- end -}}
 
 {{- /* CEL: whether the container c sets a variable, as far as its spec shows: of envFrom, it shows only the prefix,
-       not the keys of the ConfigMap or Secret. Call with a pattern of names. */ -}}
+       not the keys of the ConfigMap or Secret. Call with (dict "names" PATTERN "except" CONDITION), the second of a
+       variable e, which may be left out. */ -}}
 {{- define "mizar.cel.setsVariable" -}}
-(has(c.env) && c.env.exists(e, e.name.matches('^{{ . }}$'))) ||
+(has(c.env) && c.env.exists(e, e.name.matches('^{{ .names }}$')
+{{- with .except }} && !({{ . }}){{ end }})) ||
 (has(c.envFrom) && c.envFrom.exists(e, has(e.prefix) && e.prefix != '' &&
 (e.prefix.startsWith('NVIDIA_') || 'NVIDIA_'.startsWith(e.prefix))))
 {{- end -}}
