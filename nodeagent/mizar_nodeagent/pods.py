@@ -60,9 +60,9 @@ class Pod:
     `without_limits`: names of the containers that ask for no limits. `containers`: names of its
     containers, init containers first. `hami_devices`: value of its annotation for HAMi's
     dashboards. `carve_json`, `drain`, `owner_uid`: of a shadow pod, its annotations and the UID of
-    its ShadowPod. `start_problem`: of a shadow pod, why its container has never started, as the
-    kubelet reports it; empty while it starts as usual. `static_uid`: of a static pod, the UID by
-    which the kubelet knows it.
+    its ShadowPod. `cannot_start`: of a shadow pod, its container has never started, since the
+    kubelet cannot pull its image or the like. `static_uid`: of a static pod, the UID by which the
+    kubelet knows it.
     """
 
     namespace: str
@@ -72,7 +72,7 @@ class Pod:
     carve_json: str = ""
     drain: str = ""
     owner_uid: str = ""
-    start_problem: str = ""
+    cannot_start: bool = False
     admitted: bool = False
     ended: bool = False
     terminating: bool = False
@@ -136,7 +136,7 @@ def trim(obj: Object) -> Pod | None:
         carve_json=notes.get(ANNOTATION_CARVE, "") if shadow else "",
         drain=notes.get(ANNOTATION_DRAIN, "") if shadow else "",
         owner_uid=_owner_uid(meta) if shadow else "",
-        start_problem=_start_problem(status) if shadow else "",
+        cannot_start=shadow and _cannot_start(status),
         # The kubelet allocates before it writes the first status.
         admitted=bool(status.get("startTime")) or phase == "Running",
         ended=phase in ("Succeeded", "Failed"),
@@ -202,17 +202,13 @@ def _owner_uid(meta: Any) -> str:
     return next((one["uid"] for one in owners if one["kind"] == "ShadowPod"), "")
 
 
-def _start_problem(status: Any) -> str:
-    """Why a container of a pending pod is waiting, if that is a failure, such as that its image
-    cannot be pulled."""
+def _cannot_start(status: Any) -> bool:
+    """Whether a container of a pending pod waits because something has failed."""
     if status.get("phase") != "Pending":
-        return ""
-    for one in status.get("containerStatuses") or ():
-        waiting = (one.get("state") or {}).get("waiting") or {}
-        if (reason := waiting.get("reason") or "") not in _STARTING:
-            message = waiting.get("message") or ""
-            return f"{reason}: {message}" if message else reason
-    return ""
+        return False
+    states = (one.get("state") or {} for one in status.get("containerStatuses") or ())
+    reasons = ((one.get("waiting") or {}).get("reason") or "" for one in states)
+    return any(one not in _STARTING for one in reasons)
 
 
 def informer(client: KubeClient, node: str) -> Informer[Pod]:

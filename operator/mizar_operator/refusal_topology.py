@@ -18,12 +18,13 @@ ANTI_AFFINITY: Final = "node(s) didn't match pod anti-affinity rules"
 about a pod that fits no node."""
 
 
-def refusal_topology(spec: Json, message: str | None) -> tuple[str, ...]:
-    """The keys of the node labels whose values the scheduler compares for the constraints that its
-    message names, sorted. A node that is refused by one of them is refused with all nodes that have
-    the same value. Not the host name, which no two nodes share."""
-    found = {sys.intern(one) for one in _keys(spec, message or "")}
-    return tuple(sorted(found - {HOSTNAME}))
+def refusal_topology(spec: Json, message: str | None) -> str | None:
+    """The key of the node label whose values the scheduler compares for the constraint that its
+    message names: a node that is refused by it is refused with all nodes that have the same value.
+    None if the message names no such constraint, or does not say which of several it is: then the
+    one by host name, which no two nodes share, may be the reason."""
+    found = set(_keys(spec, message or ""))
+    return sys.intern(found.pop()) if len(found) == 1 and HOSTNAME not in found else None
 
 
 def _keys(spec: Json, message: str) -> Iterator[str]:

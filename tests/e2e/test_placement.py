@@ -2,15 +2,10 @@
 not."""
 
 import json
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
-from cluster import Cluster
-from cluster.mizar import CHART, LOCAL_VALUES, RELEASE
-from e2e.components import SYSTEM, wait_component
 from e2e.watching import ready_shadows, wait_event, wait_held
 from support import objects
 from support.kube import Kube, Object, condition
@@ -321,40 +316,3 @@ def test_what_a_resource_quota_refuses_is_told_and_heals(kube: Kube, stage: "Sta
             condition(kube.get("gpuquota", "gpus", tenant) or {}, "Satisfied")["status"] == "True"
         ),
     )
-
-
-@pytest.fixture
-def without_image(kube: Kube, mizar_cluster: Cluster) -> Iterator[None]:
-    """New shadow pods have an image that no node can pull."""
-    upgrade = ("upgrade", RELEASE, str(CHART), f"--namespace={SYSTEM}", "--reuse-values", "--wait")
-    image = yaml.safe_load(LOCAL_VALUES.read_text())["pauseImage"]
-    try:
-        mizar_cluster.helm(*upgrade, "--set=pauseImage=localhost/mizar/missing:1")
-        wait_component(kube, "operator")
-        yield
-    finally:
-        mizar_cluster.helm(*upgrade, f"--set=pauseImage={image}")
-        wait_component(kube, "operator")
-
-
-def test_a_pause_image_that_cannot_be_pulled_is_told(
-    kube: Kube, stage: "Stage", without_image: None
-) -> None:
-    """The kubelet's reason is on the ShadowPod, its quota and the waiting pod. The first pod may
-    have got a device before the kubelet had tried; no other pod gets one."""
-    tenant, here = stage.tenant({"devices": 2, "min": 0, "max": 1}), on(_nodes(kube)[0])
-    kube.apply(share_pod(tenant, "first", **here))
-
-    def is_told() -> bool:
-        found = [condition(one, "Ready") for one in kube.all("shadowpods", tenant)]
-        assert [one["reason"] for one in found] == ["NotStarted"], found
-        return "missing:1" in found[0]["message"]
-
-    wait_for("the ShadowPod to say why it does not start", is_told)
-    kube.apply(share_pod(tenant, "a", **here))
-    assert "the shadow pod's container does not start" in wait_event(
-        kube, tenant, "a", "NodeAgentSilent", timeout=180
-    )
-    found = condition(kube.get("gpuquota", "gpus", tenant) or {}, "Satisfied")
-    assert found["reason"] == "NodeAgentSilent", found
-    assert kube.phase(tenant, "a") == "Pending"

@@ -36,6 +36,8 @@ from mizar_core.planning.shadow_stage import ShadowStage, never_offered
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
 Choice = Creation | Denial | None
+Claim = Key | tuple[Key, int]
+"""A quota, or a profile of one: (quota, devices)."""
 
 POSTPONED = Denial(
     EventReason.WAITING_FOR_SHADOW,
@@ -76,17 +78,17 @@ def meet_all_demand(draft: Draft) -> dict[str, DemandOutcome]:
     shadow pods for the others, which wait for future nodes, could use up the quota."""
     outcomes = {resource: meet_demand(draft, resource) for resource in draft.resources()}
     deferred = [resource for resource, one in outcomes.items() if one.deferred]
-    claimed = _claimed_quotas(draft, outcomes.values()) if deferred else frozenset()
+    claimed = _claimed(draft, outcomes.values()) if deferred else frozenset[Claim]()
     for resource in deferred:
         outcomes[resource] = meet_demand(draft, resource, claimed)
     return outcomes
 
 
-def _claimed_quotas(draft: Draft, outcomes: Iterable[DemandOutcome]) -> frozenset[Key]:
-    """The quotas in which shadow pods that are on their way out make room for a share pod that fits
-    a present node."""
-    return frozenset(
-        denial.entitlement.key
+def _claimed(draft: Draft, outcomes: Iterable[DemandOutcome]) -> frozenset[Claim]:
+    """The parts of quotas in which shadow pods that are on their way out make room for a share pod
+    that fits a present node: its profile, or the whole quota if that allows no more cards."""
+    found = (
+        denial.entitlement
         for outcome in outcomes
         for share in outcome.waiting
         if (denial := outcome.denials.get(share.uid)) is not None
@@ -94,14 +96,18 @@ def _claimed_quotas(draft: Draft, outcomes: Iterable[DemandOutcome]) -> frozense
         and draft.usage.live.limit_reached(denial.entitlement) is None
         and has_node(draft, share)
     )
+    return frozenset(
+        one.shape if draft.usage.existing.has_all_shadows(one) else one.key
+        for one in {each.shape: each for each in found}.values()
+    )
 
 
 def meet_demand(
-    draft: Draft, resource: str, claimed: frozenset[Key] | None = None
+    draft: Draft, resource: str, claimed: frozenset[Claim] | None = None
 ) -> DemandOutcome:
     """Cancel drains and create shadow pods until no further share pod can be helped. `claimed`: if
     given, shadow pods are created also for share pods that fit no present node, except in these
-    quotas.
+    parts of quotas.
 
     Share pods are scheduled again after each round, so that the next plan, which sees the same
     devices, arrives at the same placement and plans nothing.
@@ -222,11 +228,13 @@ def _cancel_one_drain(draft: Draft, entitlement: Entitlement) -> bool:
     return False
 
 
-def _creation_without_node(claimed: frozenset[Key], draft: Draft, share: ShareView) -> Choice:
-    """As `creation_for`; a denial for a share pod that fits no present node in a `claimed` quota,
-    whose room it would take again and again."""
+def _creation_without_node(claimed: frozenset[Claim], draft: Draft, share: ShareView) -> Choice:
+    """As `creation_for`; a denial for a share pod that fits no present node where its shadow pod
+    would take `claimed` room, again and again."""
     chosen = creation_for(draft, share)
-    if not isinstance(chosen, Creation) or chosen.entitlement.key not in claimed:
+    if not isinstance(chosen, Creation) or claimed.isdisjoint(
+        (chosen.entitlement.key, chosen.entitlement.shape)
+    ):
         return chosen
     if has_node(draft, share):
         return chosen

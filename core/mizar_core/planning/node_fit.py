@@ -156,12 +156,6 @@ class Needs:
             anti_affinity=self.anti_affinity | other.anti_affinity,
         )
 
-    def outside(self, label: str, values: Iterable[str]) -> Needs:
-        """These needs, on nodes that have the label with another value than these."""
-        lines = (Requirement(label, "Exists"), Requirement(label, "NotIn", tuple(sorted(values))))
-        terms = self.terms or (Term(),)
-        return replace(self, terms=tuple(Term(one.labels + lines, one.fields) for one in terms))
-
     def outlasting(self, tolerations: Iterable[Toleration]) -> Needs:
         """These needs with those of the tolerations whose taints are not tolerated yet."""
         more = {t for t in tolerations if not self.tolerates(Taint(t.key, t.value, t.effect))}

@@ -10,8 +10,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
+from mizar_core.planning.creation_checks import EXCLUDED_NODES_MAX
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.node_fit import Needs, fits
+from mizar_core.planning.node_fit import NO_NEEDS, Needs, fits
 from mizar_core.planning.scheduling import DevicePool, NodeDevices, device_pool
 from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import NodeView, ShadowView, ShareView
@@ -35,28 +36,21 @@ class RefusedNodes:
         self._taken: dict[frozenset[str], frozenset[str]] = {}
         self._known: dict[tuple[Needs, int], frozenset[str]] = {}
         self._without: dict[tuple[Needs, frozenset[str]], Needs] = {}
-        self._elsewhere: dict[tuple[Needs, tuple[str, ...], frozenset[str]], Needs] = {}
+        self._zones: dict[tuple[Needs, str, frozenset[str], frozenset[str]], frozenset[str]] = {}
         self._drained: dict[tuple[int, datetime], frozenset[str]] = {}
 
     def excluding_refused(self, share: ShareView) -> ShareView:
-        """The share pod, with the nodes that it cannot have excluded from its needs, and the zones
-        (or other groups of nodes) that the scheduler refuses as a whole."""
-        occupied = self._occupied(share.groups)
-        refused = self._refused(share, occupied)
-        if not occupied and not refused:
-            return share
-        needs = self._excluding(share.needs, occupied | refused)
-        return replace(share, needs=self._outside(needs, share.refused_by, refused))
-
-    def _refused(self, share: ShareView, occupied: frozenset[str]) -> frozenset[str]:
-        """The nodes that the scheduler refuses the share pod, now or a while ago."""
-        since = share.unschedulable_since
-        if since is None or since + REFUSAL_CONFIRMED_AFTER > self._draft.now:
-            return frozenset()
-        refused = self._by(share.needs, share.count) | self._before_a_drain(share, since)
-        if refused:
-            self._draft.refused_nodes[share.uid, share.resource] = refused
-        return refused | self._before(share, occupied | refused, still_refused=bool(refused))
+        """The share pod, with the nodes that it cannot have excluded from its needs, among them
+        those of zones (or other groups of nodes) that the scheduler refuses as a whole."""
+        nodes, since = self._occupied(share.groups), share.unschedulable_since
+        if since is not None and since + REFUSAL_CONFIRMED_AFTER <= self._draft.now:
+            refused = self._by(share.needs, share.count) | self._before_a_drain(share, since)
+            if refused:
+                self._draft.refused_nodes[share.uid, share.resource] = refused
+                nodes |= self._with_zones(share, nodes, refused)
+            if before := self._before(share, nodes, still_refused=bool(refused)):
+                nodes |= before
+        return replace(share, needs=self._excluding(share.needs, nodes)) if nodes else share
 
     def _excluding(self, needs: Needs, nodes: frozenset[str]) -> Needs:
         """The needs with these nodes excluded: one object for all share pods that are alike."""
@@ -64,20 +58,24 @@ class RefusedNodes:
             self._without[needs, nodes] = replace(needs, excluded_nodes=nodes)
         return self._without[needs, nodes]
 
-    def _outside(self, needs: Needs, labels: tuple[str, ...], refused: frozenset[str]) -> Needs:
-        """The needs, on nodes whose values of the labels differ from those of the refused nodes;
-        unchanged where no node with cards is left then."""
-        if not labels or not refused:
-            return needs
-        key = needs, labels, refused
-        if key not in self._elsewhere:
-            found = needs
-            for label in labels:
-                if values := self._values(label, refused):
-                    found = found.outside(label, values)
-            left = any(fits(found, one) for one in self._nodes_with_cards(found))
-            self._elsewhere[key] = found if left else needs
-        return self._elsewhere[key]
+    def _with_zones(
+        self, share: ShareView, others: frozenset[str], refused: frozenset[str]
+    ) -> frozenset[str]:
+        """The refused nodes, and those that have the same value of the label that the scheduler
+        refuses them by. Only the refused ones where no node with cards is left then, or where they
+        would be too many to exclude."""
+        if share.refused_by is None:
+            return refused
+        key = share.needs, share.refused_by, others, refused
+        if key not in self._zones:
+            label, zones = share.refused_by, self._values(share.refused_by, refused)
+            nodes = list(self._nodes_with_cards(NO_NEEDS))
+            same = {one.name for one in nodes if dict(one.labels).get(label) in zones}
+            needs = replace(share.needs, excluded_nodes=others | refused | same)
+            fitting = any(fits(needs, one) for one in nodes)
+            few = len(needs.excluded_nodes) <= EXCLUDED_NODES_MAX
+            self._zones[key] = refused | same if fitting and few else refused
+        return self._zones[key]
 
     def _values(self, label: str, nodes: frozenset[str]) -> set[str]:
         """The values that the nodes have of the label."""

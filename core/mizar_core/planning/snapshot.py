@@ -153,9 +153,10 @@ class ShareView:
     longer than other pods on a node whose kubelet does not answer. They are not part of `needs`,
     since they do not restrict where it may go. `priority`: the number from its PriorityClass.
     `claims`: the names of the claims of its volumes; the node constraints of bound volumes are in
-    `needs`. `refused_by`: keys of node labels, such as the zone's: nodes that have the same value
-    as a node that the scheduler refuses are refused too. `gated`: whether Mizar's gate for pods
-    that may preempt holds it back, and no other gate.
+    `needs`. `refused_by`: the key of a node label, such as the zone's: nodes that have the same
+    value of it as a node that the scheduler refuses are refused too; None if nodes are refused one
+    by one. `gated`: whether Mizar's gate for pods that may preempt holds it back, and no other
+    gate.
 
     Pods that have ended, that are being deleted before they got a node, or that another program's
     scheduling gate holds back are not in a snapshot.
@@ -177,7 +178,7 @@ class ShareView:
     outages: frozenset[Toleration] = frozenset()
     priority: int = 0
     claims: tuple[str, ...] = ()
-    refused_by: tuple[str, ...] = ()
+    refused_by: str | None = None
     gated: bool = False
 
     @property

@@ -60,16 +60,6 @@ def card_problem(card: Card, snapshot: NodeSnapshot) -> str:
     return "" if snapshot.cards_problem else GONE
 
 
-def start_problem(carving: Carving, snapshot: NodeSnapshot) -> str:
-    """Why the container of the shadow pod has never started, as a clause for a message; empty if it
-    has, or is starting. Until then Kubernetes protects the pod less: a PodDisruptionBudget does not
-    keep a pending pod, nor does it get its grace period when it is deleted."""
-    pod = (snapshot.pods or {}).get(carving.key)
-    if pod is None or pod.uid != carving.pod_uid or not pod.start_problem:
-        return ""
-    return f"the shadow pod's container does not start: {pod.start_problem}"
-
-
 def refusal(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> str | None:
     """Why the device must not be allocated, as a predicate for a message; None if it may be.
 
@@ -140,9 +130,7 @@ def _counts(
 
 def _devices(carving: Carving, snapshot: NodeSnapshot) -> tuple[Device, ...]:
     """The carving's devices, in order."""
-    allocatable = (
-        carving.stage.healthy and carving.confirmed and not start_problem(carving, snapshot)
-    )
+    allocatable = carving.stage.healthy and carving.confirmed
     broken = {card.uuid for card in carving.cards if card_problem(card, snapshot)}
     healthy = tuple(
         allocatable and index not in carving.withdrawn and card.uuid not in broken

@@ -15,12 +15,7 @@ from mizar_core.names import ConditionType, EventReason
 from mizar_core.quantities import WHOLE_CARD, counted
 from mizar_nodeagent.planning.adopt_shadow_pod import Pending
 from mizar_nodeagent.planning.carving import Carving, DrainStage
-from mizar_nodeagent.planning.device_lists import (
-    UNCONFIRMED,
-    Device,
-    card_problem,
-    start_problem,
-)
+from mizar_nodeagent.planning.device_lists import UNCONFIRMED, Device, card_problem
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
 
@@ -171,8 +166,6 @@ def _ready(
         return "False", carving.stage.value, _STAGE_MESSAGES[carving.stage]
     if not carving.confirmed:
         return "False", "Unconfirmed", UNCONFIRMED
-    if problem := start_problem(carving, snapshot):
-        return "False", "NotStarted", problem
     own = [name for name in carving.names if listed[name].healthy]
     if not own:
         return "False", "Unhealthy", "no device of it can be used"
@@ -183,7 +176,21 @@ def _ready(
         return "False", "NotAdvertised", "the kubelet does not have the devices yet"
     if snapshot.node.get(carving.resource) != wanted:
         return "False", "NotAdvertised", "the node's status does not show the devices yet"
-    return "True", "Serving", f"offers {counted(len(own), 'device')} of {carving.resource}"
+    remark = _start_remark(carving, snapshot)
+    offers = f"offers {counted(len(own), 'device')} of {carving.resource}"
+    return "True", "Serving", f"{offers}{remark}"
+
+
+def _start_remark(carving: Carving, snapshot: NodeSnapshot) -> str:
+    """What users should know of a shadow pod whose container cannot start. It holds its cards all
+    the same. The kubelet's own message is left out, since it changes with each try."""
+    pod = (snapshot.pods or {}).get(carving.key)
+    if pod is None or not pod.cannot_start:
+        return ""
+    return (
+        f"; its container does not start (kubectl describe pod {carving.name} says why), and "
+        "Kubernetes protects a pod that has never run less from evictions"
+    )
 
 
 def _in_using(

@@ -308,7 +308,7 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
         owner=draw(st.sampled_from(["", "uid-owner"])),
         unschedulable="Insufficient devices" if stuck else None,
         unschedulable_since=at(draw(st.sampled_from([5, 20]))) if stuck else None,
-        refused_by=("zone",) if stuck and draw(st.booleans()) else (),
+        refused_by="zone" if stuck and draw(st.booleans()) else None,
         deleting=draw(st.integers(0, 5)) == 0,
         outages=draw(st.sampled_from([frozenset[Toleration](), OUTAGES])),
         # The scheduler does not look at a pod with a gate.

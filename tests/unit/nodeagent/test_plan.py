@@ -9,7 +9,6 @@ import pytest
 from mizar_core.models import Holder
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.planning.carving import Carving, DrainStage
-from mizar_nodeagent.planning.device_lists import refusal, start_problem
 from mizar_nodeagent.planning.plan import Plan, plan
 from mizar_nodeagent.planning.reports import Report
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
@@ -440,32 +439,20 @@ def test_devices_on_each_card_say_what_a_container_gets() -> None:
     ]
 
 
-class TestStartProblem:
-    """A shadow pod whose container cannot start, such as for want of its image, has its card, but
-    is less protected than one that runs."""
+class TestCannotStart:
+    """A shadow pod whose container cannot start, such as for want of its image, has its card."""
 
-    def broken(self) -> Pod:
-        return replace(shadow(), start_problem="ErrImagePull: no such host")
-
-    def test_its_devices_are_not_offered(self) -> None:
-        found = plan(served().carvings, snapshot(2, [self.broken()], [card_claim()]))
-        assert listed(found) == {D0: False, D1: False}
-        assert said(found, "Ready") == ("False", "NotStarted")
-        assert report(found).conditions[0].message == (
-            "the shadow pod's container does not start: ErrImagePull: no such host"
-        )
-        found = plan(found.carvings, snapshot(3, [shadow()], [card_claim()]))
+    def ready_message(self, pod: Pod) -> str:
+        seen = snapshot(2, [pod], [card_claim()], BOTH, node={RESOURCE: Counts(2, 2)})
+        found = plan(served().carvings, seen)
         assert listed(found) == {D0: True, D1: True}
+        assert said(found, "Ready") == ("True", "Serving")
+        return report(found).conditions[0].message
 
-    def test_a_device_that_was_just_given_stays_given(self) -> None:
-        found = plan(served().carvings, snapshot(2, [self.broken()], [card_claim()]))
-        (carving,) = found.carvings.values()
-        assert refusal(carving, carving.ids[0], snapshot(2, [self.broken()])) is None
-
-    def test_a_problem_of_a_later_pod_is_not_its_own(self) -> None:
-        later = replace(self.broken(), uid="later")
-        (carving,) = served().carvings.values()
-        assert start_problem(carving, snapshot(2, [later], [card_claim()])) == ""
+    def test_its_devices_are_offered_and_its_condition_says_so(self) -> None:
+        plain = self.ready_message(shadow())
+        message = self.ready_message(replace(shadow(), cannot_start=True))
+        assert message.startswith(plain) and "its container does not start" in message
 
 
 class TestReboot:

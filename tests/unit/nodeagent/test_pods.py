@@ -25,27 +25,23 @@ def test_a_shadow_pod_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("phase", "waiting", "problem"),
+    ("phase", "waiting", "cannot_start"),
     [
-        (
-            "Pending",
-            {"reason": "ErrImagePull", "message": "no such host"},
-            "ErrImagePull: no such host",
-        ),
-        ("Pending", {"reason": "CreateContainerError"}, "CreateContainerError"),
-        ("Pending", {"reason": "ContainerCreating"}, ""),
-        ("Pending", {}, ""),
-        ("Running", {"reason": "CrashLoopBackOff", "message": "back-off 10s"}, ""),
+        ("Pending", {"reason": "ErrImagePull", "message": "no such host"}, True),
+        ("Pending", {"reason": "CreateContainerError"}, True),
+        ("Pending", {"reason": "ContainerCreating"}, False),
+        ("Pending", {}, False),
+        ("Running", {"reason": "CrashLoopBackOff", "message": "back-off 10s"}, False),
     ],
 )
-def test_why_a_shadow_pod_has_never_started(
-    phase: str, waiting: dict[str, str], problem: str
+def test_a_shadow_pod_that_cannot_start(
+    phase: str, waiting: dict[str, str], cannot_start: bool
 ) -> None:
     body = shadow_object()
     statuses = [{"name": "main", "state": {"waiting": waiting}}]
     body["status"] = {"phase": phase, "containerStatuses": statuses}
     pod = trim(body)
-    assert pod is not None and pod.start_problem == problem
+    assert pod is not None and pod.cannot_start == cannot_start
 
 
 def test_a_share_pod_is_read() -> None:

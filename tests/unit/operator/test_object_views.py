@@ -268,11 +268,11 @@ def test_a_share_pod_that_is_refused_by_its_spread() -> None:
         "lastTransitionTime": "2026-01-31T12:00:00Z",
     }
     spec, status = {"topologySpreadConstraints": [spread]}, {"conditions": [refused]}
-    for changes, labels in (({"status": status}, (zone,)), ({}, ())):
+    for changes, label in (({"status": status}, zone), ({}, None)):
         pod = pod_view(_share(spec=spec, **changes))
         assert isinstance(pod, SharePod)
         ((_, view),) = pod.demands
-        assert view.refused_by == labels
+        assert view.refused_by == label
 
 
 def _view_with(condition: dict[str, str]) -> ShadowView:

@@ -372,3 +372,23 @@ def test_what_goes_nowhere_is_not_made_again_beside_who_runs() -> None:
     good = model.api.find(POD, "good", "team-a")
     assert good is not None and good["spec"]["nodeName"] == "n1"
     assert shadow["metadata"]["annotations"][ANNOTATION_SEQUENCE] == "1", "the second of its quota"
+
+
+def test_room_that_is_made_for_one_profile_is_not_kept_from_another() -> None:
+    """A pod that fits no present node, but may let the autoscaler add one, takes nothing from it;
+    unless the cards of both are limited together."""
+    ending = PodView("uid", "Running", "n1", deleting=True)
+    wide = {"resource": FOUR, "devices": 4, "cards": 2, "deleting": True, "pod": ending}
+    shares = (
+        waiting("here", 4, FOUR),
+        waiting("nowhere", needs=Needs(selector=frozenset({("zone", "none")}))),
+    )
+    for most, cards, made in ((1, None, {2}), (1, 8, {2}), (2, 3, set())):
+        profiles = [{"devices": 2, "max": 4}, {"devices": 4, "max": most}]
+        limits = {} if cards is None else {"maxCards": cards}
+        snapshot = small(
+            quotas=(quota("team-a", profiles=profiles, **limits),),
+            shadows=(ready("shadow-4-a", **wide),),
+            shares=shares,
+        )
+        assert {one.devices for one in actions(CreateShadow, snapshot)} == made, (most, cards)
