@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
-from typing import Final
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Final, NamedTuple
 
 from mizar_core.names import BUDGET_NAME, FIELD_MANAGER_OPERATOR
 from mizar_core.planning.snapshot import Key, Snapshot
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import AlreadyExists, KubeError, NotFound, is_refusal
+from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound, is_refusal
 from mizar_kube.informer import Informer, Timing, Watched
 from mizar_kube.kinds import BUDGET, Object, Ref
 from mizar_kube.logs import get_logger
+from mizar_kube.store import is_newer
 from mizar_operator import manifests
 from mizar_operator.caches import Caches
 from mizar_operator.live_objects import find
@@ -25,19 +27,33 @@ from mizar_operator.pod_views import HolderPod
 log = get_logger(__name__)
 
 LOOKED_AT_EVERY_S: Final = 240.0
-"""Seconds until a budget is checked again: a ResourceQuota or policy that refused it may allow it
-by then. A deleted budget is checked as soon as the watch reports it."""
+"""Seconds until a budget is checked again: the watch may have missed its deletion."""
+TRIED_AGAIN_S: Final = 60.0
+"""Seconds until a budget that could not be written is tried again: a ResourceQuota, a policy or a
+webhook that refused it may allow it by then."""
 LOWERED_EVERY_S: Final = 60.0
 """Seconds between two lowerings of budgets. Monitoring commonly reports a budget whose number is
 not reached for a quarter of an hour."""
+LATE_MARK_S: Final = 90.0
+"""Seconds for which a mark counts whose write got no answer: it may still take effect."""
 RAISED_BY: Final = 8
 """A budget is raised by an eighth more than is needed, so that very many shadow pods of a namespace
 that come into use one after the other do not cause as many writes."""
-LOOKS_AT_ONCE: Final = 16
-"""Budgets that are read at the same time."""
+AT_ONCE: Final = 16
+"""Budgets that are read or written at the same time."""
+LOWERED_AT_ONCE: Final = 64
+"""Budgets that are lowered before a plan is applied, which waits for them."""
 FOREIGN: Final = 2**31
 """Counts as the number of a budget of this name that is somebody else's, which is left alone: more
 than any budget can demand."""
+
+
+class Budget(NamedTuple):
+    """A budget: how many pods it demands, and its resource version."""
+
+    namespace: str
+    demanded: int
+    version: str
 
 
 class DisruptionBudgets:
@@ -56,14 +72,16 @@ class DisruptionBudgets:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        self._holders = holders
         self._clock = clock
-        self._demanded: dict[str, int] = {}
-        self._marking: defaultdict[str, set[str]] = defaultdict(set)
+        self._marked: defaultdict[str, set[str]] = defaultdict(set)
+        self._marking: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        self._known: dict[str, Budget] = {}
+        self._failed: set[str] = set()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._looked_at: dict[str, float] = {}
-        self._lowered_at = clock()
-        self._limit = asyncio.Semaphore(LOOKS_AT_ONCE)
+        self._lowered_at: float | None = None
+        self._limit = asyncio.Semaphore(AT_ONCE)
+        holders.on_change(self._note)
 
     @asynccontextmanager
     async def marking(self, shadow: Key) -> AsyncIterator[None]:
@@ -71,39 +89,54 @@ class DisruptionBudgets:
         it. If the API server refuses the budget, shadow pods have none: their annotations still
         keep autoscalers away. Raises KubeError when the API server does not answer."""
         namespace, name = shadow
-        self._marking[namespace].add(name)
+        marking = self._marking[namespace]
+        marking[name] = math.inf
         try:
-            await self._demand_enough(namespace)
+            await self._raise(namespace)
             yield
-        finally:
-            self._marking[namespace].discard(name)
+        except BaseException:
+            marking[name] = self._clock() + LATE_MARK_S
+            raise
+        marking.pop(name, None)
 
     async def keep(self, snapshot: Snapshot) -> None:
-        """Every LOOKED_AT_EVERY_S, look whether the namespaces of shadow pods that are marked as in
-        use have their budgets, and create those that are missing. Every LOWERED_EVERY_S, lower the
-        budgets that demand more than there are. Raises nothing: a budget that cannot be read or
-        written holds nothing up."""
-        await asyncio.gather(*(self._look(one) for one in _in_use(snapshot) if self._is_due(one)))
-        if self._clock() - self._lowered_at >= LOWERED_EVERY_S:
-            self._lowered_at = self._clock()
-            marked = self._marked()
-            high = [one for one, demanded in self._demanded.items() if demanded > marked[one]]
-            await asyncio.gather(*map(self._lower, high))
+        """Look whether the namespaces of shadow pods that are marked as in use have their budgets,
+        every LOOKED_AT_EVERY_S, and create those that are missing. Raise those that demand too
+        little, and every LOWERED_EVERY_S lower those that demand too much. Raises nothing: a budget
+        that cannot be read or written holds nothing up."""
+        await self._each(self._look, self._due(snapshot))
+        known = list(self._known.values())
+        low = [one.namespace for one in known if one.demanded < self._needed(one.namespace)]
+        await self._each(self._raise, low)
+        now = self._clock()
+        if self._lowered_at is None:
+            self._lowered_at = now
+        if now - self._lowered_at < LOWERED_EVERY_S:
+            return
+        high = [
+            one.namespace for one in known if self._needed(one.namespace) < one.demanded < FOREIGN
+        ]
+        await self._each(self._lower, high[:LOWERED_AT_ONCE])
+        if len(high) <= LOWERED_AT_ONCE:
+            self._lowered_at = now
 
-    def look_again(self, namespace: str) -> None:
-        """Look for the namespace's budget at the next call of `keep`, since it was deleted, or
-        demands less than it did."""
-        self._demanded.pop(namespace, None)
+    def deleted(self, namespace: str) -> None:
+        """Take in that the namespace's budget was deleted: `keep` looks for it at once."""
+        self._known.pop(namespace, None)
         self._looked_at.pop(namespace, None)
 
-    def found(self, namespace: str, demanded: int) -> None:
-        """Take in what the watch says of a namespace's budget: how many pods it demands."""
-        if demanded < self._demanded.setdefault(namespace, demanded):
-            self.look_again(namespace)
+    def found(self, budget: Budget) -> bool:
+        """Take in what the watch says of a budget. Returns whether it demands less than it did."""
+        known = self._known.get(budget.namespace)
+        if known is not None and not is_newer(budget.version, known.version):
+            return False
+        self._known[budget.namespace] = budget
+        return known is not None and budget.demanded < known.demanded
 
     async def drop(self, namespace: str) -> None:
         """Remove the namespace's budget, if it is the operator's. Raises KubeError."""
-        self.look_again(namespace)
+        self.deleted(namespace)
+        self._failed.discard(namespace)
         found = await find(self._client, _ref(namespace))
         if found is None:
             return
@@ -112,89 +145,123 @@ class DisruptionBudgets:
             return
         await self._delete(namespace, found["metadata"]["uid"])
 
-    async def _demand_enough(self, namespace: str) -> None:
-        async with self._locks[namespace]:
-            needed = len(self._marked_in(namespace))
-            if self._demanded.get(namespace, -1) < needed:
-                await self._demand(namespace, needed + needed // RAISED_BY)
+    def _note(self, before: HolderPod | None, now: HolderPod | None) -> None:
+        """A shadow pod's pod has changed."""
+        if before is not None:
+            namespace, name = before.key
+            self._marked[namespace].discard(name)
+        if now is not None and now.view.in_use and not now.view.deleting:
+            namespace, name = now.key
+            self._marked[namespace].add(name)
 
-    async def _lower(self, namespace: str) -> None:
-        async with self._limit, self._locks[namespace]:
-            needed, demanded = len(self._marked_in(namespace)), self._demanded.get(namespace, 0)
-            if needed < demanded < FOREIGN:
+    def _needed(self, namespace: str) -> int:
+        """How many of the namespace's shadow pods are marked as in use, or may be in a moment."""
+        now, marking = self._clock(), self._marking[namespace]
+        for name in [name for name, until in marking.items() if until <= now]:
+            marking.pop(name, None)
+        return len(self._marked[namespace].union(marking))
+
+    async def _each(self, do: Callable[[str], Awaitable[None]], namespaces: Iterable[str]) -> None:
+        """Do this for each of the namespaces, some at the same time; errors are logged."""
+
+        async def one(namespace: str) -> None:
+            async with self._limit:
                 try:
-                    await self._demand(namespace, needed)
+                    await do(namespace)
                 except KubeError as error:
                     log.warning(
-                        "the PodDisruptionBudget stays too high", namespace=namespace, error=error
+                        "no PodDisruptionBudget can be kept", namespace=namespace, error=error
                     )
 
-    async def _demand(self, namespace: str, pods: int) -> None:
-        """Have the namespace's budget demand so many pods; create it if it is missing."""
-        self._looked_at[namespace] = self._clock()
-        try:
-            self._demanded[namespace] = await self._written(namespace, pods)
-        except KubeError as error:
-            self._demanded.pop(namespace, None)
-            if not is_refusal(error):
-                raise
-            log.warning("the PodDisruptionBudget is refused", namespace=namespace, error=error)
+        await asyncio.gather(*map(one, namespaces))
 
-    async def _written(self, namespace: str, pods: int) -> int:
-        """Write the budget; returns how many pods it demands then. One that an earlier operator
-        made is not lowered: the copies may not have all of its marks yet."""
-        if namespace not in self._demanded:
-            with suppress(AlreadyExists):
-                return await self._create(namespace, pods)
-            found = await find(self._client, _ref(namespace))
-            if found is not None and (demanded := _demanded_by(found)) >= pods:
-                return demanded
-        with suppress(NotFound):
-            change = {"spec": manifests.budget(namespace, pods)["spec"]}
-            await self._client.patch_merge(_ref(namespace), change)
-            return pods
-        return await self._create(namespace, pods)
-
-    async def _create(self, namespace: str, pods: int) -> int:
-        made = manifests.budget(namespace, pods)
-        await self._client.create(made, field_manager=FIELD_MANAGER_OPERATOR)
-        return pods
-
-    def _marked_in(self, namespace: str) -> set[str]:
-        """The names of the namespace's shadow pods that are marked as in use, or are about to
-        be."""
-        found = (key for key, one in self._holders.items() if key[0] == namespace and _counts(one))
-        return self._marking[namespace].union(name for _, name in found)
-
-    def _marked(self) -> Counter[str]:
-        """How many shadow pods are marked as in use, by namespace."""
-        return Counter(key[0] for key, one in self._holders.items() if _counts(one))
-
-    def _is_due(self, namespace: str) -> bool:
-        since = self._looked_at.get(namespace)
-        return since is None or self._clock() - since >= LOOKED_AT_EVERY_S
+    def _due(self, snapshot: Snapshot) -> list[str]:
+        """The namespaces whose budgets must be looked for."""
+        now, looked_at = self._clock(), self._looked_at
+        return [
+            one
+            for one in sorted(self._failed.union(_in_use(snapshot)))
+            if one not in looked_at
+            or now - looked_at[one] >= (TRIED_AGAIN_S if one in self._failed else LOOKED_AT_EVERY_S)
+        ]
 
     async def _look(self, namespace: str) -> None:
         self._looked_at[namespace] = self._clock()
-        try:
-            async with self._limit:
-                found = await find(self._client, _ref(namespace))
-            self._demanded.pop(namespace, None)
+        async with self._locks[namespace]:
+            found = await find(self._client, _ref(namespace))
+            self._failed.discard(namespace)
+            self._known.pop(namespace, None)
             if found is not None:
-                self._demanded[namespace] = _demanded_by(found)
-            await self._demand_enough(namespace)
+                self._known[namespace] = _budget(found)
+            elif self._needed(namespace) == 0:
+                return
+        await self._raise(namespace)
+
+    async def _raise(self, namespace: str) -> None:
+        """Have the budget demand as many pods as needed, or more."""
+        async with self._locks[namespace]:
+            needed, known = self._needed(namespace), self._known.get(namespace)
+            if known is not None and known.demanded >= needed:
+                return
+            self._looked_at[namespace] = self._clock()
+            with self._noted(namespace):
+                self._known[namespace] = await self._written(needed, namespace)
+
+    async def _lower(self, namespace: str) -> None:
+        """Have the budget demand no more pods than needed, unless it was changed meanwhile."""
+        async with self._locks[namespace]:
+            found = await find(self._client, _ref(namespace))
+            if found is None:
+                self._known.pop(namespace, None)
+                return
+            self._known[namespace], needed = _budget(found), self._needed(namespace)
+            if needed < self._known[namespace].demanded < FOREIGN:
+                meta = {"resourceVersion": found["metadata"].get("resourceVersion")}
+                with self._noted(namespace), suppress(Conflict):
+                    self._known[namespace] = await self._patch(namespace, needed, meta)
+
+    @contextmanager
+    def _noted(self, namespace: str) -> Iterator[None]:
+        """Note that the budget is not known any more if writing it fails. Raises KubeError, except
+        where the API server refuses it."""
+        try:
+            yield
         except KubeError as error:
-            log.warning("no PodDisruptionBudget can be kept", namespace=namespace, error=error)
+            self._known.pop(namespace, None)
+            self._failed.add(namespace)
+            if not is_refusal(error):
+                raise
+            log.warning("the PodDisruptionBudget is refused", namespace=namespace, error=error)
+        else:
+            self._failed.discard(namespace)
+
+    async def _written(self, needed: int, namespace: str) -> Budget:
+        """Write the budget. One that an earlier operator made is not lowered: the copies may not
+        have all of its marks yet."""
+        pods = needed + needed // RAISED_BY
+        if namespace not in self._known:
+            with suppress(AlreadyExists):
+                return await self._create(namespace, pods)
+            found = await find(self._client, _ref(namespace))
+            if found is not None and _demanded_by(found) >= needed:
+                return _budget(found)
+        with suppress(NotFound):
+            return await self._patch(namespace, pods, {})
+        return await self._create(namespace, pods)
+
+    async def _create(self, namespace: str, pods: int) -> Budget:
+        made = manifests.budget(namespace, pods)
+        return _budget(await self._client.create(made, field_manager=FIELD_MANAGER_OPERATOR))
+
+    async def _patch(self, namespace: str, pods: int, meta: Object) -> Budget:
+        change = {"metadata": meta, "spec": manifests.budget(namespace, pods)["spec"]}
+        return _budget(await self._client.patch_merge(_ref(namespace), change))
 
     async def _delete(self, namespace: str, uid: str) -> None:
         try:
             await self._client.delete(_ref(namespace), uid=uid)
         except NotFound:
             log.info("the PodDisruptionBudget is gone already", namespace=namespace)
-
-
-Budget = tuple[str, int]
-"""The namespace of a budget, and how many pods it demands."""
 
 
 def watch(client: KubeClient, timing: Timing | None = None) -> Informer[Budget]:
@@ -209,22 +276,25 @@ def follow(
     caches: Caches,
     add: Callable[[str], None],
 ) -> None:
-    """Tell the budgets what they demand. When one is deleted, have it looked for again, and call
-    `add` with the keys of its namespace's shadow pods."""
+    """Tell the budgets what the watch says. When one is deleted or demands less, call `add` with
+    the keys of its namespace's shadow pods, so that it is put right."""
 
     def changed(before: Budget | None, now: Budget | None) -> None:
-        if now is not None:
-            budgets.found(*now)
-        elif before is not None:
-            budgets.look_again(before[0])
-            for key in sorted(caches.keys_of_namespace(before[0])):
-                add(key)
+        if now is not None and not budgets.found(now):
+            return
+        one = now or before
+        assert one is not None
+        if now is None:
+            budgets.deleted(one.namespace)
+        for key in sorted(caches.keys_of_namespace(one.namespace)):
+            add(key)
 
     watched.on_change(changed)
 
 
 def _budget(found: Object) -> Budget:
-    return str(found["metadata"]["namespace"]), _demanded_by(found)
+    meta = found["metadata"]
+    return Budget(str(meta["namespace"]), _demanded_by(found), str(meta.get("resourceVersion", "")))
 
 
 def _demanded_by(found: Object) -> int:
@@ -234,11 +304,6 @@ def _demanded_by(found: Object) -> int:
     if not _is_ours(found):
         return FOREIGN
     return least if isinstance(least, int) else 0
-
-
-def _counts(holder: HolderPod) -> bool:
-    """Whether the budget counts the pod."""
-    return holder.view.in_use and not holder.view.deleting
 
 
 def _ref(namespace: str) -> Ref:

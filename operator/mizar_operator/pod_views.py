@@ -22,7 +22,7 @@ from mizar_core.names import (
     parse_resource,
 )
 from mizar_core.planning.preemption import lacks_cards
-from mizar_core.planning.snapshot import PendingView, PodView, ShareView
+from mizar_core.planning.snapshot import Key, PendingView, PodView, ShareView
 from mizar_core.pod_requests import cards_requested, devices_after_init, devices_requested
 from mizar_kube.kinds import Object
 from mizar_operator.node_needs import needs_of, outage_tolerations
@@ -34,9 +34,10 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True)
 class HolderPod:
-    """The pod of a ShadowPod. `owner_uid`: the ShadowPod's UID. `resource`: the resource that its
-    devices are offered as."""
+    """The pod of a ShadowPod. `key`: (namespace, name). `owner_uid`: the ShadowPod's UID.
+    `resource`: the resource that its devices are offered as."""
 
+    key: Key
     pool: str
     owner_uid: str
     resource: str
@@ -64,6 +65,7 @@ def holder_view(obj: Object) -> HolderPod | None:
         return None
     notes, scheduled = meta.get("annotations") or {}, condition_of(status, "PodScheduled")
     return HolderPod(
+        key=(sys.intern(meta["namespace"]), meta["name"]),
         pool=(meta.get("labels") or {}).get(LABEL_POOL, ""),
         owner_uid=next(
             (one["uid"] for one in meta.get("ownerReferences") or () if one["kind"] == "ShadowPod"),

@@ -1,6 +1,7 @@
 """Shadow pods in use are marked, and a budget prevents the eviction of those that are."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 from unittest.mock import Mock
@@ -22,11 +23,15 @@ from mizar_kube.errors import (
     NotFound,
     Unavailable,
 )
+from mizar_kube.informer import Informer
 from mizar_kube.kinds import BUDGET, POD, SHADOW_POD, Object, Ref, ref_of
 from mizar_operator import manifests
 from mizar_operator.disruption_budgets import (
+    LATE_MARK_S,
     LOOKED_AT_EVERY_S,
     LOWERED_EVERY_S,
+    TRIED_AGAIN_S,
+    Budget,
     DisruptionBudgets,
     follow,
     watch,
@@ -82,7 +87,10 @@ class Api:
 
     def __init__(self, *answers: KubeError | None, budget: Object | None = None) -> None:
         self.calls: list[str] = []
+        self.version = 10
         self.budget = budget
+        if budget is not None:
+            self._put(budget)
         self._answers = list(answers)
 
     async def get(self, ref: Ref, **_: Any) -> Object:
@@ -93,13 +101,25 @@ class Api:
         self._answer("create", ref_of(obj))
         if self.budget is not None:
             raise AlreadyExists("there")
-        self.budget = made(obj)
-        return obj
+        return self._put(made(obj))
 
     async def patch_merge(self, ref: Ref, patch: Object) -> Object:
         self._answer("patch", ref)
-        self.budget = {**self._found(), "spec": {**self._found()["spec"], **patch["spec"]}}
+        found = self._found()
+        version = patch["metadata"].get("resourceVersion", found["metadata"]["resourceVersion"])
+        if version != found["metadata"]["resourceVersion"]:
+            raise Conflict("it was changed")
+        return self._put({**found, "spec": {**found["spec"], **patch["spec"]}})
+
+    def _put(self, budget: Object) -> Object:
+        self.version += 1
+        self.budget = made(budget, resourceVersion=str(self.version))
         return self.budget
+
+    def set(self, demanded: int) -> Budget:
+        """Somebody else writes the budget; what the watch will say of it."""
+        self._put(made(manifests.budget("team-a", demanded)))
+        return Budget("team-a", demanded, str(self.version))
 
     @property
     def demanded(self) -> int:
@@ -134,22 +154,45 @@ def made(obj: Object, uid: str = "ours", **meta: Any) -> Object:
     return {**obj, "metadata": {**obj["metadata"], "uid": uid, **meta}}
 
 
+class Holders:
+    """The copy of the shadow pods' pods."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], HolderPod] = {}
+        self._told: list[Callable[[HolderPod | None, HolderPod | None], None]] = []
+
+    def on_change(self, listener: Callable[[HolderPod | None, HolderPod | None], None]) -> None:
+        self._told.append(listener)
+
+    def put(self, name: str, namespace: str = "team-a", **fields: Any) -> None:
+        view = PodView(**{"phase": "Running", "node": "n1", "in_use": True, **fields})
+        key = namespace, name
+        self._set(key, HolderPod(key, "pool", "uid", "resource", view))
+
+    def drop(self, name: str) -> None:
+        self._set(("team-a", name), None)
+
+    def _set(self, key: tuple[str, str], now: HolderPod | None) -> None:
+        before = self._kept.pop(key, None)
+        if now is not None:
+            self._kept[key] = now
+        for one in self._told:
+            one(before, now)
+
+
 class Budgets(DisruptionBudgets):
     """With a clock that the test moves, and shadow pods that it marks."""
 
     def __init__(self, api: Api) -> None:
         self.time = 1000.0
-        self.holders: dict[tuple[str, str], HolderPod] = {}
-        holders = Mock(items=lambda: list(self.holders.items()))
-        super().__init__(cast(KubeClient, api), holders, lambda: self.time)
+        self.holders = Holders()
+        super().__init__(
+            cast(KubeClient, api), cast(Informer[HolderPod], self.holders), lambda: self.time
+        )
 
     async def mark(self, name: str = "shadow-2-aaaaa", namespace: str = "team-a") -> None:
         async with self.marking((namespace, name)):
-            self.put(name, namespace)
-
-    def put(self, name: str, namespace: str = "team-a", **fields: Any) -> None:
-        view = PodView(**{"phase": "Running", "node": "n1", "in_use": True, **fields})
-        self.holders[namespace, name] = HolderPod("pool", "uid", "resource", view)
+            self.holders.put(name, namespace)
 
     async def look_after(self, seconds: float, *shadows: ShadowView) -> None:
         self.time += seconds
@@ -175,14 +218,29 @@ async def test_a_budget_demands_what_is_marked() -> None:
 async def test_it_is_raised_before_a_pod_is_marked() -> None:
     api = Api()
     budgets = Budgets(api)
-    budgets.put("one")
+    budgets.holders.put("one")
     async with budgets.marking(("team-a", "two")):
         assert api.demanded == 2
-    budgets.put("other", "team-b")
-    budgets.put("going", deleting=True)
-    budgets.put("idle", in_use=False)
+    budgets.holders.put("other", "team-b")
+    budgets.holders.put("going", deleting=True)
+    budgets.holders.put("idle", in_use=False)
     await budgets.mark("three")
     assert api.demanded == 2, "the second one was not marked after all"
+
+
+async def test_a_mark_whose_answer_is_lost_counts_for_a_while() -> None:
+    """It may take effect all the same."""
+    api = Api()
+    budgets = Budgets(api)
+    await budgets.mark("one")
+    with pytest.raises(Unavailable):
+        async with budgets.marking(("team-a", "two")):
+            raise Unavailable("timeout")
+    await budgets.look_after(0)
+    await budgets.look_after(LATE_MARK_S - 1)
+    assert api.demanded == 2
+    await budgets.look_after(LOWERED_EVERY_S)
+    assert api.demanded == 1
 
 
 async def test_many_marks_at_once_are_few_writes() -> None:
@@ -198,39 +256,83 @@ async def test_it_is_lowered_a_while_after_marks_are_gone() -> None:
     budgets = Budgets(api)
     for name in ("one", "two", "three"):
         await budgets.mark(name)
+    await budgets.look_after(0)
     api.take()
-    del budgets.holders["team-a", "one"]
-    budgets.put("two", in_use=False)
+    budgets.holders.drop("one")
+    budgets.holders.put("two", in_use=False)
     await budgets.look_after(LOWERED_EVERY_S - 1)
     assert (api.take(), api.demanded) == ([], 3)
     await budgets.look_after(1)
-    assert (api.take(), api.demanded) == (["patch"], 1)
-    budgets.holders.clear()
+    assert (api.take(), api.demanded) == (["get", "patch"], 1)
+    budgets.holders.drop("three")
     async with budgets.marking(("team-a", "four")):
         await budgets.look_after(LOWERED_EVERY_S)
         assert (api.take(), api.demanded) == ([], 1), "it is about to be marked"
     await budgets.look_after(LOWERED_EVERY_S)
-    assert (api.take(), api.demanded) == (["patch"], 0)
+    assert (api.take(), api.demanded) == (["get", "patch"], 0)
     await budgets.mark("five")
     assert (api.take(), api.demanded) == (["patch"], 1)
 
 
 async def test_a_budget_that_cannot_be_lowered_is_tried_again() -> None:
-    api = Api(None, Unavailable("away"), None, None, None)
+    """Also where nothing is in use any more, and whether or not the write took effect."""
+    api = Api(None, None, Unavailable("away"))
     budgets = Budgets(api)
     await budgets.mark()
-    budgets.holders.clear()
+    budgets.holders.drop("shadow-2-aaaaa")
+    idle = ready()
+    await budgets.look_after(0, idle)
+    await budgets.look_after(LOWERED_EVERY_S, idle)
+    assert (api.take(), api.demanded) == (["create", "get", "patch"], 1)
+    await budgets.look_after(LOWERED_EVERY_S, idle)
+    assert (api.take(), api.demanded) == (["get", "get", "patch"], 0)
+
+
+async def test_a_budget_that_was_changed_meanwhile_is_not_lowered() -> None:
+    api = Api()
+    budgets = Budgets(api)
+    for name in ("one", "two"):
+        await budgets.mark(name)
+    budgets.holders.drop("one")
+    await budgets.look_after(0)
+    get = api.get
+
+    async def changed(ref: Ref, **_: Any) -> Object:
+        found = await get(ref)
+        api.set(5)
+        return found
+
+    api.get = changed  # type: ignore[method-assign]
     await budgets.look_after(LOWERED_EVERY_S)
-    assert (api.take(), api.demanded) == (["create", "patch"], 1)
-    budgets.found("team-a", 1)
+    assert api.demanded == 5
+    api.get = get  # type: ignore[method-assign]
     await budgets.look_after(LOWERED_EVERY_S)
-    assert (api.take(), api.demanded) == (["patch"], 0)
+    assert api.demanded == 1
+
+
+async def test_very_many_budgets_are_lowered_one_part_after_the_other() -> None:
+    """The plan's actions wait for it."""
+    api = Api()
+    budgets = Budgets(api)
+    for number in range(100):
+        assert not budgets.found(Budget(f"team-{number}", 3, "1"))
+    lowered: list[str] = []
+
+    async def lower(namespace: str) -> None:
+        lowered.append(namespace)
+        budgets.found(Budget(namespace, 0, "2"))
+
+    budgets._lower = lower  # type: ignore[method-assign]
+    idle = ready()
+    for seconds, done in ((0, 0), (LOWERED_EVERY_S, 64), (1, 100), (1, 100)):
+        await budgets.look_after(seconds, idle)
+        assert len(lowered) == done
 
 
 async def test_the_next_operator_raises_a_budget_that_it_finds() -> None:
     api = Api(budget=OURS)
     budgets = Budgets(api)
-    budgets.put("one")
+    budgets.holders.put("one")
     await budgets.mark("two")
     assert (api.take(), api.demanded) == (["create", "get", "patch"], 2)
 
@@ -239,19 +341,30 @@ async def test_the_next_operator_raises_a_budget_that_it_finds() -> None:
 async def test_the_next_operator_lowers_it_only_when_it_knows_all_marks(demanded: int) -> None:
     api = Api(budget=made(manifests.budget("team-a", demanded)))
     budgets = Budgets(api)
+    budgets.time += 3600.0
     await budgets.mark("two")
     await budgets.mark("three")
-    assert (api.take(), api.demanded) == (["create", "get"], demanded)
-    budgets.put("one")
+    await budgets.look_after(0)
+    assert (api.take()[:2], api.demanded) == (["create", "get"], demanded)
+    budgets.holders.put("one")
     await budgets.look_after(LOWERED_EVERY_S)
-    await budgets.look_after(LOWERED_EVERY_S)
+    assert api.demanded == 3
+
+
+async def test_marks_that_are_seen_late_are_counted_at_once() -> None:
+    api = Api(budget=OURS)
+    budgets = Budgets(api)
+    await budgets.mark("one")
+    for name in ("two", "three"):
+        budgets.holders.put(name)
+    await budgets.look_after(0)
     assert api.demanded == 3
 
 
 async def test_the_next_operator_looks_at_once() -> None:
     api = Api(budget=OURS)
     budgets = Budgets(api)
-    budgets.put("one")
+    budgets.holders.put("one")
     await budgets.look_after(0)
     await budgets.mark("one")
     assert api.calls == ["get"]
@@ -261,24 +374,27 @@ async def test_a_budget_that_demands_too_little_is_raised_when_it_is_seen() -> N
     """As somebody who administers nodes may have written it."""
     api = Api(budget=made(manifests.budget("team-a", 0)))
     budgets = Budgets(api)
-    budgets.put("one")
+    budgets.holders.put("one")
     await budgets.look_after(0)
     assert (api.take(), api.demanded) == (["get", "patch"], 1)
 
 
-async def test_what_the_watch_says_counts() -> None:
-    api = Api(budget=made(manifests.budget("team-a", 3)))
+async def test_what_the_watch_says_counts_if_it_is_newer() -> None:
+    api = Api()
     budgets = Budgets(api)
-    budgets.found("team-a", 3)
+    told = api.set(3)
+    assert not budgets.found(told)
     for name in ("one", "two", "three"):
         await budgets.mark(name)
-    budgets.found("team-a", 9)  # older than a lowering
-    await budgets.mark("three")
     assert api.take() == []
-    api.budget = made(manifests.budget("team-a", 0))
-    budgets.found("team-a", 0)
-    await budgets.mark("three")
-    assert (api.take(), api.demanded) == (["create", "get", "patch"], 3)
+    await budgets.mark("four")
+    assert (api.take(), api.demanded) == (["patch"], 4)
+    assert not budgets.found(told), "it is older than the answer"
+    await budgets.mark("four")
+    assert api.take() == []
+    assert budgets.found(api.set(0))
+    await budgets.mark("four")
+    assert (api.take(), api.demanded) == (["patch"], 4)
 
 
 async def test_a_budget_of_somebody_else_is_left_alone() -> None:
@@ -287,6 +403,7 @@ async def test_a_budget_of_somebody_else_is_left_alone() -> None:
     await budgets.mark("one")
     await budgets.mark("two")
     assert (api.take(), api.demanded) == (["create", "get"], 1)
+    await budgets.look_after(0)
     await budgets.look_after(LOOKED_AT_EVERY_S)
     assert (api.take(), api.demanded) == (["get"], 1)
 
@@ -301,26 +418,38 @@ async def test_a_budget_of_somebody_else_is_left_alone() -> None:
     ],
 )
 async def test_a_budget_that_is_refused_is_tried_again(answer: KubeError) -> None:
-    """It is tried again when the next shadow pod comes into use, and now and then while one is."""
+    """It is tried again when the next shadow pod comes into use, and now and then."""
     api = Api(answer, answer, None, answer)
     budgets = Budgets(api)
     await budgets.mark()
     await budgets.mark()
-    await budgets.look_after(LOOKED_AT_EVERY_S - 1)
+    await budgets.look_after(TRIED_AGAIN_S - 1)
     assert api.take() == ["create", "create"]
     await budgets.look_after(1)
-    await budgets.look_after(LOOKED_AT_EVERY_S)
+    await budgets.look_after(TRIED_AGAIN_S)
     assert api.take() == ["get", "create", "get", "create"]
     await budgets.mark()
-    assert api.take() == []
+    assert (api.take(), api.demanded) == ([], 1)
+
+
+async def test_a_raise_that_is_refused_is_tried_again() -> None:
+    api = Api(None, REFUSED)
+    budgets = Budgets(api)
+    await budgets.mark("one")
+    await budgets.mark("two")
+    assert (api.take(), api.demanded) == (["create", "patch"], 1)
+    await budgets.look_after(TRIED_AGAIN_S)
+    assert (api.take(), api.demanded) == (["get", "patch"], 2)
 
 
 async def test_a_budget_that_could_not_be_made_is_tried_again() -> None:
     api = Api(Unavailable("away"))
     budgets = Budgets(api)
+    marked = False
     with pytest.raises(Unavailable):
-        await budgets.mark()
-    assert not budgets.holders, "the pod is marked only under a budget"
+        async with budgets.marking(("team-a", "one")):
+            marked = True
+    assert not marked, "the pod is marked only under a budget"
     await budgets.mark()
     assert api.calls == ["create", "create"]
 
@@ -347,21 +476,26 @@ async def test_a_budget_that_was_deleted_unseen_is_made_when_it_is_raised() -> N
     assert (api.take(), api.demanded) == (["create", "patch", "create"], 2)
 
 
-async def test_a_budget_is_looked_for_as_soon_as_its_deletion_is_told() -> None:
+async def test_a_budget_is_put_right_as_soon_as_the_watch_tells() -> None:
     api, keys = Api(), list[str]()
     budgets, caches = Budgets(api), Mock(keys_of_namespace=lambda one: {f"key of {one}"})
     watched = watch(cast(KubeClient, api))
     follow(watched, budgets, caches, keys.append)
     watched.synced.set()
     await budgets.mark()
-    told = made(manifests.budget("team-a", 1), resourceVersion="1")
-    watched._take(WatchEvent("ADDED", told))
+    watched._take(WatchEvent("ADDED", cast(Object, api.budget)))
     await budgets.look_after(LOOKED_AT_EVERY_S)
     assert (api.take(), keys) == (["create", "get"], [])
-    api.budget = None
-    watched._take(WatchEvent("DELETED", made(told, resourceVersion="2")))
+    gone, api.budget = cast(Object, api.budget), None
+    watched._take(WatchEvent("DELETED", made(gone, resourceVersion="20")))
     await budgets.look_after(0)
     assert (api.take(), keys) == (["get", "create"], ["key of team-a"])
+    api.version = 30
+    api.set(0)
+    watched._take(WatchEvent("MODIFIED", cast(Object, api.budget)))
+    assert keys == ["key of team-a"] * 2
+    await budgets.look_after(0)
+    assert (api.take(), api.demanded) == (["patch"], 1)
 
 
 async def test_nobody_looks_where_none_is_marked() -> None:
@@ -374,7 +508,7 @@ async def test_nobody_looks_where_none_is_marked() -> None:
 async def test_a_budget_that_cannot_be_asked_for_holds_up_nobody() -> None:
     api = Api(Unavailable("away"))
     budgets = Budgets(api)
-    budgets.put("one")
+    budgets.holders.put("one")
     await budgets.look_after(0)
     await budgets.look_after(LOOKED_AT_EVERY_S)
     assert api.calls == ["get", "get", "create"]
