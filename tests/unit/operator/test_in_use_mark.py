@@ -243,6 +243,14 @@ async def test_a_mark_whose_answer_is_lost_counts_for_a_while() -> None:
     assert api.demanded == 1
 
 
+async def test_two_plans_may_mark_the_same_pod_at_the_same_time() -> None:
+    api = Api()
+    budgets = Budgets(api)
+    await asyncio.gather(budgets.mark("one"), budgets.mark("one"))
+    await budgets.mark("two")
+    assert (api.take(), api.demanded) == (["create", "patch"], 2)
+
+
 async def test_many_marks_at_once_are_few_writes() -> None:
     api = Api()
     budgets = Budgets(api)
