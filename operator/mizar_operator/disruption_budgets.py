@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final, NamedTuple
@@ -13,7 +13,14 @@ from typing import Final, NamedTuple
 from mizar_core.names import BUDGET_NAME, FIELD_MANAGER_OPERATOR
 from mizar_core.planning.snapshot import Key, Snapshot
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound, is_refusal
+from mizar_kube.errors import (
+    AlreadyExists,
+    Conflict,
+    KubeError,
+    NotFound,
+    Unavailable,
+    is_refusal,
+)
 from mizar_kube.informer import Informer, Timing, Watched
 from mizar_kube.kinds import BUDGET, Object, Ref
 from mizar_kube.logs import get_logger
@@ -36,13 +43,16 @@ LOWERED_EVERY_S: Final = 60.0
 not reached for a quarter of an hour."""
 LATE_MARK_S: Final = 90.0
 """Seconds for which a mark counts whose write got no answer: it may still take effect."""
+WRITES_MOST: Final = 3
+"""The most times that a budget is written again which somebody else has changed meanwhile."""
 RAISED_BY: Final = 8
 """A budget is raised by an eighth more than is needed, so that very many shadow pods of a namespace
 that come into use one after the other do not cause as many writes."""
 AT_ONCE: Final = 16
 """Budgets that are read or written at the same time."""
-LOWERED_AT_ONCE: Final = 64
-"""Budgets that are lowered before a plan is applied, which waits for them."""
+KEPT_AT_ONCE: Final = 64
+"""Budgets that are looked for, raised or lowered before a plan is applied, which waits for them;
+the others follow with the next plans."""
 FOREIGN: Final = 2**31
 """Counts as the number of a budget of this name that is somebody else's, which is left alone: more
 than any budget can demand."""
@@ -77,6 +87,8 @@ class DisruptionBudgets:
         self._marking: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self._known: dict[str, Budget] = {}
         self._failed: set[str] = set()
+        self._failures: Counter[str] = Counter()
+        self._errors: dict[str, KubeError] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._looked_at: dict[str, float] = {}
         self._lowered_at: float | None = None
@@ -89,25 +101,30 @@ class DisruptionBudgets:
         it. If the API server refuses the budget, shadow pods have none: their annotations still
         keep autoscalers away. Raises KubeError when the API server does not answer."""
         namespace, name = shadow
-        marking = self._marking[namespace]
+        marking, late = self._marking[namespace], False
         marking[name] = math.inf
         try:
             await self._raise(namespace)
-            yield
-        except BaseException:
-            marking[name] = self._clock() + LATE_MARK_S
-            raise
-        marking.pop(name, None)
+            try:
+                yield
+            except (Unavailable, asyncio.CancelledError):
+                late = True
+                raise
+        finally:
+            if late:
+                marking[name] = self._clock() + LATE_MARK_S
+            else:
+                marking.pop(name, None)
 
     async def keep(self, snapshot: Snapshot) -> None:
         """Look whether the namespaces of shadow pods that are marked as in use have their budgets,
         every LOOKED_AT_EVERY_S, and create those that are missing. Raise those that demand too
         little, and every LOWERED_EVERY_S lower those that demand too much. Raises nothing: a budget
         that cannot be read or written holds nothing up."""
-        await self._each(self._look, self._due(snapshot))
+        await self._each(self._look, self._due(snapshot)[:KEPT_AT_ONCE])
         known = list(self._known.values())
         low = [one.namespace for one in known if one.demanded < self._needed(one.namespace)]
-        await self._each(self._raise, low)
+        await self._each(self._raise, low[:KEPT_AT_ONCE])
         now = self._clock()
         if self._lowered_at is None:
             self._lowered_at = now
@@ -116,8 +133,8 @@ class DisruptionBudgets:
         high = [
             one.namespace for one in known if self._needed(one.namespace) < one.demanded < FOREIGN
         ]
-        await self._each(self._lower, high[:LOWERED_AT_ONCE])
-        if len(high) <= LOWERED_AT_ONCE:
+        await self._each(self._lower, high[:KEPT_AT_ONCE])
+        if len(high) <= KEPT_AT_ONCE:
             self._lowered_at = now
 
     def deleted(self, namespace: str) -> None:
@@ -168,7 +185,7 @@ class DisruptionBudgets:
             async with self._limit:
                 try:
                     await do(namespace)
-                except KubeError as error:
+                except Exception as error:
                     log.warning(
                         "no PodDisruptionBudget can be kept", namespace=namespace, error=error
                     )
@@ -188,20 +205,24 @@ class DisruptionBudgets:
     async def _look(self, namespace: str) -> None:
         self._looked_at[namespace] = self._clock()
         async with self._locks[namespace]:
-            found = await find(self._client, _ref(namespace))
-            self._failed.discard(namespace)
+            with self._noted(namespace):
+                found = await find(self._client, _ref(namespace))
             self._known.pop(namespace, None)
             if found is not None:
                 self._known[namespace] = _budget(found)
-            elif self._needed(namespace) == 0:
-                return
         await self._raise(namespace)
 
     async def _raise(self, namespace: str) -> None:
-        """Have the budget demand as many pods as needed, or more."""
+        """Have the budget demand as many pods as needed, or more. Whoever waited for a write that
+        failed shares its outcome: another one would most likely take as long."""
+        failures = self._failures[namespace]
         async with self._locks[namespace]:
+            if self._failures[namespace] > failures:
+                if is_refusal(error := self._errors[namespace]):
+                    return
+                raise error
             needed, known = self._needed(namespace), self._known.get(namespace)
-            if known is not None and known.demanded >= needed:
+            if needed == 0 or (known is not None and known.demanded >= needed):
                 return
             self._looked_at[namespace] = self._clock()
             with self._noted(namespace):
@@ -216,9 +237,9 @@ class DisruptionBudgets:
                 return
             self._known[namespace], needed = _budget(found), self._needed(namespace)
             if needed < self._known[namespace].demanded < FOREIGN:
-                meta = {"resourceVersion": found["metadata"].get("resourceVersion")}
+                version = self._known[namespace].version
                 with self._noted(namespace), suppress(Conflict):
-                    self._known[namespace] = await self._patch(namespace, needed, meta)
+                    self._known[namespace] = await self._patch(namespace, needed, version)
 
     @contextmanager
     def _noted(self, namespace: str) -> Iterator[None]:
@@ -229,6 +250,8 @@ class DisruptionBudgets:
         except KubeError as error:
             self._known.pop(namespace, None)
             self._failed.add(namespace)
+            self._failures[namespace] += 1
+            self._errors[namespace] = error
             if not is_refusal(error):
                 raise
             log.warning("the PodDisruptionBudget is refused", namespace=namespace, error=error)
@@ -236,25 +259,33 @@ class DisruptionBudgets:
             self._failed.discard(namespace)
 
     async def _written(self, needed: int, namespace: str) -> Budget:
-        """Write the budget. One that an earlier operator made is not lowered: the copies may not
-        have all of its marks yet."""
+        """Write the budget, unless it demands enough: one that an earlier operator made is not
+        lowered, since the copies may not have all of its marks yet. Nor is one that somebody has
+        changed since it was read. Raises KubeError."""
         pods = needed + needed // RAISED_BY
-        if namespace not in self._known:
-            with suppress(AlreadyExists):
-                return await self._create(namespace, pods)
-            found = await find(self._client, _ref(namespace))
-            if found is not None and _demanded_by(found) >= needed:
-                return _budget(found)
-        with suppress(NotFound):
-            return await self._patch(namespace, pods, {})
-        return await self._create(namespace, pods)
+        for _ in range(WRITES_MOST):
+            if (known := self._known.get(namespace)) is None:
+                with suppress(AlreadyExists):
+                    return await self._create(namespace, pods)
+                if (found := await find(self._client, _ref(namespace))) is None:
+                    continue
+                known = _budget(found)
+            if known.demanded >= needed:
+                return known
+            try:
+                return await self._patch(namespace, pods, known.version)
+            except (Conflict, NotFound):
+                self._known.pop(namespace, None)
+        raise Conflict(f"the PodDisruptionBudget of {namespace} changes again and again")
 
     async def _create(self, namespace: str, pods: int) -> Budget:
         made = manifests.budget(namespace, pods)
         return _budget(await self._client.create(made, field_manager=FIELD_MANAGER_OPERATOR))
 
-    async def _patch(self, namespace: str, pods: int, meta: Object) -> Budget:
-        change = {"metadata": meta, "spec": manifests.budget(namespace, pods)["spec"]}
+    async def _patch(self, namespace: str, pods: int, version: str) -> Budget:
+        change: Object = {"spec": manifests.budget(namespace, pods)["spec"]}
+        if version:
+            change["metadata"] = {"resourceVersion": version}
         return _budget(await self._client.patch_merge(_ref(namespace), change))
 
     async def _delete(self, namespace: str, uid: str) -> None:

@@ -36,8 +36,6 @@ from mizar_core.planning.shadow_stage import ShadowStage, never_offered
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
 Choice = Creation | Denial | None
-Claim = Key | tuple[Key, int]
-"""A quota, or a profile of one: (quota, devices)."""
 
 POSTPONED = Denial(
     EventReason.WAITING_FOR_SHADOW,
@@ -78,15 +76,15 @@ def meet_all_demand(draft: Draft) -> dict[str, DemandOutcome]:
     shadow pods for the others, which wait for future nodes, could use up the quota."""
     outcomes = {resource: meet_demand(draft, resource) for resource in draft.resources()}
     deferred = [resource for resource, one in outcomes.items() if one.deferred]
-    claimed = _claimed(draft, outcomes.values()) if deferred else frozenset[Claim]()
+    claimed = _claimed(draft, outcomes.values()) if deferred else ()
     for resource in deferred:
         outcomes[resource] = meet_demand(draft, resource, claimed)
     return outcomes
 
 
-def _claimed(draft: Draft, outcomes: Iterable[DemandOutcome]) -> frozenset[Claim]:
-    """The parts of quotas in which shadow pods that are on their way out make room for a share pod
-    that fits a present node: its profile, or the whole quota if that allows no more cards."""
+def _claimed(draft: Draft, outcomes: Iterable[DemandOutcome]) -> tuple[Entitlement, ...]:
+    """The entitlements to shadow pods for which others, on their way out, make room: for share pods
+    that fit a present node."""
     found = (
         denial.entitlement
         for outcome in outcomes
@@ -96,18 +94,15 @@ def _claimed(draft: Draft, outcomes: Iterable[DemandOutcome]) -> frozenset[Claim
         and draft.usage.live.limit_reached(denial.entitlement) is None
         and has_node(draft, share)
     )
-    return frozenset(
-        one.shape if draft.usage.existing.has_all_shadows(one) else one.key
-        for one in {each.shape: each for each in found}.values()
-    )
+    return tuple({one.shape: one for one in found}.values())
 
 
 def meet_demand(
-    draft: Draft, resource: str, claimed: frozenset[Claim] | None = None
+    draft: Draft, resource: str, claimed: tuple[Entitlement, ...] | None = None
 ) -> DemandOutcome:
     """Cancel drains and create shadow pods until no further share pod can be helped. `claimed`: if
-    given, shadow pods are created also for share pods that fit no present node, except in these
-    parts of quotas.
+    given, shadow pods are created also for share pods that fit no present node, beside one of each
+    of these entitlements.
 
     Share pods are scheduled again after each round, so that the next plan, which sees the same
     devices, arrives at the same placement and plans nothing.
@@ -228,15 +223,21 @@ def _cancel_one_drain(draft: Draft, entitlement: Entitlement) -> bool:
     return False
 
 
-def _creation_without_node(claimed: frozenset[Claim], draft: Draft, share: ShareView) -> Choice:
-    """As `creation_for`; a denial for a share pod that fits no present node where its shadow pod
-    would take `claimed` room, again and again."""
+def _creation_without_node(
+    claimed: tuple[Entitlement, ...], draft: Draft, share: ShareView
+) -> Choice:
+    """As `creation_for`; a denial for a share pod that fits no present node if its quota does not
+    allow its shadow pod beside the `claimed` ones, whose room it would take again and again."""
     chosen = creation_for(draft, share)
-    if not isinstance(chosen, Creation) or claimed.isdisjoint(
-        (chosen.entitlement.key, chosen.entitlement.shape)
-    ):
+    if not isinstance(chosen, Creation):
         return chosen
-    if has_node(draft, share):
+    others = [one for one in claimed if one.key == chosen.entitlement.key]
+    if not others or has_node(draft, share):
+        return chosen
+    used = draft.usage.live.copy()
+    for one in others:
+        used.count(one.key, one.profile.devices, one.profile.cards)
+    if used.limit_reached(chosen.entitlement) is None:
         return chosen
     return Denial(
         EventReason.QUOTA_EXCEEDED,

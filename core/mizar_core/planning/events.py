@@ -20,6 +20,7 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_reason
 from mizar_core.planning.lifecycle import waits_for_silent_agent
 from mizar_core.planning.preemption import waits_for_cards
+from mizar_core.planning.quotas import ShadowCount
 from mizar_core.planning.scheduling import Assignment, Availability, is_admitted
 from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, stage_of
 from mizar_core.planning.snapshot import ShadowView, ShareView, Snapshot
@@ -157,10 +158,12 @@ def _outranked(share: ShareView, shadow: ShadowView) -> str:
 
 
 def _is_limit(draft: Draft, denial: Denial) -> bool:
-    """Whether only the quota's limit keeps the pod waiting."""
-    entitlement = denial.entitlement
-    return entitlement is not None and denial.message == draft.usage.existing.limit_reached(
-        entitlement
+    """Whether only what exists already keeps the pod waiting at its quota's limit."""
+    one = denial.entitlement
+    return (
+        one is not None
+        and denial.message == draft.usage.existing.limit_reached(one)
+        and ShadowCount().limit_reached(one) is None
     )
 
 

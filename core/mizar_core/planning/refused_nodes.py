@@ -46,8 +46,9 @@ class RefusedNodes:
         if since is not None and since + REFUSAL_CONFIRMED_AFTER <= self._draft.now:
             refused = self._by(share.needs, share.count) | self._before_a_drain(share, since)
             if refused:
+                refused = self._with_zones(share, nodes, refused)
                 self._draft.refused_nodes[share.uid, share.resource] = refused
-                nodes |= self._with_zones(share, nodes, refused)
+                nodes |= refused
             if before := self._before(share, nodes, still_refused=bool(refused)):
                 nodes |= before
         return replace(share, needs=self._excluding(share.needs, nodes)) if nodes else share

@@ -847,16 +847,18 @@ def test_the_check_of_the_uninstall_runs_as_the_operator_does(chart: Chart) -> N
     assert found.wait == 200 < job["activeDeadlineSeconds"]
 
 
-def test_read_access_for_users_is_left_out_if_the_values_say_so(chart: Chart) -> None:
+def test_read_access_for_users_is_what_the_values_say(chart: Chart) -> None:
     def names(objects: list[Object]) -> set[tuple[str, str]]:
         found = ((one["kind"], one["metadata"]["name"]) for one in objects)
         return {(kind, name) for kind, name in found if name in ("mizar-view", "mizar-pools")}
 
-    kinds = ("ClusterRole", "ClusterRoleBinding")
-    assert names(chart.render()) == {("ClusterRole", "mizar-view")} | {
-        (kind, "mizar-pools") for kind in kinds
-    }
-    assert names(chart.render(aggregatedRoles=False)) == set()
+    view, pools = ("ClusterRole", "mizar-view"), ("ClusterRole", "mizar-pools")
+    binding = ("ClusterRoleBinding", "mizar-pools")
+    assert names(chart.render()) == {view, pools, binding}
+    assert names(chart.render(aggregatedRoles=False)) == {pools, binding}
+    assert names(chart.render(poolReaders=[])) == {view}
+    found = pick(chart.render(poolReaders=["a", "b:c"]), *binding)
+    assert [one["name"] for one in found["subjects"]] == ["a", "b:c"]
 
 
 def test_images_may_have_other_names_and_digests(chart: Chart) -> None:

@@ -98,6 +98,7 @@ class Api:
         return self._found()
 
     async def create(self, obj: Object, **_: Any) -> Object:
+        await asyncio.sleep(0)
         self._answer("create", ref_of(obj))
         if self.budget is not None:
             raise AlreadyExists("there")
@@ -106,7 +107,7 @@ class Api:
     async def patch_merge(self, ref: Ref, patch: Object) -> Object:
         self._answer("patch", ref)
         found = self._found()
-        version = patch["metadata"].get("resourceVersion", found["metadata"]["resourceVersion"])
+        version = patch["metadata"]["resourceVersion"]
         if version != found["metadata"]["resourceVersion"]:
             raise Conflict("it was changed")
         return self._put({**found, "spec": {**found["spec"], **patch["spec"]}})
@@ -518,8 +519,50 @@ async def test_a_budget_that_cannot_be_asked_for_holds_up_nobody() -> None:
     budgets = Budgets(api)
     budgets.holders.put("one")
     await budgets.look_after(0)
-    await budgets.look_after(LOOKED_AT_EVERY_S)
+    await budgets.look_after(TRIED_AGAIN_S - 1)
+    await budgets.look_after(1)
     assert api.calls == ["get", "get", "create"]
+
+
+async def test_who_waits_for_a_write_that_fails_does_not_repeat_it() -> None:
+    """Each try may take as long as the API server's webhooks, and plans wait for all of them."""
+    for answer in (Unavailable("away"), REFUSED):
+        api = Api(*[answer] * 50)
+        budgets = Budgets(api)
+        marks = (budgets.mark(f"shadow-{number}") for number in range(20))
+        outcomes = await asyncio.gather(*marks, return_exceptions=True)
+        assert set(outcomes) == ({answer} if isinstance(answer, Unavailable) else {None})
+        assert api.take() == ["create"]
+
+
+async def test_a_budget_that_was_changed_meanwhile_is_read_before_it_is_raised() -> None:
+    api = Api()
+    budgets = Budgets(api)
+    await budgets.mark("one")
+    api.set(0)
+    await budgets.mark("two")
+    assert (api.take(), api.demanded) == (["create", "patch", "create", "get", "patch"], 2)
+    api.set(9)
+    await budgets.mark("three")
+    assert (api.take(), api.demanded) == (["patch", "create", "get"], 9)
+
+
+async def test_a_mark_that_the_api_server_refuses_does_not_count() -> None:
+    api = Api()
+    budgets = Budgets(api)
+    await budgets.mark("one")
+    with pytest.raises(Forbidden):
+        async with budgets.marking(("team-a", "two")):
+            raise REFUSED
+    await budgets.look_after(0)
+    await budgets.look_after(LOWERED_EVERY_S)
+    assert api.demanded == 1
+
+
+async def test_no_budget_is_made_for_nothing() -> None:
+    api = Api()
+    await Budgets(api).look_after(0)
+    assert api.calls == ["get"], "a mark that the copy does not show any more"
 
 
 async def test_a_budget_that_was_dropped_is_made_anew() -> None:

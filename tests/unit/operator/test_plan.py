@@ -786,6 +786,17 @@ def test_a_silent_agent_is_named() -> None:
     assert "check that mizar-nodeagent and the pod's container run there" in found.message
 
 
+def test_who_is_at_a_limit_that_others_ends_cannot_help_gets_no_such_advice() -> None:
+    used = ready(holders=(("team-a", "other"),))
+    for limits, helps in (({"max": 1}, True), ({"max": 0}, False)):
+        quotas = (quota("team-a", profiles=[{"devices": 2, **limits}]),)
+        shares = (waiting("other", 2, node="n1"), waiting("p"))
+        snapshot = small(quotas=quotas, shadows=(used,), shares=shares)
+        (event,) = (one for one in actions(EmitEvent, snapshot) if one.kind == "Pod")
+        assert event.reason == EventReason.QUOTA_EXCEEDED
+        assert ("the pod runs once another one ends" in event.message) == helps
+
+
 def test_an_agent_that_says_why_it_offers_nothing_is_quoted() -> None:
     why = "nothing is known of GPU-a: NVML does not list it"
     stuck = ready(ready=False, heard_at=at(100), not_ready_because=why)

@@ -380,6 +380,8 @@ def test_a_pod_that_is_refused_by_its_spread_is_carried_to_another_zone() -> Non
     assert _carried_to(_refused_by("zone")) == ["n3"]
     assert _carried_to(_refused_by(None)) == ["n2", "n3"]
     assert not actions(CreateShadow, _refused_by("zone", attempted=IN_VAIN))
+    known = {("uid-team-a-p", GPU): frozenset({"n1", "n2"})}
+    assert plan(_refused_by("zone"), NOW).refused_nodes == known, "also when its devices are gone"
 
 
 def test_the_refused_device_is_kept_meanwhile() -> None:

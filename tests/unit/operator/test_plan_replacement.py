@@ -383,7 +383,7 @@ def test_room_that_is_made_for_one_profile_is_not_kept_from_another() -> None:
         waiting("here", 4, FOUR),
         waiting("nowhere", needs=Needs(selector=frozenset({("zone", "none")}))),
     )
-    for most, cards, made in ((1, None, {2}), (1, 8, {2}), (2, 3, set())):
+    for most, cards, made in ((1, None, {2}), (1, 8, {2}), (1, 3, {2}), (2, 3, {2})):
         profiles = [{"devices": 2, "max": 4}, {"devices": 4, "max": most}]
         limits = {} if cards is None else {"maxCards": cards}
         snapshot = small(
