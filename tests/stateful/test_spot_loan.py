@@ -225,7 +225,9 @@ class Loans(RuleBasedStateMachine):
             assert self.now - lately[-1] >= 2 * IDLE_S
         if self.loan.state is State.RESTING:
             assert len(self.taken) > 1
-            assert self.now - self.taken[-1] < min(REST_TIMES * IDLE_S, REST_MAX_S)
+            # Where the rules were not known when it was taken back, the default idle time counted.
+            idle_s = max(IDLE_S, Spot().idle_after_seconds)
+            assert self.now - self.taken[-1] < min(REST_TIMES * idle_s, REST_MAX_S)
 
     @invariant()
     def all_that_may_be_lent_is_lent_again(self) -> None:

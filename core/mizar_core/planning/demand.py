@@ -3,7 +3,7 @@ wait, and keeps the `min` of each quota warm for future ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -114,7 +114,7 @@ def meet_demand(
         blocked = [one for one in waiting if _availability(placement, one) is Availability.BLOCKED]
         unserved = [one for one in waiting if _availability(placement, one) is Availability.NONE]
         refused = [one for one in waiting if _availability(placement, one) is Availability.REFUSED]
-        helped = _cancel_drains(draft, resource, blocked + unserved)
+        helped = _cancel_drains(draft, resource, blocked + unserved, placement.groups)
         open_, later = [one for one in unserved if one.uid not in helped], list[ShareView]()
         choose = creation_for if claimed is None else partial(_creation_without_node, claimed)
         denials = _create(draft, open_, choose, later if claimed is None else None)
@@ -152,12 +152,19 @@ def _availability(placement: Placement, share: ShareView) -> Availability:
     return placement.assignments[share.uid].availability
 
 
-def _cancel_drains(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> set[str]:
-    """Cancel the drains that would help; returns the UIDs of the share pods that are helped."""
+def _cancel_drains(
+    draft: Draft,
+    resource: str,
+    waiting: Iterable[ShareView],
+    groups: Mapping[str, frozenset[str]],
+) -> set[str]:
+    """Cancel the drains that would help; returns the UIDs of the share pods that are helped.
+    `groups`: the anti-affinity groups on each node, those of waiting pods that will go there
+    included."""
     candidates = _cancellable(draft, resource)
     drains = Bins()
     for shadow in candidates:
-        _add_node(draft, drains, shadow, free=1)
+        _add_node(draft, drains, shadow, 1, groups)
     bins, helped = Bins(), set[str]()
     for share in waiting:
         fits = bins.put(share.count, share.needs, share.groups) is not None
@@ -166,17 +173,23 @@ def _cancel_drains(draft: Draft, resource: str, waiting: Iterable[ShareView]) ->
             if chosen is None:
                 continue
             draft.do(CancelDrain(chosen.key))
-            _add_node(draft, bins, chosen, chosen.devices)
+            _add_node(draft, bins, chosen, chosen.devices, groups)
             fits = bins.put(share.count, share.needs, share.groups) is not None
         if fits:
             helped.add(share.uid)
     return helped
 
 
-def _add_node(draft: Draft, bins: Bins, shadow: ShadowView, free: int) -> None:
+def _add_node(
+    draft: Draft,
+    bins: Bins,
+    shadow: ShadowView,
+    free: int,
+    groups: Mapping[str, frozenset[str]],
+) -> None:
     node = draft.nodes[shadow.on_node or ""]
-    groups = draft.groups(node.name, shadow.resource)
-    bins.add(free, on_node(node), groups)
+    there = groups.get(node.name) or draft.groups(node.name, shadow.resource)
+    bins.add(free, on_node(node), there)
 
 
 def _cancellable(draft: Draft, resource: str) -> list[ShadowView]:

@@ -79,14 +79,16 @@ class Placement:
     """Where the waiting share pods of a resource find devices.
 
     `devices`: all devices of the resource. `assignments`: by the share pod's UID. `left_now`,
-    `left_soon`: devices that no share pod needs, per node. `relied_on`: shadow pods without a node
-    that some share pod depends on.
+    `left_soon`: devices that no share pod needs, per node. `groups`: the anti-affinity groups on
+    each node, with those of the pods that find devices there. `relied_on`: shadow pods without a
+    node that some share pod depends on.
     """
 
     devices: DevicePool = field(default_factory=dict)
     assignments: dict[str, Assignment] = field(default_factory=dict)
     left_now: Counter[str] = field(default_factory=Counter)
     left_soon: Counter[str] = field(default_factory=Counter)
+    groups: dict[str, frozenset[str]] = field(default_factory=dict)
     relied_on: set[Key] = field(default_factory=set)
 
 
@@ -192,6 +194,7 @@ def _onto_coming(
     rest = _onto_shadows(draft, bins, shadows, waiting, placement, Availability.COMING)
     for number, name in enumerate(devices):
         placement.left_soon[name] = bins.left(number)
+        placement.groups[name] = bins.groups(number)
     return rest
 
 

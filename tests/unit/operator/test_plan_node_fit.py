@@ -6,7 +6,13 @@ from typing import Any
 
 from mizar_core.names import EventReason
 from mizar_core.planning import Snapshot, plan
-from mizar_core.planning.actions import CreateShadow, DeleteShadow, Drain, EmitEvent
+from mizar_core.planning.actions import (
+    CancelDrain,
+    CreateShadow,
+    DeleteShadow,
+    Drain,
+    EmitEvent,
+)
 from mizar_core.planning.node_fit import (
     HOSTNAME,
     NO_NEEDS,
@@ -554,3 +560,16 @@ def test_a_pod_without_constraints_does_not_wait_for_one_that_is_apart_from_all(
     plain = (*snapshot.shares, waiting("plain", count=2))
     (other,) = actions(CreateShadow, replace(snapshot, shadows=apart, shares=plain))
     assert not other.needs.anti_affinity
+
+
+def test_no_drain_is_cancelled_for_a_pod_that_another_keeps_off_its_node() -> None:
+    """The other one waits too, and will get the device of the shadow pod that stays."""
+    snapshot = small(
+        nodes=(node("n1"),),
+        shadows=(ready("shadow-2-a", idle_since=at(1000)), ready("shadow-2-b", idle_since=at(10))),
+        shares=(_web("web-1"), _web("web-2")),
+    )
+    assert len(actions(Drain, snapshot)) == 1
+    assert not actions(CancelDrain, snapshot)
+    again = apply_plan(snapshot, plan(snapshot, NOW))
+    assert not actions(Drain, again) and not actions(CancelDrain, again)
