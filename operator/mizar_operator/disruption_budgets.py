@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Final, NamedTuple
@@ -86,8 +86,6 @@ class DisruptionBudgets:
         self._marked: defaultdict[str, set[str]] = defaultdict(set)
         self._marking: defaultdict[str, dict[str, float]] = defaultdict(dict)
         self._known: dict[str, Budget] = {}
-        self._failed: set[str] = set()
-        self._failures: Counter[str] = Counter()
         self._errors: dict[str, KubeError] = {}
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._looked_at: dict[str, float] = {}
@@ -153,7 +151,7 @@ class DisruptionBudgets:
     async def drop(self, namespace: str) -> None:
         """Remove the namespace's budget, if it is the operator's. Raises KubeError."""
         self.deleted(namespace)
-        self._failed.discard(namespace)
+        self._errors.pop(namespace, None)
         found = await find(self._client, _ref(namespace))
         if found is None:
             return
@@ -197,9 +195,9 @@ class DisruptionBudgets:
         now, looked_at = self._clock(), self._looked_at
         return [
             one
-            for one in sorted(self._failed.union(_in_use(snapshot)))
+            for one in sorted({*self._errors, *_in_use(snapshot)})
             if one not in looked_at
-            or now - looked_at[one] >= (TRIED_AGAIN_S if one in self._failed else LOOKED_AT_EVERY_S)
+            or now - looked_at[one] >= (TRIED_AGAIN_S if one in self._errors else LOOKED_AT_EVERY_S)
         ]
 
     async def _look(self, namespace: str) -> None:
@@ -215,10 +213,11 @@ class DisruptionBudgets:
     async def _raise(self, namespace: str) -> None:
         """Have the budget demand as many pods as needed, or more. Whoever waited for a write that
         failed shares its outcome: another one would most likely take as long."""
-        failures = self._failures[namespace]
+        before = self._errors.get(namespace)
         async with self._locks[namespace]:
-            if self._failures[namespace] > failures:
-                if is_refusal(error := self._errors[namespace]):
+            error = self._errors.get(namespace)
+            if error is not None and error is not before:
+                if is_refusal(error):
                     return
                 raise error
             needed, known = self._needed(namespace), self._known.get(namespace)
@@ -249,14 +248,12 @@ class DisruptionBudgets:
             yield
         except KubeError as error:
             self._known.pop(namespace, None)
-            self._failed.add(namespace)
-            self._failures[namespace] += 1
             self._errors[namespace] = error
             if not is_refusal(error):
                 raise
             log.warning("the PodDisruptionBudget is refused", namespace=namespace, error=error)
         else:
-            self._failed.discard(namespace)
+            self._errors.pop(namespace, None)
 
     async def _written(self, needed: int, namespace: str) -> Budget:
         """Write the budget, unless it demands enough: one that an earlier operator made is not

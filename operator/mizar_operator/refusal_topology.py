@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from mizar_core.planning.node_fit import HOSTNAME
+from mizar_operator.node_needs import REQUIRED
 
 Json = Mapping[str, Any]
 
@@ -39,5 +40,4 @@ def _keys(spec: Json, message: str) -> Iterator[str]:
 
 def _required(spec: Json, kind: str) -> Iterable[str]:
     found = (spec.get("affinity") or {}).get(kind) or {}
-    terms = found.get("requiredDuringSchedulingIgnoredDuringExecution") or ()
-    return (one["topologyKey"] for one in terms)
+    return (one["topologyKey"] for one in found.get(REQUIRED) or ())
