@@ -202,6 +202,7 @@ class DisruptionBudgets:
 
     async def _look(self, namespace: str) -> None:
         self._looked_at[namespace] = self._clock()
+        found = None
         async with self._locks[namespace]:
             with self._noted(namespace):
                 found = await find(self._client, _ref(namespace))

@@ -524,6 +524,14 @@ async def test_a_budget_that_cannot_be_asked_for_holds_up_nobody() -> None:
     assert api.calls == ["get", "get", "create"]
 
 
+async def test_a_budget_that_may_not_be_read_is_written_all_the_same() -> None:
+    api = Api(Forbidden("get"))
+    budgets = Budgets(api)
+    budgets.holders.put("one")
+    await budgets.look_after(0)
+    assert (api.take(), api.demanded) == (["get", "create"], 1)
+
+
 async def test_who_waits_for_a_write_that_fails_does_not_repeat_it() -> None:
     """Each try may take as long as the API server's webhooks, and plans wait for all of them."""
     for answer in (Unavailable("away"), REFUSED):
