@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from cluster.interrupts import interruptible_once
 from support.effort import SEED, effort
+from support.logs import SECTION
 from support.watchdog import pytest_runtest_protocol
 
 __all__ = ["pytest_runtest_protocol"]  # pytest finds its hooks by their names
@@ -53,9 +54,15 @@ def pytest_terminal_summary(
     if FAILURES:
         failed = [*_reports(terminalreporter, "failed"), *_reports(terminalreporter, "error")]
         with Path(FAILURES).open("a") as file:
-            file.writelines(f"{one.longreprtext[-LONGEST_FAILURE:]}\n" for one in failed)
+            file.writelines(f"{_failure(one)}\n" for one in failed)
             file.writelines(f"FAILED {one.nodeid} ({one.when})\n" for one in failed)
 
 
 def _reports(reporter: pytest.TerminalReporter, kind: str) -> list[pytest.TestReport]:
     return [one for one in reporter.getreports(kind) if isinstance(one, pytest.TestReport)]
+
+
+def _failure(report: pytest.TestReport) -> str:
+    """The end of a failure's report, and what Mizar logged meanwhile."""
+    kept = (f"{title}:\n{text}" for title, text in report.sections if title.startswith(SECTION))
+    return "\n".join([report.longreprtext[-LONGEST_FAILURE:], *kept])

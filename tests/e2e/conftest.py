@@ -8,7 +8,7 @@ takes a card from its users on purpose says so by the fixture `expected_faults`.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from uuid import uuid4
 
@@ -18,9 +18,12 @@ import cluster.mizar
 from cluster import Cluster, ClusterSpec
 from cluster.binaries.progress import Progress
 from cluster.local import LocalProvider
+from e2e import component_logs
 from e2e.watcher import reports, watching, working
+from e2e.watching import rare
 from support import objects
 from support.kube import Kube, Object
+from support.logs import SECTION
 from support.waiting import wait_for
 
 CARDS_PER_NODE = 2
@@ -64,10 +67,26 @@ def expected_faults(possible_faults: list[str]) -> Iterator[list[str]]:
     assert not missed, f"the watchers saw nothing of {missed}, only {found}"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add what Mizar logged meanwhile to the report of a failure."""
+    report = yield
+    used = getattr(item, "funcargs", {}).values()
+    if report.failed:
+        for one in {one.name: one for one in used if isinstance(one, Cluster)}.values():
+            logged = component_logs.recent(one, call.start)
+            report.sections.append((f"{SECTION} in {one.name}", logged))
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how often the watchers looked."""
+    """Say how often the watchers looked, and what was unusual."""
     for report in reports:
         terminalreporter.line(f"watched {report}")
+    for one in rare:
+        terminalreporter.line(f"seldom, but it may happen:\n{one}")
 
 
 @pytest.fixture(scope="session")

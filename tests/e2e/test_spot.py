@@ -1,18 +1,20 @@
 """Cards of sleeping owners are lent to spot pods, and come back when the owner wakes."""
 
 import json
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from cluster import Cluster
 from cluster.cluster import Node
+from e2e import component_logs
 from e2e.test_compute import BUSY, wait_percent
 from e2e.test_loss import busy_part
-from e2e.watching import card_of, cards_seen_inside, wait_event, wait_held
+from e2e.watching import card_of, cards_seen_inside, rare, wait_event, wait_held
 from mizar_nodeagent.card_health import REPAIRED
 from simgpu.machine import Machine
-from support.kube import Kube, Object, condition
+from support.kube import Kube, Object, condition, is_ready
 from support.objects import share_pod, whole_card_pod
 from support.waiting import wait_for
 
@@ -44,6 +46,35 @@ def borrower(tenant: str, name: str, **spec: object) -> Object:
     """A spot pod that works all the time and that may be lost."""
     pod = share_pod(tenant, name, "mizar.spot/gpu", 1, BUSY, **spec)
     return annotated(pod, may_be_lost="true")
+
+
+def start_borrower(kube: Kube, tenant: str, name: str) -> None:
+    """Make a borrower and wait until it runs.
+
+    A card may be withdrawn between a pod's scheduling and its start. The kubelet then refuses the
+    pod for good, and its controller makes another; here, this is done once, and the run's summary
+    tells of it with what Mizar logged.
+    """
+    began = time.time()
+    kube.apply(borrower(tenant, name))
+    started = wait_for(
+        f"borrower {tenant}/{name} to run or to be refused",
+        lambda: _started(kube.get("pod", name, tenant)),
+        180,
+        explain=lambda: kube.describe(tenant, name),
+    )
+    if started == "Refused":
+        logged = component_logs.recent(cast(Cluster, kube.cluster), began)
+        rare.append(f"{kube.describe(tenant, name)}\n{logged}")
+        kube.delete("pod", name, tenant)
+        kube.apply(borrower(tenant, name))
+        kube.wait_running(tenant, name)
+
+
+def _started(pod: Object | None) -> str | None:
+    if pod is not None and pod["status"].get("reason") == "UnexpectedAdmissionError":
+        return "Refused"
+    return "Running" if is_ready(pod) else None
 
 
 def lender(kube: Kube, stage: "Stage", name: str = "owner", pool: str = "") -> str:
@@ -86,8 +117,7 @@ def had_it_alone(answer: str) -> bool:
 def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage") -> None:
     """The borrower has the card's time until the owner works; then the owner has it."""
     owner, other = lender(kube, stage), borrowing(kube, stage)
-    kube.apply(borrower(other, "train"))
-    kube.wait_running(other, "train")
+    start_borrower(kube, other, "train")
     assert cards_seen_inside(kube, other, "train") == card_of(kube, owner, "owner")
     wait_percent(kube, other, "train", 90, 101)
     wait_for("its owner to be told", lambda: _active(kube, owner) == "False")
@@ -105,8 +135,7 @@ def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage
     assert wait_event(kube, owner, "owner", "OwnerWoke")
 
     # When the owner sleeps once more, its card is lent once more.
-    kube.apply(borrower(other, "again"))
-    kube.wait_running(other, "again")
+    start_borrower(kube, other, "again")
 
 
 def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> None:
@@ -117,8 +146,7 @@ def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> N
     kube.apply(annotated(whole_card_pod(owner, "owner"), low_power="true"))
     kube.wait_running(owner, "owner")
     kube.wait_holding(owner, "owner")
-    kube.apply(borrower(other, "train"))
-    kube.wait_running(other, "train")
+    start_borrower(kube, other, "train")
     wait_percent(kube, other, "train", 90, 101)
     status, answer = kube.exec(owner, "owner", *BUSY, "--seconds", "12")
     assert status == 0, answer
@@ -199,8 +227,7 @@ def test_a_card_is_lent_while_all_its_owners_sleep(kube: Kube, stage: "Stage") -
 def test_an_owner_that_goes_takes_its_card_along(kube: Kube, stage: "Stage") -> None:
     """No pod holds the card any more: the scheduler may give it to any pod."""
     owner, other = lender(kube, stage), borrowing(kube, stage)
-    kube.apply(borrower(other, "train"))
-    kube.wait_running(other, "train")
+    start_borrower(kube, other, "train")
     kube.delete("pod", "owner", owner)
     reason_of_eviction(kube, other, "train")
     kube.wait_gone("pod", other, "train")
@@ -211,8 +238,7 @@ def test_a_card_that_fails_while_it_is_lent(
 ) -> None:
     """The borrower is evicted."""
     owner, other = lender(kube, stage), borrowing(kube, stage)
-    kube.apply(borrower(other, "train"))
-    kube.wait_running(other, "train")
+    start_borrower(kube, other, "train")
     (uuid,) = card_of(kube, owner, "owner")
     node = node_of(kube, mizar_cluster, other, "train")
     with Machine(node.simgpu_dir) as machine:
@@ -304,8 +330,7 @@ def test_a_borrower_stands_still_without_a_node_agent(
     """Without an agent nothing would pause the borrower for the owner, so it does not work until
     there is an agent again."""
     owner, other = lender(kube, stage), borrowing(kube, stage)
-    kube.apply(borrower(other, "train"))
-    kube.wait_running(other, "train")
+    start_borrower(kube, other, "train")
     wait_percent(kube, other, "train", 90, 101)
     nowhere = '{"spec":{"template":{"spec":{"nodeSelector":{"mizar.test/nowhere":"true"}}}}}'
     back = '{"spec":{"template":{"spec":{"nodeSelector":{"mizar.test/nowhere":null}}}}}'

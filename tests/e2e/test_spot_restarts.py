@@ -17,12 +17,12 @@ from e2e.test_loss import busy_part
 from e2e.test_restarts import restart_counts
 from e2e.test_spot import (
     WORK,
-    borrower,
     borrowing,
     had_it_alone,
     lender,
     node_of,
     reason_of_eviction,
+    start_borrower,
 )
 from e2e.watching import card_of, ready_shadows, wait_event
 from simgpu.machine import Machine
@@ -136,8 +136,7 @@ class Loan:
 def lent(kube: Kube, stage: "Stage", cluster: LocalCluster) -> Iterator[Loan]:
     """A card that is lent, and whose borrower works."""
     lends, borrows = lender(kube, stage, OWNER), borrowing(kube, stage)
-    kube.apply(borrower(borrows, BORROWER))
-    kube.wait_running(borrows, BORROWER)
+    start_borrower(kube, borrows, BORROWER)
     # A kubelet that dies before it has started the shadow pod refuses it when it comes back.
     ready_shadows(kube, lends)
     (card,) = card_of(kube, lends, OWNER)

@@ -3,6 +3,9 @@
 from support.kube import Kube, Object, condition
 from support.waiting import wait_for
 
+rare: list[str] = []
+"""What tests met that may happen, but seldom should: the run's summary shows it."""
+
 
 def ready_shadows(kube: Kube, tenant: str, count: int = 1, timeout: float = 180) -> list[Object]:
     """Wait until exactly `count` ShadowPods of the tenant are Ready and give them by name."""

@@ -7,6 +7,9 @@ import pytest
 
 Line = dict[str, Any]
 
+SECTION = "what Mizar logged"
+"""Beginning of the titles of those sections of a failed test's report that hold log lines."""
+
 
 def lines(text: str) -> list[Line]:
     """The JSON lines of a program's output; libraries in C write what they like between them."""

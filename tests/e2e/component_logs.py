@@ -1,0 +1,53 @@
+"""What Mizar's programs logged while a test ran, for the report of its failure."""
+
+import json
+from datetime import datetime
+from pathlib import Path
+
+from cluster.cluster import Cluster
+from support.logs import Line, lines
+
+MOST_LINES = 25
+"""Lines that are shown of each container, its last."""
+LONGEST_LINE = 240
+"""Characters that are shown of a line."""
+LEFT_OUT = ("answered", "planned")
+"""Events that are left out, since they say less than the lines around them: a call that was
+answered, a plan that was made."""
+
+
+def recent(cluster: Cluster, since: float) -> str:
+    """The last lines that Mizar's containers logged since then (seconds since the epoch), read from
+    the nodes' disks, so that neither API server nor kubelet need to answer. Empty for a cluster
+    whose nodes cannot be reached."""
+    files = [
+        file
+        for node in cluster.nodes
+        for file in sorted(node.path("/var/log/pods").glob("mizar-system_mizar-*/*/*.log"))
+    ]
+    return "\n".join(text for file in files if (text := _section(file, since)))
+
+
+def _section(file: Path, since: float) -> str:
+    found = [one for one in _logged(file) if _time(one) >= since and one["event"] not in LEFT_OUT]
+    if not found:
+        return ""
+    pod = file.parent.parent.name.split("_")[1]
+    return "\n".join([f"{pod}, {file.name}:", *(_short(one) for one in found[-MOST_LINES:])])
+
+
+def _logged(file: Path) -> list[Line]:
+    """The container's lines; the runtime puts time, stream and a tag before each."""
+    rows = (row.split(" ", 3) for row in file.read_text(errors="replace").splitlines())
+    return lines("\n".join(row[3] for row in rows if len(row) == 4 and row[2] == "F"))
+
+
+def _time(line: Line) -> float:
+    return datetime.fromisoformat(str(line["timestamp"])).timestamp()
+
+
+def _short(line: Line) -> str:
+    at = str(line["timestamp"]).partition("T")[2]
+    known = ("timestamp", "level", "logger", "event")
+    rest = json.dumps({key: line[key] for key in line if key not in known}, ensure_ascii=False)
+    return f"  {at} {line['event']} {rest}"[:LONGEST_LINE]
