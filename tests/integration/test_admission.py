@@ -503,6 +503,14 @@ class TestPolicies:
         kube.delete("shadowpod", "shadow-2-abcde", TENANT)
 
 
+def warned(kube: Kube, pod: Object, kind: str) -> str:
+    """What kubectl prints when an object of this kind, whose pods are like this one, is made."""
+    made = json.dumps(escapes.templated(pod, kind))
+    status, said = kube.attempt("create", "--filename=-", "--dry-run=server", input=made)
+    assert status == 0, said
+    return said
+
+
 class TestEscapes:
     """Fields of a pod by which a container would get past the limits of its share."""
 
@@ -523,6 +531,45 @@ class TestEscapes:
         pod = escapes.escaping(TENANT, escapes.ESCAPES[case][0])
         pod["spec"]["containers"][0]["resources"] = {}
         dry_run(kube, pod)
+
+    @pytest.mark.parametrize("case", escapes.ONE_OF_EACH)
+    def test_who_makes_a_template_of_such_pods_is_warned(self, kube: Kube, case: str) -> None:
+        changes, sentence = escapes.ESCAPES[case]
+        said = warned(kube, escapes.escaping(TENANT, changes), "Deployment")
+        assert "Warning: " in said and sentence in said
+
+    @pytest.mark.parametrize("case", ["nothing", "no card beside", "mounts beside", "logs"])
+    def test_and_nobody_else_is(self, kube: Kube, case: str) -> None:
+        pod = escapes.escaping(TENANT, escapes.NO_ESCAPE[case])
+        assert "Warning" not in warned(kube, pod, "Deployment")
+
+    @pytest.mark.parametrize("kind", escapes.KINDS)
+    def test_in_every_kind_of_template(self, kube: Kube, kind: str) -> None:
+        changes = [
+            escapes.ESCAPES[case][0] for case in ("all cards before", "host /sys", "hostPID", "CDI")
+        ]
+        all_at_once = {key: value for change in changes for key, value in change.items()}
+        all_at_once["spec"] = {"hostPID": True, **escapes.host("/sys")["spec"]}
+        pod = escapes.escaping(TENANT, all_at_once)
+        said = warned(kube, pod, kind)
+        for sentence in ("container before sets NVIDIA_VISIBLE", "hostPath /sys", "hostPID", "cdi"):
+            assert sentence in said, sentence
+        for one in pod["spec"]["containers"]:
+            one["resources"] = {}
+        assert "Warning" not in warned(kube, pod, kind)
+
+    def test_a_template_that_is_there_can_be_scaled_without_a_warning(self, kube: Kube) -> None:
+        pod = escapes.escaping(TENANT, escapes.ESCAPES["hostPID"][0])
+        kube.apply(escapes.templated(pod, "Deployment"))
+        here = ("deployment/escapes", f"--namespace={TENANT}", "--type=merge")
+        try:
+            status, said = kube.attempt("patch", *here, '--patch={"spec":{"paused":true}}')
+            assert (status, "Warning" in said) == (0, False), said
+            changed = {"spec": {"template": {"metadata": {"labels": {"a": "b"}}}}}
+            status, said = kube.attempt("patch", *here, f"--patch={json.dumps(changed)}")
+            assert (status, "may not have hostPID" in said) == (0, True), said
+        finally:
+            kube.delete("deployment", "escapes", TENANT)
 
     def test_an_annotation_that_comes_later_gets_no_further(self, kube: Kube) -> None:
         kube.apply(objects.share_pod(TENANT, "annotated"))

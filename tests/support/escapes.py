@@ -127,6 +127,12 @@ ESCAPES: dict[str, tuple[Object, str]] = {
     "every capability": ({"before": context(capabilities={"add": ["all"]})}, PRIVILEGED),
 }
 
+ONE_OF_EACH = (
+    *("all cards", "all cards before", "CDI", "more of the driver: all", "mount /etc"),
+    *("host /sys", "hostPID", "privileged beside"),
+)
+"""Cases of ESCAPES, at least one for each sentence."""
+
 NO_ESCAPE: dict[str, Object] = {
     "nothing": {},
     **{
@@ -172,3 +178,31 @@ def escaping(tenant: str, changes: Object) -> Object:
     pod["spec"] |= changes.get("spec", {})
     pod["metadata"] |= changes.get("metadata", {})
     return pod
+
+
+KINDS = ("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob")
+
+
+def templated(pod: Object, kind: str) -> Object:
+    """An object of one of KINDS whose pods are like this one. It makes none: its pods select a node
+    that does not exist, or it asks for none."""
+    labels = {"app": "escapes"}
+    meta = {"name": "escapes", "namespace": pod["metadata"]["namespace"]}
+    notes = {key: pod["metadata"][key] for key in ("annotations",) if key in pod["metadata"]}
+    spec = {**pod["spec"], "nodeSelector": {"mizar.share/nowhere": "true"}}
+    if kind in ("Job", "CronJob"):
+        spec["restartPolicy"] = "Never"
+        batch = {"template": {"metadata": notes, "spec": spec}}
+        cron: Object = {"schedule": "@yearly", "jobTemplate": {"spec": batch}}
+        made = cron if kind == "CronJob" else {"suspend": True, **batch}
+        return {"apiVersion": "batch/v1", "kind": kind, "metadata": meta, "spec": made}
+    template = {
+        "metadata": {"labels": labels, **notes},
+        "spec": {**spec, "restartPolicy": "Always"},
+    }
+    inner: Object = {"selector": {"matchLabels": labels}, "template": template}
+    if kind != "DaemonSet":
+        inner["replicas"] = 0
+    if kind == "StatefulSet":
+        inner["serviceName"] = "escapes"
+    return {"apiVersion": "apps/v1", "kind": kind, "metadata": meta, "spec": inner}

@@ -733,6 +733,22 @@ def test_share_pods_may_what_the_values_say(chart: Chart, escape: str) -> None:
     assert "mizar-share-pods-limits" not in {one["metadata"]["name"] for one in every}
 
 
+def test_templates_are_warned_of_and_never_held_up(chart: Chart, default: list[Object]) -> None:
+    """Also of templates that ask by an alias, which only their pods lose."""
+    named = chart.render(webhook={"resourceNames": ["nvidia.com/vgpu"]})
+    for part in ("share-templates-limits", "share-cronjobs-limits"):
+        binding = pick(default, "ValidatingAdmissionPolicyBinding", f"mizar-{part}")["spec"]
+        assert binding["validationActions"] == ["Warn"]
+        policy = pick(named, "ValidatingAdmissionPolicy", f"mizar-{part}")["spec"]
+        assert policy["failurePolicy"] == "Ignore"
+        asks = [one for one in policy["matchConditions"] if one["name"] == "shares-or-borrows"]
+        assert "k in ['nvidia.com/vgpu']" in asks[0]["expression"]
+        pods = pick(named, "ValidatingAdmissionPolicy", "mizar-share-pods-limits")["spec"]
+        assert len(policy["validations"]) == len(pods["validations"])
+    allowed = chart.render(policies={"sharePodsMay": list(ESCAPES)})
+    assert not [one for one in allowed if "limits" in one["metadata"]["name"]]
+
+
 def test_share_pods_keep_off_the_agents_own_folders(chart: Chart) -> None:
     folders = {"stateDir": "/opt/mizar/", "kubeletDir": "/data/kubelet"}
     policy = pick(

@@ -10,9 +10,11 @@ has({{ . }}.metadata.labels) && 'mizar.share/spot-pod' in {{ . }}.metadata.label
 {{ . }}.metadata.labels['mizar.share/spot-pod'] == 'true'
 {{- end -}}
 
-{{- /* CEL: whether the container c gets virtual devices or spot cards of Mizar. */ -}}
+{{- /* CEL: whether the container c gets virtual devices or spot cards of Mizar. A template keeps the aliases that its
+       pods do not have. Call with the root. */ -}}
 {{- define "mizar.cel.hasDevices" -}}
-has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(k, k.matches('/gpu[.][0-9]+$|^mizar[.]spot/gpu$'))
+has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(k, k.matches('/gpu[.][0-9]+$|^mizar[.]spot/gpu$')
+{{- with .Values.webhook.resourceNames }} || k in {{ toJson . | replace "\"" "'" }}{{ end }})
 {{- end -}}
 
 {{- /* CEL: whether the container c sets a variable, as far as its spec shows: of envFrom, it shows only the prefix,
@@ -46,4 +48,24 @@ has(c.securityContext) && (
 (has(c.securityContext.privileged) && c.securityContext.privileged) ||
 (has(c.securityContext.capabilities) && has(c.securityContext.capabilities.add) &&
 c.securityContext.capabilities.add.exists(a, a.matches('^(?i)(CAP_)?(ALL|SYS_ADMIN)$'))))
+{{- end -}}
+
+{{- /* JSON: the kinds in which users write templates of pods, each with the part of a policy's name, the path of the
+       template and the rules of a policy. Objects that a controller creates for another controller, such as
+       ReplicaSets, are left out: one warning is enough. */ -}}
+{{- define "mizar.templateKinds" -}}
+{{- $asked := list "CREATE" "UPDATE" -}}
+{{- list
+      (dict "part" "templates" "path" "object.spec.template" "rules" (list
+        (dict "apiGroups" (list "apps") "apiVersions" (list "v1") "resources" (list "deployments" "statefulsets" "daemonsets") "operations" $asked)
+        (dict "apiGroups" (list "batch") "apiVersions" (list "v1") "resources" (list "jobs") "operations" $asked)))
+      (dict "part" "cronjobs" "path" "object.spec.jobTemplate.spec.template" "rules" (list
+        (dict "apiGroups" (list "batch") "apiVersions" (list "v1") "resources" (list "cronjobs") "operations" $asked)))
+      | toJson -}}
+{{- end -}}
+
+{{- /* CEL: whether a template is new or was changed: an existing Deployment can still be scaled and labelled without
+       a warning. Call with the template's path. */ -}}
+{{- define "mizar.cel.templateIsNew" -}}
+request.operation == 'CREATE' || {{ . }} != {{ . | replace "object" "oldObject" }}
 {{- end -}}

@@ -32,7 +32,7 @@ authorizer.group('').resource('nodes').check('patch').allowed())
 (has(oldObject.spec.{{ . }}) ? [oldObject.spec.{{ . }}] : [])
 {{- end -}}
 
-{{- /* A policy's binding. Call with (dict "root" $ "part" ...). */ -}}
+{{- /* A policy's binding. Call with (dict "root" $ "part" ... "action" "Warn"); the action is Deny by default. */ -}}
 {{- define "mizar.policyBinding" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
@@ -40,5 +40,5 @@ metadata:
   {{- include "mizar.meta" . | nindent 2 }}
 spec:
   policyName: {{ include "mizar.name" .root }}-{{ .part }}
-  validationActions: [Deny]
+  validationActions: [{{ .action | default "Deny" }}]
 {{- end -}}
