@@ -28,11 +28,20 @@ Problems = Callable[[], Iterable[str]]
 """Returns the problems, a sentence each; empty when all is well."""
 
 
-def registry(component: str) -> CollectorRegistry:
+class Registry(CollectorRegistry):
+    """A registry with a gauge of whether the program is ready, which `application` keeps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        text = "Whether the program can do its work: 1 where /readyz succeeds, otherwise 0."
+        self.ready = Gauge("mizar_ready", text, registry=self)
+
+
+def registry(component: str) -> Registry:
     """A new registry with the metrics of every program: its version, its process, Python."""
     # Each counter and histogram would have a second series.
     disable_created_metrics()  # type: ignore[no-untyped-call]
-    found = CollectorRegistry()
+    found = Registry()
     for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
         found.register(collector)
     built = Gauge(
@@ -70,18 +79,23 @@ class _Pages:
             return await asyncio.to_thread(generate_latest, self._figures)
 
 
-def application(figures: CollectorRegistry, alive: Problems, ready: Problems) -> web.Application:
+def application(figures: Registry, alive: Problems, ready: Problems) -> web.Application:
     """The HTTP application. /healthz fails with the problems of `alive`, which a restart would
-    cure; /readyz with these and those of `ready`."""
+    cure; /readyz, and the gauge, with these and those of `ready`."""
     pages = _Pages(figures)
+
+    def unready() -> list[str]:
+        return [*alive(), *ready()]
 
     async def healthz(_: web.Request) -> web.Response:
         return _answer(alive())
 
     async def readyz(_: web.Request) -> web.Response:
-        return _answer([*alive(), *ready()])
+        return _answer(unready())
 
     async def metrics(_: web.Request) -> web.Response:
+        # Here and not when the page is made, which is done in another thread.
+        figures.ready.set(not unready())
         return web.Response(body=await pages.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     app = web.Application()

@@ -8,8 +8,6 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 
-from prometheus_client import CollectorRegistry
-
 from mizar_kube import probes
 from mizar_kube.client import KubeClient
 from mizar_kube.logs import get_logger
@@ -43,7 +41,7 @@ class AgentBase:
     config: Config
     client: KubeClient
     cards: CardSource
-    registry: CollectorRegistry
+    registry: probes.Registry
     state: AgentState
     slots: Slots
     checkpoint: CheckpointFile

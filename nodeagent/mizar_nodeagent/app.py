@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
 
 from mizar_kube import probes
 from mizar_kube.informer import Informer
@@ -49,7 +48,7 @@ class App:
     plugins: PluginManager
     time_slicer: TimeSlicer
     spot: SpotParts
-    registry: CollectorRegistry
+    registry: probes.Registry
     slots: Slots
     loops: tuple[Loop, ...]
 

@@ -36,6 +36,26 @@ async def test_probes_say_what_is_wrong() -> None:
         assert await asked("/readyz") == (500, said), "what must start anew is not ready"
 
 
+async def test_a_gauge_says_whether_it_is_ready() -> None:
+    alive, ready = list[str](), list[str]()
+    app = probes.application(probes.registry("test"), lambda: alive, lambda: ready)
+    async with TestClient(TestServer(app)) as client:
+
+        async def gauge() -> str:
+            text = await (await client.get("/metrics")).text()
+            (found,) = (line for line in text.splitlines() if line.startswith("mizar_ready "))
+            return found.split()[1]
+
+        assert await gauge() == "1.0"
+        ready.append("pods: nothing heard for 9 s")
+        assert await gauge() == "0.0"
+        alive.append("queue: stuck")
+        ready.clear()
+        assert await gauge() == "0.0"
+        alive.clear()
+        assert await gauge() == "1.0"
+
+
 async def test_metrics_tell_of_the_process() -> None:
     app = probes.application(probes.registry("test"), list, list)
     async with TestClient(TestServer(app)) as client:
