@@ -17,6 +17,7 @@ import yaml
 import simgpu
 from cluster import cgroups, mounts, netns, network, node_config
 from cluster.addresses import node_ip, pod_subnet
+from cluster.binaries import folder
 from cluster.cluster import COMMAND_LIMIT, Done, Node, command
 from cluster.credentials import Credentials
 from cluster.errors import ClusterError, CommandFailed
@@ -95,7 +96,8 @@ class LocalNode:
         kubelet = node_config.kubelet(credentials, self.name, root, resolv_conf)
         kubelet |= node_config.oom_score(machine)
         (config / "kubelet.yaml").write_text(yaml.safe_dump(kubelet))
-        proxy = node_config.kube_proxy(credentials, self.name, machine)
+        minor = folder.kubernetes_minor(self.binaries / "kubelet")
+        proxy = node_config.kube_proxy(credentials, self.name, machine, minor)
         (config / "kube-proxy.yaml").write_text(yaml.safe_dump(proxy))
         cni = config / "cni"
         cni.mkdir()

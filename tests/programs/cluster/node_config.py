@@ -73,13 +73,15 @@ def oom_score(machine: Machine) -> Config:
     return {} if machine.may_lower_oom_score else {"oomScoreAdj": 0}
 
 
-def kube_proxy(credentials: Credentials, node: str, machine: Machine) -> Config:
-    """KubeProxyConfiguration.
+def kube_proxy(credentials: Credentials, node: str, machine: Machine, minor: int) -> Config:
+    """KubeProxyConfiguration of Kubernetes 1.`minor`.
 
     Where the kernel hides bridged packets from the firewall, a pod's answer to another pod on its
     own node would not be translated back; so Services then show their clients as the node.
     """
-    return {
+    # Newer ones refuse a gate that they do not have any more.
+    gates = {"featureGates": {"NFTablesProxyMode": True}} if minor < 31 else {}
+    return gates | {
         "apiVersion": _PROXY,
         "kind": "KubeProxyConfiguration",
         "mode": "nftables",

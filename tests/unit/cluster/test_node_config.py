@@ -47,9 +47,17 @@ def test_a_root_without_the_capability_does_not_lower_oom_scores() -> None:
 
 def test_services_hide_their_clients_only_where_they_must(credentials: Credentials) -> None:
     for machine in (USUAL, POOR):
-        proxy = node_config.kube_proxy(credentials, "node-1", machine)
+        proxy = node_config.kube_proxy(credentials, "node-1", machine, 36)
         assert proxy["nftables"]["masqueradeAll"] is not machine.bridge_filter
         assert proxy["mode"] == "nftables"
+
+
+def test_an_old_proxy_is_told_to_use_nftables(credentials: Credentials) -> None:
+    gates = {
+        minor: node_config.kube_proxy(credentials, "node-1", USUAL, minor).get("featureGates")
+        for minor in (30, 31)
+    }
+    assert gates == {30: {"NFTablesProxyMode": True}, 31: None}
 
 
 def test_pods_get_addresses_from_their_nodes_subnet() -> None:

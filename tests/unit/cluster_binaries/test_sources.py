@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.binaries import gobuild, sources
+from cluster.binaries import cache, gobuild, sources
 from cluster.binaries.components import ARCH, COMPONENTS, Component
 from cluster.binaries.errors import SourceRefused
 from cluster.binaries.progress import Progress
@@ -32,7 +32,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def fill(folder: Path, component: Component) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     for name in component.programs:
         (folder / name).write_text(f"#!/bin/sh\necho v{component.version}\n")
         (folder / name).chmod(0o755)
@@ -160,3 +160,15 @@ def test_a_program_that_was_not_asked_for_is_a_mistake(
 ) -> None:
     with pytest.raises(KeyError, match="helm"):
         sources.ensure(Progress.silent(), ["bridge"]).path("helm")
+
+
+def test_another_version_of_kubernetes_comes_with_the_usual_etcd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kubernetes: Component
+) -> None:
+    fill(tmp_path / "mine", kubernetes)
+    fill(cache.root() / "programs" / "other-kubernetes-1.30.14", kubernetes)
+    monkeypatch.setenv("MIZAR_KUBERNETES", "1.30.14")
+    folders = {"kubernetes": tmp_path / "mine"}
+    binaries = sources.ensure(Progress.silent(), ["kubelet", "etcd"], folders)
+    assert binaries.path("etcd").resolve() == tmp_path / "mine" / "etcd"
+    assert binaries.path("kubelet").resolve().parent.name == "other-kubernetes-1.30.14"

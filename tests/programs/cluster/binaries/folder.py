@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
-from cluster.binaries.components import Component
+from cluster.binaries.components import COMPONENTS, Component
 from cluster.binaries.errors import SourceRefused
 from cluster.binaries.progress import Progress
 
@@ -34,6 +35,16 @@ def check(component: Component, folder: Path, progress: Progress) -> None:
     said = _version(component, program)
     if component.version not in said:
         progress.say(f"note: {program} is {said}, not {component.version}")
+
+
+def kubernetes_minor(kubelet: Path) -> int:
+    """The N of the kubelet's Kubernetes 1.N. Raises SourceRefused."""
+    (component,) = (one for one in COMPONENTS if one.name == "kubernetes")
+    said = _version(component, kubelet)
+    match = re.search(r"\bv1\.(\d+)\.", said)
+    if match is None:
+        raise SourceRefused(f"{kubelet} is {said}, no Kubernetes 1.N: replace it")
+    return int(match[1])
 
 
 def _executable(program: Path) -> bool:

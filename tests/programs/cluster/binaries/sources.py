@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.binaries import cache, debian, folder, gobuild, hosts, release
+from cluster.binaries import cache, debian, folder, gobuild, hosts, other_kubernetes, release
 from cluster.binaries.components import ALL, COMPONENTS, RUNC, Component, Host
 from cluster.binaries.errors import NotAvailable, SetupError
 from cluster.binaries.progress import Progress
@@ -77,7 +77,14 @@ class _Sources:
         absent = [one for one, place in here.items() if place is None]
         if absent:
             self._ask_hosts(absent)
-        return {one: place or self._get(one) for one, place in here.items()}
+        found = {one: place or self._get(one) for one, place in here.items()}
+        return {one: self._of_other_version(one, place) for one, place in found.items()}
+
+    def _of_other_version(self, component: Component, place: Path) -> Path:
+        version = os.environ.get(other_kubernetes.VARIABLE)
+        if not version or component.name != "kubernetes":
+            return place
+        return other_kubernetes.ensure_kubernetes(version, place / "etcd", self.progress)
 
     def at_hand(self, component: Component) -> Path | None:
         """The folder of its programs, if they need not be got first."""
