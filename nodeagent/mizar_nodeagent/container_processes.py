@@ -78,6 +78,14 @@ def is_sandbox(one: PodProcess, proc: Path = PROC) -> bool:
         return False  # it has ended
 
 
+def parent(pid: int, proc: Path = PROC) -> int | None:
+    """The PID of the parent of the process with this PID on the node; None if that has ended."""
+    try:
+        return int(_text(proc / str(pid) / "stat").rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def handles(pid: int, number: int, proc: Path = PROC) -> bool:
     """Whether the process with this PID on the node has installed a handler for signal `number`;
     False if the process has ended."""

@@ -25,6 +25,7 @@ from e2e.test_spot import (
     start_borrower,
 )
 from e2e.watching import card_of, ready_shadows, wait_event
+from mizar_nodeagent.cuda_context.costs import CONTEXTS
 from simgpu.machine import Machine
 from support.kube import Kube, condition, is_ready
 from support.objects import deployment
@@ -180,6 +181,22 @@ def test_an_agent_that_is_killed_and_comes_back(
     loan.owner_works()
     loan.wait_evicted()
     loan.wait_lendable()
+
+
+def test_an_agent_that_has_to_measure_the_card_again(
+    loan: Loan, kube: Kube, mizar_cluster: Cluster
+) -> None:
+    """It measures the driver's contexts once it has read the card; the process by which it does is
+    not taken for the owner's work, as unit/nodeagent/test_spot_detectors.py shows at each look."""
+    contexts = loan.node.path("/var/lib/mizar") / CONTEXTS
+    measured = contexts.read_text()
+    before = wait_for("the agent", lambda: agent_on(kube, loan.node))
+    contexts.unlink()
+    kill_component(kube, mizar_cluster, "nodeagent")
+    wait_for("the next one", lambda: agent_on(kube, loan.node) not in (None, before))
+    wait_for("it to measure", contexts.exists)
+    assert contexts.read_text() == measured
+    loan.wait_lent_on()
 
 
 @pytest.mark.parametrize("still", [False, True], ids=["sleeps again", "still works"])

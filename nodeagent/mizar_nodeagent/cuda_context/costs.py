@@ -57,9 +57,15 @@ class ContextCosts:
 
     def of(self, uuid: str) -> int:
         """Bytes of a context on the card with this UUID; 0 if unknown, in which case its containers
-        measure it."""
+        measure it. For a card that this agent has not read yet, whose driver is unknown, the bytes
+        with any driver."""
         card = self._state.snapshot.cards.get(uuid)
-        return self._known.get(_key(card), 0) if card else 0
+        if card is None:
+            return 0
+        if card.driver:
+            return self._known.get(_key(card), 0)
+        ending = _key(card)
+        return max((size for key, size in self._known.items() if key.endswith(ending)), default=0)
 
     async def run(self) -> None:
         """Measure the unknown models of held cards, for ever."""
@@ -69,8 +75,8 @@ class ContextCosts:
             await asyncio.sleep(EVERY_S)
 
     async def learn(self, uuids: Iterable[str]) -> None:
-        """Measure the models of the cards with these UUIDs, except those that are known or whose
-        measurement failed less than RETRY_S ago."""
+        """Measure the models of the cards with these UUIDs, except those that are known, whose
+        driver is not known yet, or whose measurement failed less than RETRY_S ago."""
         for uuid in uuids:
             # Checked before the lock too: a caller whose cards are all known must not wait for the
             # measurement of another.
@@ -82,7 +88,7 @@ class ContextCosts:
     def _to_be_learned(self, uuid: str) -> Card | None:
         card = self._state.snapshot.cards.get(uuid)
         may_try = self._clock() >= self._failed_at.get(uuid, -math.inf) + RETRY_S
-        return card if card and may_try and not self.of(uuid) else None
+        return card if card and card.driver and may_try and not self.of(uuid) else None
 
     async def _learn(self, card: Card) -> None:
         size = await self._measure(card.uuid)

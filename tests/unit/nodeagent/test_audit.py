@@ -43,12 +43,14 @@ MIB = 1 << 20
 STILL: frozenset[ProcessKey] = frozenset()
 
 
-def put_process(proc: Path, pid: int, cgroup: str, inner: int = 7, started: int = 4242) -> None:
+def put_process(
+    proc: Path, pid: int, cgroup: str, inner: int = 7, started: int = 4242, parent: int = 4
+) -> None:
     """A process as /proc has it; its name has characters that are hard to parse."""
     folder = proc / str(pid)
     folder.mkdir(parents=True)
     (folder / "cgroup").write_text(cgroup)
-    fields = " ".join(str(number) for number in range(4, 22))
+    fields = " ".join(str(number) for number in (parent, *range(5, 22)))
     (folder / "stat").write_bytes(f"{pid} (a) b (c) S {fields} {started} 0 0\n".encode())
     (folder / "status").write_text(f"Name:\ta) b (c\nNSpid:\t{pid}\t99\t{inner}\nThreads:\t1\n")
 

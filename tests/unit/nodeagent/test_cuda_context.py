@@ -77,6 +77,18 @@ async def test_another_agent_knows_it_until_driver_or_model_is_another(lab: Lab)
     assert lab.costs().of(CARD) == 0
 
 
+async def test_a_card_that_this_agent_has_not_read_yet(lab: Lab) -> None:
+    """Its driver is not known: nothing is measured, and what an earlier agent measured holds."""
+    await lab.costs().learn([CARD])
+    lab.see(driver="")
+    costs = lab.costs()
+    await costs.learn([CARD])
+    assert (costs.of(CARD), lab.asked) == (COST, [CARD])
+    lab.see(driver="", model="NVIDIA H100")
+    await costs.learn([CARD])
+    assert (costs.of(CARD), lab.asked) == (0, [CARD])
+
+
 async def test_what_is_known_waits_for_no_other_card(lab: Lab) -> None:
     hangs = asyncio.Event()
     await lab.costs().learn([CARD])

@@ -209,6 +209,16 @@ class TestProcesses:
         assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
         assert self.look(detector, 2.0, first={1: 0, pid: 100}) == ["Idle"]
 
+    def test_what_the_agent_itself_runs_there_does_not_count(self, tmp_path: Path) -> None:
+        """It measures the memory of a context once for each model, and again after failures."""
+        detector = ProcessDetector(tmp_path, agent=500)
+        put_process(tmp_path, 1, POD)
+        assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
+        put_process(tmp_path, 501, "0::/\n", parent=500)
+        assert self.look(detector, 2.0, first={1: 0, 501: 100}) == ["Idle"]
+        put_process(tmp_path, 502, "0::/\n", parent=501)
+        assert self.look(detector, 3.0, first={1: 0, 501: 0, 502: 0}) == ["Busy"]
+
     def test_a_borrower_that_has_ended_and_is_still_listed_is_not_taken_for_the_owner(
         self, detector: ProcessDetector, tmp_path: Path
     ) -> None:

@@ -4,6 +4,7 @@ that these use."""
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,11 +51,13 @@ class _Seen:
 
 class ProcessDetector:
     """Reports whether a card's owners have new processes there or keep it busy. A process is
-    attributed to a pod by its cgroup. Each process that is not the borrower's counts as the
-    owners', including processes of the node itself."""
+    attributed to a pod by its cgroup. Each process that is neither the borrower's nor the agent's
+    counts as the owners', including processes of the node itself. The agent's are the children of
+    the process `agent` (a PID on the node): one of them measures the memory of a CUDA context."""
 
-    def __init__(self, proc: Path = container_processes.PROC) -> None:
+    def __init__(self, proc: Path = container_processes.PROC, agent: int | None = None) -> None:
         self._proc = proc
+        self._agent = os.getpid() if agent is None else agent
         self._seen: dict[str, _Seen] = {}
         self._homes: dict[str, _Homes] = {}
         self._began: float | None = None
@@ -95,10 +98,13 @@ class ProcessDetector:
         """The pods of the processes that still run. `known`: the pods of the processes that the
         last look found on the card; a process never moves to another pod."""
         old = {pid: known[pid] for pid in pids if pid in known and (self._proc / str(pid)).exists()}
-        new = [pid for pid in pids if pid not in known]
+        new = [pid for pid in pids if pid not in known and not self._is_agents(pid)]
         pods = container_processes.of_containers(new, self._proc).items()
         nodes = dict.fromkeys(container_processes.of_node(new, self._proc), "")
         return old | nodes | {pid: home.pod_uid for pid, home in pods}
+
+    def _is_agents(self, pid: int) -> bool:
+        return container_processes.parent(pid, self._proc) == self._agent
 
 
 def _look(seen: _Seen | None, loads: ProcessLoads, most: int, now: float) -> _Seen:
