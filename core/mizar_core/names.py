@@ -93,6 +93,10 @@ card; 0 by default. The pool limits them. The pod computes nothing in this time.
 SPOT_GATE: Final = "mizar.share/spot"
 """The scheduling gate that holds a spot pod back until it is its turn to borrow cards."""
 
+SCALE_UP_DELAY: Final = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"
+"""The annotation by which cluster-autoscaler ignores a waiting pod for a time, such as 8760h
+(filterOutYoungPods in its core/static_autoscaler.go)."""
+
 PREEMPTION_GATE: Final = "mizar.share/preemption"
 """The scheduling gate that holds back a share pod which may preempt others, until devices are free
 for it or no shadow pod can be created for it."""

@@ -69,6 +69,8 @@ def test_a_pod_gets_its_tenants_resource(kube: Kube, written: str) -> None:
     stored = dry_run(kube, objects.share_pod(TENANT, "x", written))
     assert limits_of(stored["spec"]) == {MINE: "1"}
     assert stored["metadata"]["labels"] == {"mizar.share/share-pod": "true"}
+    delay = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"
+    assert stored["metadata"]["annotations"] == {delay: "8760h"}
 
 
 NAMED = f"{RELEASE}-named"

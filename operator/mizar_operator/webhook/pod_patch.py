@@ -1,4 +1,5 @@
-"""The JSON patch of a pod: its translated resource names, and the label by which Mizar finds it."""
+"""The JSON patch of a pod: its translated resource names, the label by which Mizar finds it, and
+what keeps schedulers and autoscalers from acting on it too early."""
 
 from __future__ import annotations
 
@@ -37,6 +38,17 @@ def label(pod: PodSpec, key: str) -> Patch:
     return [{"op": "add", "path": f"/metadata/labels/{_escaped(key)}", "value": "true"}]
 
 
+def annotate(pod: PodSpec, key: str, value: str) -> Patch:
+    """The patch that adds an annotation to a pod that is created, unless its user has set it or the
+    value is empty."""
+    annotations = pod.annotations or {}
+    if pod.template or pod.old is not None or not value or key in annotations:
+        return []
+    if pod.annotations is None:
+        return [{"op": "add", "path": "/metadata/annotations", "value": {key: value}}]
+    return [{"op": "add", "path": f"/metadata/annotations/{_escaped(key)}", "value": value}]
+
+
 def gate(pod: PodSpec, name: str) -> Patch:
     """The patch that adds a scheduling gate. Kubernetes allows a gate to be set only when the pod
     is created."""
@@ -52,6 +64,6 @@ def _pointer(base: str, one: TranslatedRequest, key: str) -> str:
 
 
 def _escaped(key: str) -> str:
-    """The key as part of a JSON pointer. Names of resources and labels have no ~, which would need
-    escaping as well."""
+    """The key as part of a JSON pointer. Names of resources, labels and annotations have no ~,
+    which would need escaping as well."""
     return key.replace("/", "~1")

@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from mizar_core.names import LABEL_SHARE_POD, PREEMPTION_GATE
+from mizar_core.names import LABEL_SHARE_POD, PREEMPTION_GATE, SCALE_UP_DELAY
 from mizar_core.pod_requests import ResourceEntry, Spec, is_countable, resource_entries
 from mizar_core.quantities import COUNT_MAX
-from mizar_operator.webhook.pod_patch import Patch, gate, label, rename
+from mizar_operator.webhook.pod_patch import Patch, annotate, gate, label, rename
 from mizar_operator.webhook.pod_specs import PodSpec
 from mizar_operator.webhook.resource_names import (
     TranslatedRequest,
@@ -42,9 +42,12 @@ class Decision:
     """The resource names that are rewritten, each with its new name."""
 
 
-def review(pod: PodSpec, pools: VisiblePools, *, gates: bool = False) -> Decision:
+def review(
+    pod: PodSpec, pools: VisiblePools, *, gates: bool = False, scale_up_delay: str = ""
+) -> Decision:
     """The patch that translates what the pod requests, or refusals. An update that requests nothing
     new passes. `gates`: whether a pod that may preempt others gets a scheduling gate.
+    `scale_up_delay`: for how long autoscalers ignore the pod, such as 8760h; empty for no delay.
 
     A template that no pool can satisfy now passes with a warning: the pool may come later.
     """
@@ -68,19 +71,29 @@ def review(pod: PodSpec, pools: VisiblePools, *, gates: bool = False) -> Decisio
     if refusals or (doubts and not pod.template):
         return Decision(refusals=(*refusals, *doubts), doubtful=True)
     return Decision(
-        [*rename(kept, dropped, pod.pointer), *(_marks(pod, kept, gates) if kept else ())],
+        [
+            *rename(kept, dropped, pod.pointer),
+            *(_marks(pod, kept, gates, scale_up_delay) if kept else ()),
+        ],
         warnings=doubts,
         doubtful=doubtful or bool(doubts),
         rewritten={one.request.key: one.target for one in kept if one.is_renamed},
     )
 
 
-def _marks(pod: PodSpec, kept: Collection[TranslatedRequest], gates: bool) -> Patch:
-    """The label of share pods, and the gate of those that may preempt others."""
+def _marks(
+    pod: PodSpec, kept: Collection[TranslatedRequest], gates: bool, scale_up_delay: str
+) -> Patch:
+    """The label of share pods, the annotation for autoscalers, and the gate of those that may
+    preempt others."""
     gated = gates and pod.may_preempt and not pod.template and any(one.request.asks for one in kept)
     # A static pod's mirror has a node already, and the API server allows no gate beside it.
     gated = gated and not pod.spec.get("nodeName")
-    return [*label(pod, LABEL_SHARE_POD), *(gate(pod, PREEMPTION_GATE) if gated else ())]
+    return [
+        *label(pod, LABEL_SHARE_POD),
+        *annotate(pod, SCALE_UP_DELAY, scale_up_delay),
+        *(gate(pod, PREEMPTION_GATE) if gated else ()),
+    ]
 
 
 def _refusals(kept: Collection[TranslatedRequest], pod: PodSpec) -> tuple[str, ...]:

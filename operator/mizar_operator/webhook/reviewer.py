@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Collection, Iterable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -53,7 +54,8 @@ class NotReady(Exception):
 
 class Reviewer:
     """Reviews requests by the pools and quotas in `cache`. `names`: the aliases that pools may give
-    to profiles. `gates`: whether share pods that may preempt others get a scheduling gate. Raises
+    to profiles. `gates`: whether share pods that may preempt others get a scheduling gate.
+    `scale_up_delay`: for how long autoscalers ignore share pods; empty for no delay. Raises
     NotReady, KubeError."""
 
     def __init__(
@@ -63,11 +65,12 @@ class Reviewer:
         names: Collection[str] = (),
         *,
         gates: bool = False,
+        scale_up_delay: str = "",
     ) -> None:
         self._cache = cache
         self._spot = spot
         self._names = names
-        self._gates = gates
+        self._review_pod = partial(review, gates=gates, scale_up_delay=scale_up_delay)
 
     async def mutate(self, request: Request) -> Answer:
         """Translate the resources that a pod or template requests, or refuse it; refuse a pool
@@ -101,7 +104,7 @@ class Reviewer:
         if asks_for_spot(pod):
             borrower = self._cache.borrower(pod.namespace, self._names)
             return review_spot(pod, borrower, self._spot)
-        return review(pod, self._cache.pools(pod.namespace, self._names), gates=self._gates)
+        return self._review_pod(pod, self._cache.pools(pod.namespace, self._names))
 
     async def validate(self, request: Request) -> Answer:
         """Check a quota against its pool, a pool against its quotas."""

@@ -48,6 +48,11 @@ class Settings(common.Settings):
         description="hold share pods that may preempt others back by a scheduling gate while a "
         "shadow pod is on its way for them",
     )
+    scale_up_delay: str = Field(
+        "",
+        description="for how long cluster-autoscaler ignores share pods and spot pods, such as "
+        "8760h; empty: no time",
+    )
     resource_names: tuple[str, ...] = Field(
         (), description="resource names that pools may use as aliases, such as nvidia.com/vgpu"
     )
@@ -61,7 +66,7 @@ class Settings(common.Settings):
     @property
     def spot_settings(self) -> SpotSettings:
         """How spot pods are reviewed."""
-        return SpotSettings(self.spot, self.spot_priority_class)
+        return SpotSettings(self.spot, self.spot_priority_class, self.scale_up_delay)
 
     @property
     def dns_name(self) -> str:

@@ -14,6 +14,7 @@ from mizar_core.names import (
     ANNOTATION_MAY_BE_LOST,
     LABEL_SPOT_POD,
     PHYSICAL_RESOURCE,
+    SCALE_UP_DELAY,
     SPOT_GATE,
     SPOT_RESOURCE,
     WHOLE_CARDS,
@@ -26,7 +27,7 @@ from mizar_core.pod_requests import (
     spot_cards_requested,
 )
 from mizar_core.quantities import counted
-from mizar_operator.webhook.pod_patch import Patch, gate, label
+from mizar_operator.webhook.pod_patch import Patch, annotate, gate, label
 from mizar_operator.webhook.pod_review import Decision, uncountable
 from mizar_operator.webhook.pod_specs import PodSpec
 
@@ -39,10 +40,12 @@ of them, whether a pool has these cards or not."""
 @dataclass(frozen=True)
 class SpotSettings:
     """How Mizar was installed. `enabled`: whether it lends cards at all. `priority_class`: of spot
-    pods that name none; empty for the cluster's default."""
+    pods that name none; empty for the cluster's default. `scale_up_delay`: for how long autoscalers
+    ignore spot pods, such as 8760h; empty for no delay."""
 
     enabled: bool = False
     priority_class: str = ""
+    scale_up_delay: str = ""
 
 
 LENDS_NOTHING = SpotSettings()
@@ -143,7 +146,12 @@ def _unlent(pod: PodSpec, borrower: Borrower, settings: SpotSettings) -> Iterato
 
 
 def _waiting(pod: PodSpec, settings: SpotSettings) -> Patch:
-    return [*label(pod, LABEL_SPOT_POD), *gate(pod, SPOT_GATE), *_prioritised(pod, settings)]
+    return [
+        *label(pod, LABEL_SPOT_POD),
+        *annotate(pod, SCALE_UP_DELAY, settings.scale_up_delay),
+        *gate(pod, SPOT_GATE),
+        *_prioritised(pod, settings),
+    ]
 
 
 def _prioritised(pod: PodSpec, settings: SpotSettings) -> Patch:

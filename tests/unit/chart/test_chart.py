@@ -90,6 +90,21 @@ def test_the_gate_of_pods_that_may_preempt_is_settable(chart: Chart, on: bool) -
     assert read(WebhookSettings, container["args"]).gate_preemption is on
 
 
+@pytest.mark.parametrize("delay", ["8760h", "30m", ""])
+def test_for_how_long_autoscalers_ignore_share_pods_is_settable(chart: Chart, delay: str) -> None:
+    values: Object = {} if delay == "8760h" else {"webhook": {"scaleUpDelay": delay}}
+    webhook = pick(chart.render(**values), "Deployment", "mizar-webhook")
+    (container,) = webhook["spec"]["template"]["spec"]["containers"]
+    settings = read(WebhookSettings, container["args"])
+    assert settings.scale_up_delay == settings.spot_settings.scale_up_delay == delay
+
+
+@pytest.mark.parametrize("delay", ["a year", "8760", "0h", "-1h", "1h30m"])
+def test_a_delay_that_autoscalers_cannot_read_is_refused(chart: Chart, delay: str) -> None:
+    status, said = chart.run("lint", "--strict", values={"webhook": {"scaleUpDelay": delay}})
+    assert status != 0 and "scaleUpDelay" in said
+
+
 def test_what_policies_want_of_shadow_pods_is_settable(chart: Chart) -> None:
     given = {
         "memory": "128Mi",

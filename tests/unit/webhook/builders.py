@@ -71,10 +71,13 @@ def decide(
     labels: dict[str, str] | None = None,
     names: tuple[str, ...] = (),
     gates: bool = True,
+    annotations: dict[str, str] | None = None,
+    delay: str = "",
 ) -> Decision:
     """The decision on a pod spec; one default pool if none is given."""
     known = VisiblePools(pools or (pool(),), namespace, own, names)
-    return review(PodSpec(pod, namespace, "/spec", old, template, labels), known, gates=gates)
+    given = PodSpec(pod, namespace, "/spec", old, template, labels, annotations)
+    return review(given, known, gates=gates, scale_up_delay=delay)
 
 
 def patched(pod: Object, decision: Decision) -> Object:

@@ -1,6 +1,7 @@
 """How admission changes a share pod, and for what it refuses one."""
 
 from time import process_time
+from typing import Any
 
 import pytest
 
@@ -325,6 +326,36 @@ class TestPreemptionGate:
     def test_not_where_the_installation_wants_none(self) -> None:
         pod = asking(MINE) | MAY_PREEMPT
         assert "schedulingGates" not in patched(pod, decide(pod, gates=False))
+
+
+class TestScaleUpDelay:
+    """cluster-autoscaler adds nodes for shadow pods, and ignores the share pods that wait."""
+
+    KEY = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"
+
+    def annotations(self, there: dict[str, str] | None = None, **how: Any) -> Object | None:
+        meta: Object = {} if there is None else {"annotations": there}
+        pod = {"metadata": meta, "spec": asking(how.pop("key", "mizar.share/gpu.2"))}
+        made = patched_object(pod, decide(pod["spec"], annotations=there, delay="8760h", **how))
+        found: Object | None = made["metadata"].get("annotations")
+        return found
+
+    def test_a_share_pod_gets_one(self) -> None:
+        assert self.annotations() == {self.KEY: "8760h"}
+        assert self.annotations({"a": "b"}) == {"a": "b", self.KEY: "8760h"}
+        assert self.annotations(key=MINE) == {self.KEY: "8760h"}
+
+    def test_a_pods_own_stays(self) -> None:
+        assert self.annotations({self.KEY: "5m"}) == {self.KEY: "5m"}
+
+    def test_no_template_no_pod_that_exists_and_no_other_pod_gets_one(self) -> None:
+        assert self.annotations(template=True) is None
+        assert self.annotations(old=asking("mizar.share/gpu.4")) is None
+        assert self.annotations(key="nvidia.com/gpu") is None
+
+    def test_none_where_the_installation_wants_none(self) -> None:
+        pod = {"metadata": {}, "spec": asking(MINE)}
+        assert "annotations" not in patched_object(pod, decide(pod["spec"]))["metadata"]
 
 
 def test_without_any_pool_a_pod_would_wait_for_ever() -> None:

@@ -32,6 +32,14 @@ def test_a_spot_pod_waits_for_its_turn() -> None:
     assert made["spec"]["priorityClassName"] == "mizar-spot"
 
 
+def test_autoscalers_ignore_a_spot_pod_where_the_installation_wants_it() -> None:
+    pod = {"metadata": {}, "spec": asking(SPOT)}
+    settings = SpotSettings(enabled=True, scale_up_delay="8760h")
+    made = patched_object(pod, decide(pod["spec"], settings=settings))
+    key = "cluster-autoscaler.kubernetes.io/pod-scale-up-delay"
+    assert made["metadata"]["annotations"] == {key: "8760h"}
+
+
 def test_what_is_there_already_stays() -> None:
     pod = asking(SPOT) | {"schedulingGates": [{"name": "mine"}], "priorityClassName": "mine"}
     labels = {"mizar.share/spot-pod": "no", "app": "x"}
