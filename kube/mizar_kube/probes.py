@@ -29,7 +29,8 @@ Problems = Callable[[], Iterable[str]]
 
 
 class Registry(CollectorRegistry):
-    """A registry with a gauge of whether the program is ready, which `application` keeps."""
+    """A registry with a gauge of whether the program is ready, which `application` sets whenever
+    metrics are asked for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +95,7 @@ def application(figures: Registry, alive: Problems, ready: Problems) -> web.Appl
         return _answer(unready())
 
     async def metrics(_: web.Request) -> web.Response:
-        # Here and not when the page is made, which is done in another thread.
+        # Only the event loop may ask for problems, and the page is made in another thread.
         figures.ready.set(not unready())
         return web.Response(body=await pages.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 

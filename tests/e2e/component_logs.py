@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cluster.cluster import Cluster
-from support.logs import Line, lines
+from support.logs import Line
 
 MOST_LINES = 25
 """Lines that are shown of each container, its last."""
@@ -37,9 +37,23 @@ def _section(file: Path, since: float) -> str:
 
 
 def _logged(file: Path) -> list[Line]:
-    """The container's lines; the runtime puts time, stream and a tag before each."""
-    rows = (row.split(" ", 3) for row in file.read_text(errors="replace").splitlines())
-    return lines("\n".join(row[3] for row in rows if len(row) == 4 and row[2] == "F"))
+    """The container's lines; the runtime puts time, stream and a tag before each. The file may be
+    removed or written meanwhile, so that the last line may be cut."""
+    try:
+        rows = [row.split(" ", 3) for row in file.read_text(errors="replace").splitlines()]
+    except OSError:
+        return []
+    found = (_parsed(row[3]) for row in rows if len(row) == 4 and row[2] == "F")
+    return [one for one in found if "timestamp" in one and "event" in one]
+
+
+def _parsed(text: str) -> Line:
+    """The line's keys; none for what a library in C wrote, and for a part of a line."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _time(line: Line) -> float:

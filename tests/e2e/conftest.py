@@ -86,7 +86,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in reports:
         terminalreporter.line(f"watched {report}")
     for one in rare:
-        terminalreporter.line(f"seldom, but it may happen:\n{one}")
+        terminalreporter.line(f"a borrower was refused at its start and made again:\n{one}")
 
 
 @pytest.fixture(scope="session")

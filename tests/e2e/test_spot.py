@@ -52,8 +52,8 @@ def start_borrower(kube: Kube, tenant: str, name: str) -> None:
     """Make a borrower and wait until it runs.
 
     A card may be withdrawn between a pod's scheduling and its start. The kubelet then refuses the
-    pod for good, and its controller makes another; here, this is done once, and the run's summary
-    tells of it with what Mizar logged.
+    pod for good, and its controller makes another; here, this is done once in a run, and its
+    summary tells of it with what Mizar logged.
     """
     began = time.time()
     kube.apply(borrower(tenant, name))
@@ -64,6 +64,7 @@ def start_borrower(kube: Kube, tenant: str, name: str) -> None:
         explain=lambda: kube.describe(tenant, name),
     )
     if started == "Refused":
+        assert not rare, f"{tenant}/{name} is the second borrower that was refused"
         logged = component_logs.recent(cast(Cluster, kube.cluster), began)
         rare.append(f"{kube.describe(tenant, name)}\n{logged}")
         kube.delete("pod", name, tenant)

@@ -197,6 +197,7 @@ def test_an_agent_that_has_to_measure_the_card_again(
     wait_for("it to measure", contexts.exists)
     assert contexts.read_text() == measured
     loan.wait_lent_on()
+    assert "OwnerWoke" not in dict(kube.events(loan.lends, OWNER))
 
 
 @pytest.mark.parametrize("still", [False, True], ids=["sleeps again", "still works"])

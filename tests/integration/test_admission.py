@@ -538,7 +538,8 @@ class TestEscapes:
     def test_who_makes_a_template_of_such_pods_is_warned(self, kube: Kube, case: str) -> None:
         changes, sentence = escapes.ESCAPES[case]
         said = warned(kube, escapes.escaping(TENANT, changes), "Deployment")
-        assert "Warning: " in said and sentence in said
+        assert "Warning: " in said and "the API server will refuse its pods: " in said
+        assert sentence in said
 
     @pytest.mark.parametrize("case", ["nothing", "no card beside", "mounts beside", "logs"])
     def test_and_nobody_else_is(self, kube: Kube, case: str) -> None:
@@ -559,6 +560,20 @@ class TestEscapes:
         for one in pod["spec"]["containers"]:
             one["resources"] = {}
         assert "Warning" not in warned(kube, pod, kind)
+
+    def test_of_a_template_whose_init_container_alone_asks(self, kube: Kube) -> None:
+        pod = escapes.escaping(TENANT, escapes.ESCAPES["hostPID"][0])
+        (init,), main = pod["spec"]["initContainers"], pod["spec"]["containers"][0]
+        init["resources"], main["resources"] = main["resources"], {}
+        assert "may not have hostPID" in warned(kube, pod, "Deployment")
+
+    @pytest.mark.parametrize("resource", ["mizar.spot/gpu", "nvidia.com/vgpu"])
+    def test_of_a_template_that_borrows_or_asks_by_an_alias(
+        self, kube: Kube, resource: str
+    ) -> None:
+        pod = escapes.escaping(TENANT, escapes.ESCAPES["hostPID"][0])
+        pod["spec"]["containers"][0]["resources"] = {"limits": {resource: 1}}
+        assert "may not have hostPID" in warned(kube, pod, "Deployment")
 
     def test_a_template_that_is_there_can_be_scaled_without_a_warning(self, kube: Kube) -> None:
         pod = escapes.escaping(TENANT, escapes.ESCAPES["hostPID"][0])

@@ -38,7 +38,8 @@ Measure = Callable[[str], Awaitable[int]]
 
 class ContextCosts:
     """The bytes that a context takes on the cards that shadow pods hold. `path`: the file that
-    keeps them. `measure` measures a card, `clock` returns monotonic seconds."""
+    keeps them. `measure` measures a card, `clock` returns monotonic seconds. `learning` is held
+    during a measurement, which takes memory of a card."""
 
     def __init__(
         self,
@@ -53,18 +54,18 @@ class ContextCosts:
         self._clock = clock
         self._known = _load(path)
         self._failed_at: dict[str, float] = {}
-        self._learning = asyncio.Lock()
+        self.learning = asyncio.Lock()
 
     def of(self, uuid: str) -> int:
         """Bytes of a context on the card with this UUID; 0 if unknown, in which case its containers
-        measure it. For a card that this agent has not read yet, whose driver is unknown, the bytes
-        with any driver."""
+        measure it. For a card that this agent has not read yet, whose driver is unknown, the most
+        bytes with any driver."""
         card = self._state.snapshot.cards.get(uuid)
         if card is None:
             return 0
         if card.driver:
             return self._known.get(_key(card), 0)
-        ending = _key(card)
+        ending = f"/{card.model}"
         return max((size for key, size in self._known.items() if key.endswith(ending)), default=0)
 
     async def run(self) -> None:
@@ -81,7 +82,7 @@ class ContextCosts:
             # Checked before the lock too: a caller whose cards are all known must not wait for the
             # measurement of another.
             if self._to_be_learned(uuid):
-                async with self._learning:
+                async with self.learning:
                     if card := self._to_be_learned(uuid):
                         await self._learn(card)
 

@@ -123,9 +123,11 @@ class SpotPreStart:
     async def _limits(self, uuids: Sequence[str]) -> ContainerLimits:
         """Limits for each card: its free memory less the rule's reserve, and no share of its time,
         so that the container gets only time that no owner wants."""
-        cards = [await self._limit(uuid) for uuid in uuids]
+        # The memory of a context that is being measured would be missing from the free memory.
+        async with self.start.contexts.learning:
+            cards = [await self._limit(uuid) for uuid in uuids]
         physical = {uuid: self.lender.memory_bytes(uuid) for uuid in uuids}
-        # Context sizes are not measured here: a context of the agent would count as owner's work.
+        # Context sizes are not measured here: it takes seconds, and a borrower can do without them.
         contexts: Mapping[str, int] = {uuid: self.start.contexts.of(uuid) for uuid in uuids}
         return ContainerLimits(tuple(cards), physical, contexts)
 

@@ -3,7 +3,7 @@ what keeps schedulers and autoscalers from acting on it too early."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mizar_operator.webhook.pod_specs import PodSpec
@@ -33,20 +33,23 @@ def label(pod: PodSpec, key: str) -> Patch:
     """The patch that adds a label by which Mizar finds its pods; templates need none."""
     if pod.template or (pod.labels or {}).get(key) == "true":
         return []
-    if pod.labels is None:
-        return [{"op": "add", "path": "/metadata/labels", "value": {key: "true"}}]
-    return [{"op": "add", "path": f"/metadata/labels/{_escaped(key)}", "value": "true"}]
+    return _entry("/metadata/labels", pod.labels, key, "true")
 
 
 def annotate(pod: PodSpec, key: str, value: str) -> Patch:
     """The patch that adds an annotation to a pod that is created, unless its user has set it or the
     value is empty."""
-    annotations = pod.annotations or {}
-    if pod.template or pod.old is not None or not value or key in annotations:
+    if pod.template or pod.old is not None or not value or key in (pod.annotations or {}):
         return []
-    if pod.annotations is None:
-        return [{"op": "add", "path": "/metadata/annotations", "value": {key: value}}]
-    return [{"op": "add", "path": f"/metadata/annotations/{_escaped(key)}", "value": value}]
+    return _entry("/metadata/annotations", pod.annotations, key, value)
+
+
+def _entry(path: str, there: Mapping[str, str] | None, key: str, value: str) -> Patch:
+    """The patch that sets a key of the map at `path`, of which `there` is the content; None if it
+    does not exist."""
+    if there is None:
+        return [{"op": "add", "path": path, "value": {key: value}}]
+    return [{"op": "add", "path": f"{path}/{_escaped(key)}", "value": value}]
 
 
 def gate(pod: PodSpec, name: str) -> Patch:

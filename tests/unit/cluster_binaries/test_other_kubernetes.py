@@ -7,8 +7,7 @@ import pytest
 from cluster.binaries.components import SOURCES
 from cluster.binaries.errors import SetupError, SourceRefused
 from cluster.binaries.folder import kubernetes_minor
-from cluster.binaries.other_kubernetes import ensure_kubernetes, main_program, module
-from cluster.binaries.progress import Progress
+from cluster.binaries.other_kubernetes import main_program, module, wanted
 
 ITS_OWN = """\
 module k8s.io/kubernetes
@@ -46,10 +45,21 @@ def test_the_program_has_no_etcd_and_a_kubelet_of_either_form() -> None:
         main_program("package main\n")
 
 
-@pytest.mark.parametrize("version", ["1.30", "v1.30.14", "latest", "1.30.14; rm", "2.0.0", ""])
-def test_what_is_no_version_is_refused(version: str) -> None:
+@pytest.mark.parametrize("version", ["1.30", "v1.30.14", "latest", "1.30.14; rm", "2.0.0"])
+def test_what_is_no_version_is_refused(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIZAR_KUBERNETES", version)
     with pytest.raises(SetupError, match="write it as in"):
-        ensure_kubernetes(version, Path("etcd"), Progress.silent())
+        wanted()
+
+
+def test_a_folder_beside_a_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIZAR_KUBERNETES", "1.30.14")
+    assert wanted() == "1.30.14"
+    monkeypatch.setenv("MIZAR_K8S_BIN_DIR", "/opt/kubernetes")
+    with pytest.raises(SetupError, match="unset one"):
+        wanted()
+    monkeypatch.setenv("MIZAR_KUBERNETES", "")
+    assert wanted() is None
 
 
 @pytest.mark.parametrize(("says", "minor"), [("Kubernetes v1.30.14", 30), ("Kubernetes v1.9.0", 9)])

@@ -79,14 +79,17 @@ async def test_another_agent_knows_it_until_driver_or_model_is_another(lab: Lab)
 
 async def test_a_card_that_this_agent_has_not_read_yet(lab: Lab) -> None:
     """Its driver is not known: nothing is measured, and what an earlier agent measured holds."""
-    await lab.costs().learn([CARD])
+    for cost, driver in ((COST, "580.1"), (COST + MIB, "590.0"), (COST - MIB, "600.0")):
+        lab.cost = cost
+        lab.see(driver=driver)
+        await lab.costs().learn([CARD])
     lab.see(driver="")
     costs = lab.costs()
     await costs.learn([CARD])
-    assert (costs.of(CARD), lab.asked) == (COST, [CARD])
-    lab.see(driver="", model="NVIDIA H100")
+    assert (costs.of(CARD), lab.asked) == (COST + MIB, [CARD] * 3)
+    lab.see(driver="", model="A100-SXM4-40GB")
     await costs.learn([CARD])
-    assert (costs.of(CARD), lab.asked) == (0, [CARD])
+    assert (costs.of(CARD), lab.asked) == (0, [CARD] * 3)
 
 
 async def test_what_is_known_waits_for_no_other_card(lab: Lab) -> None:

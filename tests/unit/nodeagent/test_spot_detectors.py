@@ -219,6 +219,13 @@ class TestProcesses:
         put_process(tmp_path, 502, "0::/\n", parent=501)
         assert self.look(detector, 3.0, first={1: 0, 501: 0, 502: 0}) == ["Busy"]
 
+    def test_the_agent_is_the_process_that_looks(
+        self, detector: ProcessDetector, tmp_path: Path
+    ) -> None:
+        assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
+        put_process(tmp_path, 501, "0::/\n", parent=os.getpid())
+        assert self.look(detector, 2.0, first={1: 0, 501: 100}) == ["Idle"]
+
     def test_a_borrower_that_has_ended_and_is_still_listed_is_not_taken_for_the_owner(
         self, detector: ProcessDetector, tmp_path: Path
     ) -> None:

@@ -32,6 +32,8 @@ def test_lines_since_the_test_began(tmp_path: Path) -> None:
         entry(9, "too early"),
         entry(11, "answered", call="allocate"),
         f"{DAY}:11.1Z stderr F what a library in C writes\n",
+        f'{DAY}:11.1Z stderr F {{"timestamp": "{DAY}:11Z", "eve\n',
+        f'{DAY}:11.1Z stderr F {{"ts": 1, "msg": "of another program"}}\n',
         entry(12, "a card's loan changes", message="Lendable → Busy"),
     )
     assert found.splitlines() == [
@@ -45,6 +47,14 @@ def test_the_last_lines_only(tmp_path: Path) -> None:
     _, *lines = found.splitlines()
     assert len(lines) == component_logs.MOST_LINES and "line 59" in lines[-1]
     assert max(map(len, lines)) == component_logs.LONGEST_LINE
+
+
+def test_a_log_that_was_just_removed(tmp_path: Path) -> None:
+    gone = tmp_path / "var/log/pods/mizar-system_mizar-nodeagent-x_uid/nodeagent/0.log"
+    gone.parent.mkdir(parents=True)
+    gone.symlink_to("nowhere")
+    node = Node("node-1", "", tmp_path, tmp_path)
+    assert component_logs.recent(cast(Cluster, SimpleNamespace(nodes=[node])), BEGAN) == ""
 
 
 def test_nothing_of_a_container_that_logged_nothing(tmp_path: Path) -> None:

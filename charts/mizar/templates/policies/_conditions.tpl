@@ -10,8 +10,8 @@ has({{ . }}.metadata.labels) && 'mizar.share/spot-pod' in {{ . }}.metadata.label
 {{ . }}.metadata.labels['mizar.share/spot-pod'] == 'true'
 {{- end -}}
 
-{{- /* CEL: whether the container c gets virtual devices or spot cards of Mizar. A template keeps the aliases that its
-       pods do not have. Call with the root. */ -}}
+{{- /* CEL: whether the container c gets virtual devices or spot cards of Mizar. The webhook translates aliases in pods
+       only, so templates still have them. Call with the root. */ -}}
 {{- define "mizar.cel.hasDevices" -}}
 has(c.resources) && has(c.resources.limits) && c.resources.limits.exists(k, k.matches('/gpu[.][0-9]+$|^mizar[.]spot/gpu$')
 {{- with .Values.webhook.resourceNames }} || k in {{ toJson . | replace "\"" "'" }}{{ end }})
@@ -51,8 +51,8 @@ c.securityContext.capabilities.add.exists(a, a.matches('^(?i)(CAP_)?(ALL|SYS_ADM
 {{- end -}}
 
 {{- /* JSON: the kinds in which users write templates of pods, each with the part of a policy's name, the path of the
-       template and the rules of a policy. Objects that a controller creates for another controller, such as
-       ReplicaSets, are left out: one warning is enough. */ -}}
+       template and the rules of a policy. ReplicaSets are left out: the warning about their Deployment is enough. The
+       Jobs of a CronJob are not, since no rule can tell them from others. */ -}}
 {{- define "mizar.templateKinds" -}}
 {{- $asked := list "CREATE" "UPDATE" -}}
 {{- list
@@ -64,8 +64,8 @@ c.securityContext.capabilities.add.exists(a, a.matches('^(?i)(CAP_)?(ALL|SYS_ADM
       | toJson -}}
 {{- end -}}
 
-{{- /* CEL: whether a template is new or was changed: an existing Deployment can still be scaled and labelled without
-       a warning. Call with the template's path. */ -}}
+{{- /* CEL: whether a template is new or was changed: an existing Deployment can still be scaled and labelled, whatever
+       its template says. Call with the template's path. */ -}}
 {{- define "mizar.cel.templateIsNew" -}}
 request.operation == 'CREATE' || {{ . }} != {{ . | replace "object" "oldObject" }}
 {{- end -}}

@@ -21,7 +21,9 @@
 {{- range list $root.Values.nodeagent.stateDir $root.Values.nodeagent.kubeletDir -}}
 {{- $folders = append $folders (clean . | replace "/var/run/" "/run/") -}}
 {{- end -}}
+{{- if .pod }}
 # Containers are checked when the pod is created, ephemeral containers when they are added.
+{{- end }}
 - name: made
   expression: >-
     {{ if .pod }}request.operation != 'CREATE' ? [] : {{ end -}}
@@ -30,15 +32,19 @@
   expression: variables.made.filter(c, {{ include "mizar.cel.hasDevices" $root }})
 - name: others
   expression: variables.made.filter(c, !({{ include "mizar.cel.hasDevices" $root }}))
+{{- $besides := list "others" }}
+{{- if .pod }}
+{{- $besides = append $besides "debug" }}
 - name: debug
   expression: >-
-    {{ if .pod }}request.subResource == 'ephemeralcontainers' && has(object.spec.ephemeralContainers) ?
-    object.spec.ephemeralContainers : {{ end }}[]
+    request.subResource == 'ephemeralcontainers' && has(object.spec.ephemeralContainers) ?
+    object.spec.ephemeralContainers : []
+{{- end }}
 - name: visible
   expression: >-
     variables.shares.filter(c,
     {{- include "mizar.cel.setsVariable" (dict "names" $cards) | nindent 8 }}).map(c, c.name)
-    {{- range $containers := list "others" "debug" }}
+    {{- range $containers := $besides }}
     + variables.{{ $containers }}.filter(c, has(c.env) && c.env.exists(e, e.name.matches('^{{ $cards }}$')
     && (has(e.valueFrom) || (has(e.value) && !(e.value in ['', 'void', 'none']))))).map(c, c.name)
     {{- end }}
@@ -63,7 +69,7 @@
     {{ include "mizar.cel.touches" . }})))
 - name: privileged
   expression: >-
-    {{- range $at, $containers := list "shares" "others" "debug" }}
+    {{- range $at, $containers := prepend $besides "shares" }}
     {{ if $at }}+ {{ end }}variables.{{ $containers }}.filter(c,
     {{- include "mizar.cel.isPrivileged" . | nindent 8 }}).map(c, c.name)
     {{- end }}
@@ -71,11 +77,12 @@
 
 {{- define "mizar.shareLimits.validations" -}}
 {{- $may := .root.Values.policies.sharePodsMay -}}
+{{- $begin := .pod | ternary "" "the API server will refuse its pods: " -}}
 {{- $prefixes := list "cdi.k8s.io/" (.root.Values.nodeagent.cardAccess.cdiAnnotationPrefix | default "cdi.k8s.io/") | uniq -}}
 {{- if not (has "visibleDevices" $may) }}
 - expression: variables.visible.size() == 0
   messageExpression: >-
-    'container ' + variables.visible.join(', ') + ' sets NVIDIA_VISIBLE_DEVICES or a similar variable, which can
+    '{{ $begin }}container ' + variables.visible.join(', ') + ' sets NVIDIA_VISIBLE_DEVICES or a similar variable, which can
     expose cards beyond the share that the pod requests: remove it, or set it to void if the container needs no card{{ include "mizar.mayAllow" "visibleDevices" }}'
 - expression: >-
     !has({{ .meta }}.annotations) || {{ .meta }}.annotations.all(k,
@@ -85,36 +92,36 @@
     k in oldObject.metadata.annotations &&
     oldObject.metadata.annotations[k] == object.metadata.annotations[k]){{ end }})
   message: >-
-    an annotation cdi.k8s.io/... can expose cards beyond the share that the pod requests: remove it{{ include "mizar.mayAllow" "visibleDevices" }}
+    {{ $begin }}an annotation cdi.k8s.io/... can expose cards beyond the share that the pod requests: remove it{{ include "mizar.mayAllow" "visibleDevices" }}
 {{- end }}
 {{- if not (has "driverVariables" $may) }}
 - expression: variables.driver.size() == 0
   messageExpression: >-
-    'container ' + variables.driver.join(', ') + ' sets NVIDIA_DRIVER_..., or a variable such as NVIDIA_GDS,
+    '{{ $begin }}container ' + variables.driver.join(', ') + ' sets NVIDIA_DRIVER_..., or a variable such as NVIDIA_GDS,
     which exposes parts of the driver that the limits do not cover: remove it (NVIDIA_DRIVER_CAPABILITIES may be compute,utility); CUDA is available without it{{ include "mizar.mayAllow" "driverVariables" }}'
 {{- end }}
 {{- if not (has "mounts" $may) }}
 - expression: variables.mounting.size() == 0
   messageExpression: >-
-    'container ' + variables.mounting.join(', ') + ' mounts a volume over /etc/ld.so.preload, /run/mizar,
+    '{{ $begin }}container ' + variables.mounting.join(', ') + ' mounts a volume over /etc/ld.so.preload, /run/mizar,
     /var/run/nvidia-container-devices or a parent folder of these, on which its limits depend:
     mount it elsewhere, for example at /run/app, and without .. in the path{{ include "mizar.mayAllow" "mounts" }}'
 {{- end }}
 {{- if not (has "hostPaths" $may) }}
 - expression: variables.folders.size() == 0
   messageExpression: >-
-    'a share pod may not have hostPath ' + variables.folders.join(', ') + ', where the node keeps
+    '{{ $begin }}a share pod may not have hostPath ' + variables.folders.join(', ') + ', where the node keeps
     limits, devices or containers: use a more specific folder of your own{{ include "mizar.mayAllow" "hostPaths" }}'
 {{- end }}
 {{- if not (has "hostPID" $may) }}
 - expression: >-
     {{ if .pod }}request.operation != 'CREATE' || {{ end }}!has({{ .spec }}.hostPID) || !{{ .spec }}.hostPID
-  message: "a share pod may not have hostPID, which shows it the node's processes: leave it out{{ include "mizar.mayAllow" "hostPID" }}"
+  message: "{{ $begin }}a share pod may not have hostPID, which shows it the node's processes: leave it out{{ include "mizar.mayAllow" "hostPID" }}"
 {{- end }}
 {{- if not (has "privileged" $may) }}
 - expression: variables.privileged.size() == 0
   messageExpression: >-
-    'container ' + variables.privileged.join(', ') + ' is privileged or has the capability SYS_ADMIN, which
+    '{{ $begin }}container ' + variables.privileged.join(', ') + ' is privileged or has the capability SYS_ADMIN, which
     would let it use every card of the node and bypass its limits: share pods must have neither{{ include "mizar.mayAllow" "privileged" }}'
 {{- end }}
 {{- end -}}

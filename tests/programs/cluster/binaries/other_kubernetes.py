@@ -7,10 +7,12 @@ that Kubernetes' own go.mod. etcd is the pinned one.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.binaries import cache, command, toolchain
@@ -20,8 +22,16 @@ from cluster.binaries.progress import Progress, Step
 
 VARIABLE = "MIZAR_KUBERNETES"
 """The variable of the environment that names the version."""
-LIMIT_S = 3600.0
-"""Most seconds for each of the steps, of which the longest takes about 10 minutes on two cores."""
+(PINNED,) = (one for one in COMPONENTS if one.name == "kubernetes")
+"""The usual Kubernetes."""
+PROGRAMS = tuple(one for one in PINNED.programs if one != "etcd")
+"""The programs that are built."""
+MAIN = SOURCES / "kubernetes" / "main.go"
+"""The usual program, of which each of PROGRAMS is a name."""
+FETCH_LIMIT_S = 500.0
+"""Most seconds for getting modules."""
+BUILD_LIMIT_S = 1600.0
+"""Most seconds for the build, which takes about 10 minutes on two cores."""
 _VERSION = re.compile(r"1\.(\d+)\.\d+")
 _STAGED = re.compile(r"(k8s\.io/[\w.-]+) => \./staging")
 _GO_LINE = re.compile(r"^go (\S+)$", re.MULTILINE)
@@ -38,21 +48,31 @@ func kubeletCommand() *cobra.Command {
 """
 
 
-def ensure_kubernetes(version: str, etcd: Path, progress: Progress) -> Path:
-    """A folder with the programs of that Kubernetes, such as 1.30.14, and with this etcd. They are
-    built the first time, which takes about 10 minutes. Raises SetupError."""
+def wanted() -> str | None:
+    """The version that the environment names; None if it names none. Raises SetupError."""
+    version = os.environ.get(VARIABLE)
+    if not version:
+        return None
     if not _VERSION.fullmatch(version):
         raise SetupError(f"${VARIABLE}: '{version}' is no version: write it as in 1.30.14")
+    if folder := os.environ.get(PINNED.folder_variable):
+        raise SetupError(
+            f"${VARIABLE} and ${PINNED.folder_variable}={folder} name different programs: unset one"
+        )
+    return version
+
+
+def ensure_kubernetes(version: str, progress: Progress) -> dict[str, Path]:
+    """The programs of that Kubernetes, such as 1.30.14, by name. They are built the first time,
+    which takes about 10 minutes. Raises SetupError."""
+    digest = hashlib.sha256(Path(__file__).read_bytes() + MAIN.read_bytes()).hexdigest()[:12]
     folder = cache.entry(
         cache.root() / "programs",
-        f"other-kubernetes-{version}",
+        f"other-kubernetes-{version}-{digest}",
         lambda into: _build(version, into, progress),
         progress,
     )
-    link = folder / "etcd"
-    link.unlink(missing_ok=True)
-    link.symlink_to(etcd)
-    return folder
+    return {program: folder / program for program in PROGRAMS}
 
 
 def module(version: str, kubernetes: str) -> str:
@@ -83,30 +103,30 @@ def main_program(text: str) -> str:
 
 
 def _build(version: str, into: Path, progress: Progress) -> None:
-    go = toolchain.find(progress)
-    title = f"Kubernetes {version}"
     source = into / "source"
     source.mkdir()
-    log = cache.logs() / f"build-other-kubernetes-{version}.log"
-    with progress.step(f"building {title} from its Go modules (about 10 min)") as step:
-        name = f"k8s.io/kubernetes@v{version}"
-        _go(go, ["mod", "download", "-json", name], title, log, step, source)
-        report = command.tail(log, lines=1000)
-        kubernetes = Path(json.loads(report[report.index("{") :])["GoMod"]).read_text()
+    with progress.step(f"building Kubernetes {version} from its Go modules (about 10 min)") as step:
+        go = _Go(toolchain.find(progress), f"the build of Kubernetes {version}", version, source)
+        report = go.run(
+            ["mod", "download", "-json", f"k8s.io/kubernetes@v{version}"], FETCH_LIMIT_S, step
+        )
+        kubernetes = Path(_report(version, report)["GoMod"]).read_text()
         (source / "go.mod").write_text(module(version, kubernetes))
-        pinned = (SOURCES / "kubernetes" / "main.go").read_text()
-        (source / "main.go").write_text(main_program(pinned))
-        _go(go, ["mod", "tidy"], title, log, step, source)
+        (source / "main.go").write_text(main_program(MAIN.read_text()))
+        go.run(["mod", "tidy"], FETCH_LIMIT_S, step)
         flags = ["-trimpath", "-buildvcs=false", "-ldflags", _ldflags(version)]
-        _go(go, ["build", *flags, "-o", f"{into}/kubernetes", "."], title, log, step, source)
+        go.run(["build", *flags, "-o", f"{into}/kubernetes", "."], BUILD_LIMIT_S, step)
     shutil.rmtree(source)
-    for program in _programs():
+    for program in PROGRAMS:
         (into / program).symlink_to("kubernetes")
 
 
-def _programs() -> list[str]:
-    (pinned,) = (one for one in COMPONENTS if one.name == "kubernetes")
-    return [one for one in pinned.programs if one != "etcd"]
+def _report(version: str, text: str) -> dict[str, str]:
+    """What `go mod download -json` reports, in a log that has other lines too."""
+    try:
+        return dict(json.loads(text[text.index("{") :]))
+    except ValueError as error:
+        raise SetupError(f"Kubernetes {version} cannot be got as a Go module: {text}") from error
 
 
 def _ldflags(version: str) -> str:
@@ -115,9 +135,22 @@ def _ldflags(version: str) -> str:
     return f"-s -w {set_}.gitVersion=v{version} {set_}.gitMajor=1 {set_}.gitMinor={minor}"
 
 
-def _go(go: Path, words: list[str], title: str, log: Path, step: Step, where: Path) -> None:
-    path = f"{go.parent}:{os.environ.get('PATH', '')}"
-    # A newer Kubernetes may need a newer Go, which Go then gets itself.
-    env = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "auto", "GOWORK": "off", "PATH": path}
-    what = f"the build of {title}"
-    command.run([str(go), *words], what=what, log=log, limit=LIMIT_S, step=step, cwd=where, env=env)
+@dataclass(frozen=True)
+class _Go:
+    """Runs Go in a folder. `what`: the work, for messages."""
+
+    program: Path
+    what: str
+    version: str
+    where: Path
+
+    def run(self, words: list[str], limit: float, step: Step) -> str:
+        """Run `go` with these words for at most `limit` seconds. Returns the end of its output.
+        Raises CommandFailed."""
+        log = cache.logs() / f"build-other-kubernetes-{self.version}.log"
+        path = f"{self.program.parent}:{os.environ.get('PATH', '')}"
+        # A newer Kubernetes may need a newer Go, which Go then gets itself.
+        env = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "auto", "GOWORK": "off", "PATH": path}
+        argv = [str(self.program), *words]
+        command.run(argv, what=self.what, log=log, limit=limit, step=step, cwd=self.where, env=env)
+        return command.tail(log, lines=1000)

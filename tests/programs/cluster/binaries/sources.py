@@ -51,6 +51,9 @@ def ensure(
         for component, place in sources.places(components).items()
         for name in component.programs
     }
+    version = other_kubernetes.wanted()
+    if version and wanted.intersection(other_kubernetes.PROGRAMS):
+        programs |= other_kubernetes.ensure_kubernetes(version, progress)
     if RUNC in wanted:
         programs[RUNC] = _runc(progress)
     return Binaries(_linked(programs))
@@ -77,14 +80,7 @@ class _Sources:
         absent = [one for one, place in here.items() if place is None]
         if absent:
             self._ask_hosts(absent)
-        found = {one: place or self._get(one) for one, place in here.items()}
-        return {one: self._of_other_version(one, place) for one, place in found.items()}
-
-    def _of_other_version(self, component: Component, place: Path) -> Path:
-        version = os.environ.get(other_kubernetes.VARIABLE)
-        if not version or component.name != "kubernetes":
-            return place
-        return other_kubernetes.ensure_kubernetes(version, place / "etcd", self.progress)
+        return {one: place or self._get(one) for one, place in here.items()}
 
     def at_hand(self, component: Component) -> Path | None:
         """The folder of its programs, if they need not be got first."""
