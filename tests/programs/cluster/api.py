@@ -28,11 +28,11 @@ class Api:
         self._context.load_cert_chain(admin.cert, admin.key)
 
     def get(self, path: str) -> tuple[int, str]:
-        """Status and body; OSError when it cannot be reached."""
+        """Status and body of the answer. Raises OSError if the API server cannot be reached."""
         return self._ask("GET", path)
 
     def create(self, path: str, obj: dict[str, Any]) -> bool:
-        """Create an object in this collection; whether it is there now."""
+        """Create an object in this collection. Returns whether it exists now."""
         status, _ = self._ask("POST", path, json.dumps(obj))
         return status in (http.HTTPStatus.CREATED, http.HTTPStatus.CONFLICT)
 

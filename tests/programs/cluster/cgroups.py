@@ -95,7 +95,7 @@ def _fill_cpuset(folder: Path) -> None:
 
 
 def existing(cluster: str) -> list[Path]:
-    """The cluster's cgroup folders that are there, one per hierarchy at most."""
+    """The cluster's cgroup folders that exist, at most one in each hierarchy."""
     return _folders(cluster_root(cluster))
 
 
@@ -105,13 +105,13 @@ def _folders(cgroup: str) -> list[Path]:
 
 
 def renew(cluster: str, node: str) -> None:
-    """Replace the node's cgroups by empty ones; its processes must be gone."""
+    """Replace the node's cgroups by empty ones; its processes must have ended."""
     _remove(_folders(node_root(cluster, node)))
     create(cluster, [node])
 
 
 def remove(cluster: str) -> None:
-    """Remove all of the cluster's cgroups; its processes must be gone."""
+    """Remove all of the cluster's cgroups; its processes must have ended."""
     _remove(existing(cluster))
 
 

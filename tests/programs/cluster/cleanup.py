@@ -1,4 +1,4 @@
-"""Takes a cluster away, however much of it there is, and whatever killed the rest."""
+"""Removes a cluster, also one of which only parts are left because a command was killed."""
 
 from __future__ import annotations
 
@@ -32,16 +32,17 @@ def remove(layout: Layout, progress: Progress) -> bool:
 
 
 def leftovers(layout: Layout) -> list[str]:
-    """What is there of the cluster, in words."""
+    """The parts of the cluster that exist, as phrases for a message."""
     found = [str(path) for path in (layout.dir, *cgroups.existing(layout.name)) if path.exists()]
     return found + [f"process {process.pid}" for process in marked(layout)]
 
 
 def end_processes(layout: Layout) -> None:
-    """Kill the cluster's processes and wait for them to be gone.
+    """Kill the cluster's processes and wait until they have ended.
 
-    A node's first process takes along every other one of its node, containers included: the
-    kernel sees to it. Looks again until there are none: one may have been starting another.
+    When a node's first process ends, the kernel kills all others of the node, also those of
+    containers. This is repeated until there are none, since a process may have been starting
+    another.
     """
     deadline = time.monotonic() + LIMIT
     while living := _living(layout):

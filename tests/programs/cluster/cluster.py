@@ -86,7 +86,7 @@ class Cluster:
         return command([str(self.tool(name)), *args], text, check, timeout, self.environment())
 
     def load_image(self, archive: Path, node: str | None = None) -> None:
-        """Make the images of a docker archive known to one node, or to all."""
+        """Import the images of a docker archive on one node, or on all."""
         raise self._no_access("loading images")
 
     def exec_on_node(
@@ -101,7 +101,7 @@ class Cluster:
         raise self._no_access("running commands on nodes")
 
     def restart_kubelet(self, node: str) -> None:
-        """End the kubelet politely and start it again."""
+        """End the kubelet by SIGTERM and start it again."""
         raise self._no_access("restarting kubelets")
 
     def kill_kubelet(self, node: str) -> None:
@@ -122,8 +122,8 @@ class Cluster:
         raise self._no_access("starting containerd")
 
     def power_off(self, node: str) -> None:
-        """End all of a node's programs at once, and take what a machine loses without power; it
-        stays off until power_on. The first node cannot be chosen: the control plane is there."""
+        """End all of a node's programs at once, and remove what a machine loses without power. The
+        node stays off until power_on. It cannot be the first node, which has the control plane."""
         raise self._no_access("switching nodes off")
 
     def power_on(self, node: str) -> None:
@@ -139,7 +139,7 @@ class Cluster:
         raise self._no_access("starting the API server")
 
     def down(self) -> None:
-        """Take the cluster away."""
+        """Remove the cluster."""
         raise self._no_access("taking it down")
 
     def _no_access(self, what: str) -> NotSupported:

@@ -1,7 +1,8 @@
 """The control plane's programs: etcd, API server, controller manager, scheduler.
 
-They run in the first node's namespaces. Kubernetes' defaults stay, except where there is one of
-a thing (no leader election) or the whole is thrown away (etcd does not wait for the disk).
+They run in the first node's namespaces, with Kubernetes' defaults, except that there is no leader
+election, since there is one of each, and that etcd does not wait for the disk, since no cluster is
+kept.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ CLIENTS = {
 
 @dataclass(frozen=True)
 class Credentials:
-    """What the control plane needs; kubeconfigs lie beside the certificates."""
+    """The files that the control plane needs; kubeconfigs are beside the certificates."""
 
     folder: Path
     ca: Pair
@@ -88,13 +88,13 @@ def _issue_node(
 
 
 def write_kubeconfig(path: Path, cluster: str, server: str, ca: Path, client: Pair) -> None:
-    """Write a kubeconfig that has everything in it and can be copied elsewhere."""
+    """Write a kubeconfig that contains its certificates, so that it can be copied elsewhere."""
     path.touch(mode=0o600)
     path.write_text(yaml.safe_dump(kubeconfig(cluster, server, ca, client)))
 
 
 def kubeconfig(cluster: str, server: str, ca: Path, client: Pair) -> dict[str, object]:
-    """A kubeconfig with one cluster, one user and one context, all called alike."""
+    """A kubeconfig with one cluster, one user and one context, all of the same name."""
     name = f"mizar-{cluster}"
     user = {"client-certificate-data": _data(client.cert), "client-key-data": _data(client.key)}
     access = {"server": server, "certificate-authority-data": _data(ca)}

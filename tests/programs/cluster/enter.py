@@ -53,7 +53,7 @@ def mount(source: str, target: str, kind: str, flags: int, data: str) -> None:
 
 
 def hold(request: dict[str, Any]) -> None:
-    """Start a process that does nothing but keep the namespaces of a node."""
+    """Start a process whose only task is to keep the namespaces of a node."""
     unshare(CLONE_NEWPID)
     written, tell_written = os.pipe()
     done, tell_done = os.pipe()
@@ -141,13 +141,13 @@ def _redirect(log: str) -> None:
 
 
 def _reset_signals() -> None:
-    """Undo what Python has set, which exec would keep."""
+    """Reset what Python has set for itself and exec would keep."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
 
 
 def write_record(path: str, pid: int) -> None:
-    """Write the process id and its start time (ticks since boot) to `path`, whole or not at all."""
+    """Write the process ID and its start time (ticks since boot) to `path` atomically."""
     with open(f"/proc/{pid}/stat") as file:
         start = int(file.read().rpartition(")")[2].split()[19])
     temporary = f"{path}.{pid}"

@@ -1,4 +1,4 @@
-"""What can go wrong with a cluster: each error says what to do next."""
+"""The errors of clusters; each says what to do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class ClusterError(Exception):
 
 
 class SpecError(ClusterError):
-    """A cluster was described in a way that cannot be built."""
+    """A cluster cannot be made as it was described."""
 
 
 class AlreadyUp(ClusterError):

@@ -1,4 +1,5 @@
-"""Ctrl-C and its likes: the first one stops the work, the rest wait until all is cleaned up."""
+"""Handles Ctrl-C and similar signals: the first one stops the work, later ones are ignored while it
+cleans up."""
 
 from __future__ import annotations
 
@@ -21,10 +22,10 @@ def _under_nohup(number: signal.Signals) -> bool:
 
 @contextmanager
 def interruptible_once() -> Iterator[None]:
-    """Inside, the first SIGINT, SIGTERM or SIGHUP raises Interrupted; later ones do nothing.
+    """Within the block, the first SIGINT, SIGTERM or SIGHUP raises Interrupted, and later ones are
+    ignored, so that a second Ctrl-C does not interrupt the cleaning up after the first.
 
-    So a second Ctrl-C cannot break off the cleaning up after the first one. Outside the main
-    thread, which alone gets signals, it does nothing.
+    Does nothing outside the main thread, which alone gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

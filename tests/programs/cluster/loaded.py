@@ -18,7 +18,7 @@ class Loaded:
     file: Path
 
     def has(self, archive: Path) -> bool:
-        """Whether all of the archive's names lead to its images on every node."""
+        """Whether every node has the archive's images under all of their names."""
         known = self._read()
         return all(known.get(name) == _identity(archive) for name in names(archive))
 
@@ -30,7 +30,7 @@ class Loaded:
         self._write(known)
 
     def forget(self, archive: Path) -> None:
-        """Remember that the nodes do not agree on these names."""
+        """Remember that nodes may have different images under these names."""
         gone = set(names(archive))
         self._write({name: one for name, one in self._read().items() if name not in gone})
 

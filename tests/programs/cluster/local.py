@@ -64,7 +64,7 @@ class LocalProvider:
         return LocalCluster(layout, known.spec, known.binaries)
 
     def down(self, name: str, progress: Progress) -> bool:
-        """Remove all there is of a cluster, in whatever state; False if there was nothing."""
+        """Remove a cluster in any state. Returns False if nothing of it existed."""
         preflight.require_root()
         layout = Layout(name, self._root)
         with state.locked(layout):

@@ -21,7 +21,7 @@ from cluster.waiting import wait_until
 
 
 class LocalCluster(Cluster):
-    """A cluster made by LocalProvider. One is good as long as the cluster is up."""
+    """A cluster made by LocalProvider. The object is valid while the cluster is up."""
 
     def __init__(self, layout: Layout, spec: ClusterSpec, binaries: Path) -> None:
         tools = {name: binaries / name for name in TOOLS}

@@ -59,7 +59,7 @@ def plan(node: NodeLayout, visible: Iterable[Path]) -> list[Mount]:
 
 
 def covered(own: dict[Path, Path], visible: Iterable[Path]) -> dict[Path, Path]:
-    """Which of the `visible` folders the node's own ones would hide, and where they must go."""
+    """The `visible` folders that the node's own ones would hide, and where to mount them."""
     places = {}
     for path in sorted({path.resolve() for path in visible}):
         for target, source in own.items():

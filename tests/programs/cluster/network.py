@@ -1,7 +1,7 @@
-"""The cluster's network, in the `ip` tool's language.
+"""The cluster's network, as commands of the tool `ip`.
 
-Node 1 has a bridge to which every other node is joined by a veth pair; each node routes the pod
-subnets of the others. All of it lies in the nodes' namespaces and goes when they go.
+Node 1 has a bridge, to which every other node is joined by a veth pair; each node has routes to the
+pod subnets of the others. All of it is in the nodes' namespaces and ends with them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UPLINK = "eth0"
 
 
 def first_node(nodes: int) -> list[str]:
-    """What the first node's network is made of."""
+    """The commands that make the first node's network."""
     return [
         "link set lo up",
         f"link add {BRIDGE} type bridge",
@@ -39,7 +39,7 @@ def join(number: int, holder: int) -> list[str]:
 
 
 def other_node(number: int, nodes: int) -> list[str]:
-    """What the network of the node with this number is made of, once it was joined."""
+    """The commands that make the network of the node with this number, after it was joined."""
     return [
         "link set lo up",
         f"addr add {node_ip(number)}/{NODE_NET.prefixlen} dev {UPLINK}",

@@ -57,7 +57,7 @@ class LocalNode:
 
     @property
     def holder(self) -> Process:
-        """The node's first process, which its namespaces live and die with."""
+        """The node's first process; its namespaces exist as long as it does."""
         holder = self.processes.get(holder_name(self.name))
         if holder is None or not holder.alive():
             raise ClusterError(f"{self.name} of cluster {self.layout.name} does not exist any more")
@@ -126,7 +126,7 @@ class LocalNode:
         self.start("containerd", [str(self.binaries / "containerd"), f"--config={config}"])
 
     def wait_for_containerd(self) -> None:
-        """Wait until containerd takes calls."""
+        """Wait until containerd answers."""
         name = self.process("containerd")
         wait_until(f"{name} taking calls", self._containerd_answers, self.processes, [name])
 
@@ -169,7 +169,7 @@ class LocalNode:
         )
 
     def end(self, program: str, number: signal.Signals) -> None:
-        """End one of the node's programs by this signal; it is gone on return."""
+        """End one of the node's programs by this signal; it has ended on return."""
         name = self.process(program)
         process = self.processes.get(name)
         if process is not None:
@@ -217,7 +217,7 @@ def visible(layout: Layout, binaries: Path) -> list[Path]:
 
 
 def machine() -> Machine:
-    """What the nodes' configuration must heed of this machine."""
+    """The properties of this machine on which the nodes' configuration depends."""
     return Machine(
         may_lower_oom_score=bool(_effective_capabilities() >> CAP_SYS_RESOURCE & 1),
         bridge_filter=network.has_bridge_filter(),

@@ -1,6 +1,7 @@
 """The configuration of a node's programs: kubelet, containerd, kube-proxy and the CNI plugins.
 
-Paths are those inside the node, and the usual ones: what a user knows of a node holds here.
+Paths are those inside the node. They are the usual ones, so that what users know about nodes
+applies.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Config = dict[str, Any]
 
 @dataclass(frozen=True)
 class Machine:
-    """What the configuration must heed of the machine.
+    """Properties of the machine on which the configuration depends.
 
     `may_lower_oom_score`: root has CAP_SYS_RESOURCE.
     `bridge_filter`: the kernel shows bridged packets to the firewall.

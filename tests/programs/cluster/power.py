@@ -1,8 +1,9 @@
-"""A local node's power: off takes all that a machine loses with it, on starts its programs again.
+"""Switches a local node's power off and on.
 
-What is lost: every process, what containers and kubelet had mounted, /run but for what the machine
-itself put there (its cards), the cgroups, and the ID of the boot as the node's own programs read
-it. What stays although a machine loses it: the network's interfaces and rules.
+Off, the node loses every process, what containers and kubelet had mounted, /run except for what the
+machine itself put there (its cards), the cgroups, and the ID of the boot as the node's own programs
+read it. Unlike on a real machine, the network's interfaces and rules stay. On starts its programs
+again.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ _MOUNTED_BY_PROGRAMS = ("/run/containerd/", "/run/netns/", "/var/lib/kubelet/")
 
 
 def off(node: LocalNode) -> None:
-    """End all of the node's programs at once; all is gone on return. Raises ClusterError for the
-    first node, which has the control plane."""
+    """End all of the node's programs at once; they have ended on return. Raises ClusterError for
+    the first node, which has the control plane."""
     if node.number == 1:
         raise ClusterError(f"{node.name} has the cluster's control plane: take another node")
     root = node.public().root
@@ -49,7 +50,7 @@ def on(node: LocalNode) -> None:
 
 
 def _is_alone(root: Path) -> bool:
-    """Whether only the process is left that keeps the node's namespaces."""
+    """Whether only the process that keeps the node's namespaces is left."""
     return [one.name for one in (root / "proc").iterdir() if one.name.isdigit()] == ["1"]
 
 

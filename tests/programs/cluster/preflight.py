@@ -1,4 +1,4 @@
-"""What a machine must have for a local cluster, looked at before anything is made."""
+"""Checks that the machine has what a local cluster needs, before anything is made."""
 
 from __future__ import annotations
 

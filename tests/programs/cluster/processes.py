@@ -1,8 +1,8 @@
-"""The processes of a cluster: started so that they can be found again, ended so that they are gone.
+"""Starts the processes of a cluster so that they can be found again, and ends them.
 
-They belong to nobody: the cluster outlives the command that started it. A process is known by
-its id and start time together, because ids are used again. Besides its record, each carries the
-variable MARK in its environment, by which one is found whose record was lost.
+No command waits for them: the cluster outlives the command that started it. A process is identified
+by its ID and start time together, because IDs are used again. Besides its record, each has the
+variable MARK in its environment, by which it is found if the record was lost.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Process:
         return [word.decode() for word in line.split(b"\0")[:-1]]
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to it, and never to another process that got its id since."""
+        """Send a signal to it, and never to another process that has got its ID since."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -128,7 +128,7 @@ class Processes:
         return {record.stem: read_record(record) for record in records}
 
     def stop(self, name: str, grace: float = 10.0) -> None:
-        """End a process: politely, after `grace` seconds by force. It is gone on return."""
+        """End a process by SIGTERM, after `grace` seconds by SIGKILL. It has ended on return."""
         process = self.get(name)
         if process is None:
             return

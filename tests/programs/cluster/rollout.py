@@ -1,4 +1,4 @@
-"""Whether what a chart installed is running, and if not, why."""
+"""Finds out whether the objects of a chart run, and if not, why."""
 
 from __future__ import annotations
 

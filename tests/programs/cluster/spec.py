@@ -1,4 +1,4 @@
-"""What a cluster should be like."""
+"""The description of a cluster that is to be made."""
 
 from __future__ import annotations
 

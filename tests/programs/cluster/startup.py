@@ -1,4 +1,4 @@
-"""The way from nothing to a cluster whose nodes are ready, in order."""
+"""Makes a cluster, step by step, until its nodes are ready."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Images:
 
 
 class Startup:
-    """Starts one cluster. Whatever it raises, the caller removes what is there by then."""
+    """Starts one cluster. If it raises an error, the caller removes what exists by then."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Startup:
         ]
 
     def run(self) -> None:
-        """Do it all; the cluster is usable on return."""
+        """Make the cluster. It is usable on return."""
         before = os.umask(0o022)  # pods of any user look into what is made here
         try:
             self._run()

@@ -1,4 +1,4 @@
-"""What is known of a cluster on disk, and which command may change it."""
+"""Keeps a cluster's state on disk, and lets one command at a time change it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class State:
 
 
 def current_boot() -> str:
-    """Process ids and start times mean nothing after another boot."""
+    """The ID of this boot: process IDs and start times are not valid in another."""
     return BOOT_ID.read_text().strip()
 
 
@@ -87,9 +87,9 @@ def names(root: Path) -> list[str]:
 
 @contextmanager
 def locked(layout: Layout) -> Iterator[None]:
-    """Keep others from making or removing this cluster.
+    """Prevent others from making or removing this cluster.
 
-    The lock is a socket without a file: it leaves nothing behind, whatever ends us.
+    The lock is a socket without a file, so that nothing is left behind however this process ends.
     """
     with socket.socket(socket.AF_UNIX) as lock:
         try:

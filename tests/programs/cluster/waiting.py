@@ -1,4 +1,4 @@
-"""Waiting for a component: bounded, and over as soon as it has died."""
+"""Waits for a component, for a limited time and only while it runs."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def tail(log: Path, lines: int = TAIL_LINES) -> str:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End the command and its whole session, politely and then by force, and wait for it."""
+    """End the command and its whole session by SIGTERM and then SIGKILL, and wait for it."""
     if process.poll() is None:
         _signal_session(process, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -59,7 +59,7 @@ class Build:
     minutes: float = 1.0  # roughly, from nothing, on two cores
 
     def digest(self) -> str:
-        """The hash of everything that decides what comes out."""
+        """A hash of everything on which the built programs depend."""
         decisive = (GO, ARCH, self.package, self.ldflags, self.tags, self.links)
         digest = hashlib.sha256(repr(decisive).encode())
         for file in sorted((SOURCES / self.module).iterdir()):

@@ -16,7 +16,8 @@ _OPTIONS = ("-qq", "-o", "DPkg::Lock::Timeout=300", "-o", "Acquire::Retries=3")
 
 
 def ensure(packages: Iterable[str], progress: Progress) -> None:
-    """Install what is missing of `packages` (root); SetupError says what to type otherwise."""
+    """Install those of `packages` that are missing. Only root can; for others, raises SetupError,
+    which says what to type."""
     wanted = missing(packages)
     if not wanted:
         return

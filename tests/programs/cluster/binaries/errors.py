@@ -12,7 +12,7 @@ class SetupError(ClusterError):
 
 
 class CommandFailed(SetupError):
-    """A command ended badly or took too long; the sentence carries its log's last lines."""
+    """A command failed or took too long; the message contains the last lines of its log."""
 
     def __init__(self, what: str, how: str, log: Path, tail: str) -> None:
         shown = tail or "(it printed nothing)"

@@ -21,9 +21,9 @@ def named(component: Component) -> Path | None:
 
 
 def check(component: Component, folder: Path, progress: Progress) -> None:
-    """SourceRefused unless `folder` holds every program, fit to be run on this machine.
+    """Raise SourceRefused unless `folder` has every program, and each runs on this machine.
 
-    Another version than the project's is the user's good right, and said.
+    Programs of another version than the project's are permitted; a note says so.
     """
     lacking = [name for name in component.programs if not _executable(folder / name)]
     if lacking:

@@ -13,7 +13,7 @@ from cluster.binaries.components import Host
 
 
 def url(host: Host, path: str = "") -> str:
-    """The address of `path` on `host`, or on the one that the user put in its place."""
+    """The address of `path` on `host`, or on the host that the environment names instead."""
     return os.environ.get(host.variable, host.url).rstrip("/") + path
 
 

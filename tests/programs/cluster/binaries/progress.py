@@ -64,7 +64,7 @@ class Progress:
 
     @classmethod
     def silent(cls) -> Progress:
-        """One that says nothing."""
+        """A Progress that prints nothing."""
         return cls(write=lambda _: None)
 
     @contextmanager

@@ -45,7 +45,7 @@ def fetch(
 
 
 class _Download:
-    """One published file on its way."""
+    """The download of one published file."""
 
     def __init__(self, release: Release, limits: Limits, step: Step) -> None:
         self._release = release
@@ -91,7 +91,7 @@ class _Download:
 
 @contextmanager
 def _troubles(address: str) -> Iterator[None]:
-    """Whatever can go wrong between us and a server becomes NotAvailable."""
+    """Turn every error of the connection to a server into NotAvailable."""
     try:
         yield
     except urllib.error.HTTPError as error:
