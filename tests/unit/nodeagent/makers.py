@@ -56,7 +56,7 @@ def carve(**changes: Any) -> Carve:
 
 def card(number: int = 1, problem: str = "") -> Card:
     uuid = f"GPU-00000000-0000-0000-0000-{number:012d}"
-    return Card(uuid, 16 * GIB, "NVIDIA A100-SXM4-40GB", problem=problem)
+    return Card(uuid, 16 * GIB, "NVIDIA A100-SXM4-40GB", driver="580.65.06", problem=problem)
 
 
 def cards(*numbers: int) -> dict[str, Card]:
