@@ -787,23 +787,7 @@ def test_the_webhook_changes_whom_its_configurations_trust_and_nothing_else(
 
 def templates(spec: Object) -> dict[str, Object]:
     """A pod, and a template of pods, in each kind that has one."""
-    meta = {"name": "foreign", "namespace": TENANT}
-    labels = {"app": "foreign"}
-    template = {"metadata": {"labels": labels}, "spec": spec}
-    batch = {"template": {"spec": {**spec, "restartPolicy": "Never"}}}
-    selector = {"selector": {"matchLabels": labels}, "template": template}
-    kinds = {
-        "Pod": ("v1", spec),
-        "Deployment": ("apps/v1", {"replicas": 0, **selector}),
-        "StatefulSet": ("apps/v1", {"replicas": 0, "serviceName": "x", **selector}),
-        "DaemonSet": ("apps/v1", selector),
-        "Job": ("batch/v1", {"suspend": True, **batch}),
-        "CronJob": ("batch/v1", {"schedule": "@yearly", "jobTemplate": {"spec": batch}}),
-    }
-    return {
-        kind: {"apiVersion": version, "kind": kind, "metadata": meta, "spec": inner}
-        for kind, (version, inner) in kinds.items()
-    }
+    return objects.of_each_kind(TENANT, "foreign", spec)
 
 
 def asking(*names: str, init: bool = False) -> Object:

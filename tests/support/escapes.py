@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from support.objects import Object, share_pod
+from support.objects import Object, of_each_kind, share_pod
 
 CUDA = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}
 VOID = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
@@ -184,25 +184,9 @@ KINDS = ("Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob")
 
 
 def templated(pod: Object, kind: str) -> Object:
-    """An object of one of KINDS whose pods are like this one. It makes none: its pods select a node
-    that does not exist, or it asks for none."""
-    labels = {"app": "escapes"}
-    meta = {"name": "escapes", "namespace": pod["metadata"]["namespace"]}
-    notes = {key: pod["metadata"][key] for key in ("annotations",) if key in pod["metadata"]}
+    """An object of one of KINDS whose pods are like this one, but would have no node."""
     spec = {**pod["spec"], "nodeSelector": {"mizar.share/nowhere": "true"}}
-    if kind in ("Job", "CronJob"):
-        spec["restartPolicy"] = "Never"
-        batch = {"template": {"metadata": notes, "spec": spec}}
-        cron: Object = {"schedule": "@yearly", "jobTemplate": {"spec": batch}}
-        made = cron if kind == "CronJob" else {"suspend": True, **batch}
-        return {"apiVersion": "batch/v1", "kind": kind, "metadata": meta, "spec": made}
-    template = {
-        "metadata": {"labels": labels, **notes},
-        "spec": {**spec, "restartPolicy": "Always"},
-    }
-    inner: Object = {"selector": {"matchLabels": labels}, "template": template}
-    if kind != "DaemonSet":
-        inner["replicas"] = 0
-    if kind == "StatefulSet":
-        inner["serviceName"] = "escapes"
-    return {"apiVersion": "apps/v1", "kind": kind, "metadata": meta, "spec": inner}
+    if kind not in ("Job", "CronJob"):
+        spec["restartPolicy"] = "Always"
+    meta = pod["metadata"]
+    return of_each_kind(meta["namespace"], "escapes", spec, meta.get("annotations"))[kind]

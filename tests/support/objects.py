@@ -102,3 +102,28 @@ def _pod(tenant: str, name: str, limits: Object, command: list[str], spec: Objec
         "metadata": {"name": name, "namespace": tenant},
         "spec": {"terminationGracePeriodSeconds": 1, "containers": [container], **spec},
     }
+
+
+def of_each_kind(
+    tenant: str, name: str, spec: Object, annotations: dict[str, str] | None = None
+) -> dict[str, Object]:
+    """A pod, and a template of pods in each kind that has one, by the kind. `annotations`: those of
+    the pods that the templates describe. Only the DaemonSet asks for any pods."""
+    meta = {"name": name, "namespace": tenant}
+    labels = {"app": name}
+    notes: Object = {"annotations": annotations} if annotations else {}
+    template = {"metadata": {"labels": labels, **notes}, "spec": spec}
+    batch = {"template": {"metadata": notes, "spec": {**spec, "restartPolicy": "Never"}}}
+    selector = {"selector": {"matchLabels": labels}, "template": template}
+    kinds = {
+        "Pod": ("v1", spec),
+        "Deployment": ("apps/v1", {"replicas": 0, **selector}),
+        "StatefulSet": ("apps/v1", {"replicas": 0, "serviceName": "x", **selector}),
+        "DaemonSet": ("apps/v1", selector),
+        "Job": ("batch/v1", {"suspend": True, **batch}),
+        "CronJob": ("batch/v1", {"schedule": "@yearly", "jobTemplate": {"spec": batch}}),
+    }
+    return {
+        kind: {"apiVersion": version, "kind": kind, "metadata": meta, "spec": inner}
+        for kind, (version, inner) in kinds.items()
+    }

@@ -137,6 +137,15 @@ _CONTAINERD_PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr")
 _CNI_PROGRAMS = ("bridge", "host-local", "loopback", "portmap")
 _VERSION = "k8s.io/component-base/version"
 
+
+def kubernetes_ldflags(version: str) -> str:
+    """The linker's flags by which Kubernetes' programs know their version, such as 1.36.3."""
+    return (
+        f"-X {_VERSION}.gitVersion=v{version} -X {_VERSION}.gitMajor=1"
+        f" -X {_VERSION}.gitMinor={version.split('.')[1]}"
+    )
+
+
 COMPONENTS = (
     Component(
         name="kubernetes",
@@ -149,8 +158,7 @@ COMPONENTS = (
         build=Build(
             "kubernetes",
             package=".",
-            ldflags=f"-X {_VERSION}.gitVersion=v{KUBERNETES} -X {_VERSION}.gitMajor=1"
-            f" -X {_VERSION}.gitMinor={KUBERNETES.split('.')[1]}",
+            ldflags=kubernetes_ldflags(KUBERNETES),
             links=(*_KUBERNETES_PROGRAMS, "etcd"),
             minutes=7,
         ),

@@ -34,7 +34,7 @@ def build(component: Component, into: Path, progress: Progress) -> None:
             limit=max(300.0, plan.minutes * 60 * LIMIT_FACTOR),
             step=step,
             cwd=SOURCES / plan.module,
-            env=_environment(go),
+            env=environment(go),
         )
     for name in plan.links:
         (into / name).symlink_to(component.name)
@@ -51,7 +51,8 @@ def _flags(component: Component) -> list[str]:
     ]
 
 
-def _environment(go: Path) -> dict[str, str]:
+def environment(go: Path) -> dict[str, str]:
+    """What is added to the environment of this Go."""
     # GOTOOLCHAIN: the version is pinned by us; GOWORK: a workspace above must not interfere.
     path = f"{go.parent}:{os.environ.get('PATH', '')}"
     return {"CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "PATH": path}

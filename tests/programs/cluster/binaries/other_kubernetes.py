@@ -15,8 +15,8 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.binaries import cache, command, toolchain
-from cluster.binaries.components import COMPONENTS, SOURCES
+from cluster.binaries import cache, command, gobuild, toolchain
+from cluster.binaries.components import COMPONENTS, SOURCES, kubernetes_ldflags
 from cluster.binaries.errors import SetupError
 from cluster.binaries.progress import Progress, Step
 
@@ -35,7 +35,6 @@ BUILD_LIMIT_S = 1600.0
 _VERSION = re.compile(r"1\.(\d+)\.\d+")
 _STAGED = re.compile(r"(k8s\.io/[\w.-]+) => \./staging")
 _GO_LINE = re.compile(r"^go (\S+)$", re.MULTILINE)
-_VERSION_PACKAGE = "k8s.io/component-base/version"
 _KUBELET = "kubelet.NewKubeletCommand(context.Background())"
 _ANY_KUBELET = "kubeletCommand()"
 _KUBELET_COMMAND = """
@@ -114,7 +113,7 @@ def _build(version: str, into: Path, progress: Progress) -> None:
         (source / "go.mod").write_text(module(version, kubernetes))
         (source / "main.go").write_text(main_program(MAIN.read_text()))
         go.run(["mod", "tidy"], FETCH_LIMIT_S, step)
-        flags = ["-trimpath", "-buildvcs=false", "-ldflags", _ldflags(version)]
+        flags = ["-trimpath", "-buildvcs=false", "-ldflags", f"-s -w {kubernetes_ldflags(version)}"]
         go.run(["build", *flags, "-o", f"{into}/kubernetes", "."], BUILD_LIMIT_S, step)
     shutil.rmtree(source)
     for program in PROGRAMS:
@@ -127,12 +126,6 @@ def _report(version: str, text: str) -> dict[str, str]:
         return dict(json.loads(text[text.index("{") :]))
     except ValueError as error:
         raise SetupError(f"Kubernetes {version} cannot be got as a Go module: {text}") from error
-
-
-def _ldflags(version: str) -> str:
-    set_ = f"-X {_VERSION_PACKAGE}"
-    minor = version.split(".")[1]
-    return f"-s -w {set_}.gitVersion=v{version} {set_}.gitMajor=1 {set_}.gitMinor={minor}"
 
 
 @dataclass(frozen=True)
@@ -148,9 +141,8 @@ class _Go:
         """Run `go` with these words for at most `limit` seconds. Returns the end of its output.
         Raises CommandFailed."""
         log = cache.logs() / f"build-other-kubernetes-{self.version}.log"
-        path = f"{self.program.parent}:{os.environ.get('PATH', '')}"
         # A newer Kubernetes may need a newer Go, which Go then gets itself.
-        env = {"CGO_ENABLED": "0", "GOTOOLCHAIN": "auto", "GOWORK": "off", "PATH": path}
+        env = gobuild.environment(self.program) | {"GOTOOLCHAIN": "auto"}
         argv = [str(self.program), *words]
         command.run(argv, what=self.what, log=log, limit=limit, step=step, cwd=self.where, env=env)
         return command.tail(log, lines=1000)
