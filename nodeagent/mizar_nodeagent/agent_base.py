@@ -89,7 +89,9 @@ def restore(
         checkpoint=kept,
         agent=agent,
         podresources=podresources,
-        poller=KubeletPoller(podresources, agent.wake),
+        poller=KubeletPoller(
+            podresources, agent.wake, expects_claims=bool(saved.carvings or slots.all())
+        ),
         kubelet=KubeletSocket(config.plugin_dir),
         latencies=AnswerLatency(registry),
     )

@@ -240,7 +240,7 @@ def _groups_of(ids: frozenset[str]) -> list[list[DeviceID]]:
 
 def _running(slots: list[Slot], snapshot: NodeSnapshot) -> set[str]:
     """Names of slots whose containers run; all slots while the kubelet has not answered yet."""
-    known = snapshot.claims.asked_at > float("-inf")
+    known = snapshot.claims.are_known
     return {slot.name for slot in (slots_in_use(slots, snapshot) if known else slots)}
 
 

@@ -57,6 +57,11 @@ class Claims:
     all: tuple[Claim, ...] = ()
     asked_at: float = float("-inf")
 
+    @property
+    def are_known(self) -> bool:
+        """Whether the kubelet has answered since the agent's start."""
+        return self.asked_at > float("-inf")
+
     def of_pod(self, namespace: str, pod: str, resource: str) -> tuple[Claim, ...]:
         """The claims of one pod on one resource."""
         return self._by_pod.get((namespace, pod, resource), ())

@@ -14,6 +14,7 @@ from mizar_kube.token_bucket import TokenBucket
 from mizar_nodeagent.cancellation import is_asked_to_end
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.claims import Claims, from_list
+from mizar_nodeagent.kubelet.socket_watch import Identity, identity
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 
@@ -34,17 +35,19 @@ _OPTIONS = (
 
 
 class PodResources:
-    """A client that replaces its channel when the kubelet restarts. `restarted_at`: when the
-    kubelet was first called after its last restart (monotonic seconds); minus infinity if it has
-    not restarted since the agent's start."""
+    """A client that replaces its channel when the kubelet restarts.
+
+    `started_at`: when the kubelet that was called first had started, by its socket's age.
+    `restarted_at`: when the kubelet was first called after its last restart. Both in monotonic
+    seconds; minus infinity if there was no call or restart since the agent's start."""
 
     def __init__(self, socket: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._socket = socket
-        self.restarted_at = float("-inf")
+        self.started_at = self.restarted_at = float("-inf")
         self._clock = clock
         self._bucket = TokenBucket(BURST, CALL_EVERY_S, clock())
         self._channel: grpc.aio.Channel | None = None
-        self._seen = (0, 0)
+        self._seen: Identity | None = None
         self._closing: set[asyncio.Future[None]] = set()
 
     async def list(self, urgent: bool = False) -> Claims:
@@ -77,9 +80,10 @@ class PodResources:
             await asyncio.sleep(delay)
 
     async def _call(self, method: str, request: object) -> Any:
-        ask = getattr(rpc.PodResourcesListerStub(self._connected()), method)  # type: ignore[no-untyped-call]
+        channel, socket = self._connected()
+        ask = getattr(rpc.PodResourcesListerStub(channel), method)  # type: ignore[no-untyped-call]
         try:
-            return await ask(request, timeout=TIMEOUT_S)
+            answer = await ask(request, timeout=TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise KubeletAway(
                 f"the kubelet does not answer {method} on {self._socket}: {error.details()}"
@@ -89,17 +93,25 @@ class PodResources:
                 raise
             # Closing a channel cancels its calls, and thereby the tasks that await them.
             raise KubeletAway(f"the connection to {self._socket} was replaced") from None
+        # The channel may have connected only after the restart. The answer is then the new
+        # kubelet's, which may not know its pods, while `restarted_at` does not show it yet.
+        if socket != self._identity():
+            raise KubeletAway("the kubelet was restarted while it was asked")
+        return answer
 
-    def _connected(self) -> grpc.aio.Channel:
-        """A channel to the present socket: a restarted kubelet makes a new one."""
+    def _connected(self) -> tuple[grpc.aio.Channel, Identity]:
+        """A channel to the present socket, and the socket's identity: a restarted kubelet makes a
+        new one."""
         socket = self._identity()
         if self._channel is None or socket != self._seen:
-            if self._channel is not None and socket != self._seen:
+            if self._seen is None:
+                self.started_at = self._clock() - _age(socket)
+            elif socket != self._seen:
                 self.restarted_at = self._clock()
             self._abandon()
             self._seen = socket
             self._channel = grpc.aio.insecure_channel(f"unix://{self._socket}", options=_OPTIONS)
-        return self._channel
+        return self._channel, socket
 
     def _abandon(self) -> None:
         """Close the old channel after TIMEOUT_S: closing it at once would look to running calls as
@@ -109,10 +121,13 @@ class PodResources:
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
-    def _identity(self) -> tuple[int, int]:
-        try:
-            found = self._socket.stat()
-        except OSError as error:
-            raise KubeletAway(f"the kubelet's socket {self._socket} is not there") from error
-        # The inode's number alone does not suffice, since it may be reused at once.
-        return found.st_ino, found.st_ctime_ns
+    def _identity(self) -> Identity:
+        found = identity(self._socket)
+        if found is None:
+            raise KubeletAway(f"the kubelet's socket {self._socket} is not there")
+        return found
+
+
+def _age(socket: Identity) -> float:
+    """Seconds since the socket was created."""
+    return max(0.0, time.time() - socket[1] / 1e9)

@@ -56,13 +56,15 @@ class Advertised:
 
 class KubeletPoller:
     """Keeps `claims` and `kubelet` (healthy devices per resource; None while the kubelet does not
-    answer) current. Calls `polled` after each attempt. Times are monotonic seconds."""
+    answer) current. Calls `polled` after each attempt. `expects_claims`: whether containers held
+    devices when an earlier agent ended. Times are monotonic seconds."""
 
     def __init__(
         self,
         podresources: PodResources,
         polled: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
+        expects_claims: bool = False,
     ) -> None:
         self.claims = Claims()
         self.kubelet: dict[str, frozenset[str]] | None = None
@@ -70,6 +72,7 @@ class KubeletPoller:
         self._podresources = podresources
         self._polled = polled
         self._clock = clock
+        self._expects_claims = expects_claims
         self._intervals = Intervals()
         self._wake = asyncio.Event()
         self._list = SharedCall(self._list_urgently)
@@ -81,8 +84,8 @@ class KubeletPoller:
         self.api_heard_at: Callable[[], float] = lambda: float("inf")
         """When the agent last received something from the API server (monotonic seconds)."""
         self._api_back: tuple[float, float] | None = None
-        """When the kubelet restarted, and when its claims were first asked for after the API server
-        had been heard again; None before that."""
+        """When the kubelet restarted (minus infinity: not since the agent's start), and when its
+        claims were first asked for after the API server had been heard again; None before that."""
 
     def poll_soon(self) -> None:
         """Poll at once. To be called when something has happened that changes the kubelet's
@@ -160,21 +163,35 @@ class KubeletPoller:
         self._take(claims)
 
     def _check(self, claims: Claims) -> None:
-        """Raise KubeletAway if the answer has no claims any more and the kubelet may not know its
-        pods yet: until STARTS_S after the first answer since its restart at which the API server,
-        from which it gets its pods, had been heard again."""
+        """Raise KubeletAway if the answer has none of the claims that were known or are expected,
+        and the kubelet may not know its pods yet."""
+        self._note_api(claims.asked_at)
+        if not claims.all and self._has_doubts() and claims.asked_at < self._knows_pods_at():
+            raise KubeletAway("the kubelet has just started and does not know its pods yet")
+
+    def _has_doubts(self) -> bool:
+        """Whether an answer without claims is in doubt. Of a kubelet that the agent found at its
+        start, only the first one is."""
+        if not self.claims.are_known:
+            return self._expects_claims
+        return bool(self.claims.all) and self._podresources.restarted_at > float("-inf")
+
+    def _note_api(self, asked_at: float) -> None:
+        """Note at the first answer since the kubelet's restart at which the API server had been
+        heard again, when it was asked for."""
         restarted_at = self._podresources.restarted_at
-        if restarted_at == float("-inf"):
-            return
         if self._api_back is None or self._api_back[0] != restarted_at:
-            self._api_back = None
-            if self.api_heard_at() > restarted_at:
-                self._api_back = restarted_at, claims.asked_at
-        if claims.all or not self.claims.all:
-            return
-        knows_at = (self._api_back[1] if self._api_back else claims.asked_at) + STARTS_S
-        if claims.asked_at < knows_at:
-            raise KubeletAway("the kubelet was restarted and does not know its pods yet")
+            is_back = self.api_heard_at() > restarted_at
+            self._api_back = (restarted_at, asked_at) if is_back else None
+
+    def _knows_pods_at(self) -> float:
+        """From when on the kubelet is taken to know its pods, which it gets from the API server:
+        STARTS_S after it started, or restarted and the API server was heard again."""
+        if self._api_back is None:
+            return float("inf")
+        restarted_at, asked_at = self._api_back
+        since = asked_at if restarted_at > float("-inf") else self._podresources.started_at
+        return since + STARTS_S
 
     def _take(self, claims: Claims) -> None:
         # The answer to a later poll may have come first.

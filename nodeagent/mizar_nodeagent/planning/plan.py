@@ -111,6 +111,9 @@ def _reports(
     pods, holders = snapshot.pods, snapshot.holders()
     by_id = {one.id: one for devices in listed.values() for one in devices}
     found = [reports.of_pending(pods[key], one) for key, one in pending.items()]
+    if not snapshot.claims.are_known:
+        # The statuses keep the holders that an earlier agent wrote.
+        return found
     for key, carving in sorted(known.items()):
         pod = pods.get(key)
         if _is_last_report_due(carving, snapshot) if pod is None else pod.uid == carving.pod_uid:

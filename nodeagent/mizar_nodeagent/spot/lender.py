@@ -117,7 +117,7 @@ class Lender:
         snapshot, detectors = self._state.snapshot, self._detectors
         self._read_rules()
         self._read_borrowers()
-        if snapshot.claims.asked_at > float("-inf"):
+        if snapshot.claims.are_known:
             # Owners are watched before pods are listed: the API server may stay unreachable.
             carvings = self._state.carvings
             self._take(detectors.owner_pods.look(snapshot, carvings, self._agrees))
@@ -313,7 +313,7 @@ class Lender:
         snapshot, slots = self._state.snapshot, self._slots.all()
         self._borrowers = borrowers(snapshot, slots)
         self._revoked &= self._borrowers.keys()
-        if self._has_read or snapshot.claims.asked_at == float("-inf"):
+        if self._has_read or not snapshot.claims.are_known:
             return
         self._has_read = True
         self._revoked = {

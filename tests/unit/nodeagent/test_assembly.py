@@ -159,7 +159,11 @@ class World:
         app, since = self.app, time.monotonic()
         app.poller.poll_soon()
         await until(lambda: app.poller.age < time.monotonic() - since)
-        since = time.monotonic()
+        await self.planned()
+
+    async def planned(self) -> None:
+        """Wait until the agent has made another plan."""
+        app, since = self.app, time.monotonic()
         app.agent.wake()
         await until(lambda: app.agent.idle_for < time.monotonic() - since)
 
@@ -553,6 +557,28 @@ async def test_an_agent_restart_loses_nothing(world: World) -> None:
     await world.kubelet.start_container(SHARE, "main", RESOURCE)
     other = await world.start_share(KubePod("team-a", "next", "uid-next"))
     assert set(other.ids) == {device(0), device(1)} - set(held.ids)
+    await until(lambda: sorted(world.holders()) == ["next", "share"])
+
+
+async def test_an_agent_that_starts_without_a_kubelet_leaves_the_holders_it_was_told(
+    world: World,
+) -> None:
+    """Otherwise the shadow pod seems idle, and loses the protection of one in use."""
+    await world.serve_shadow()
+    await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    await world.stop_agent()
+    await world.kubelet.stop()
+    await world.start_agent()
+    await until(lambda: world.app.agent.state.snapshot.pods)
+    await world.planned()
+    await until(lambda: world.node() == ("2", "0"))
+    assert world.holders() == ["share"]
+    assert world.condition("PodInUsing") == ("True", "Held")
+    await world.kubelet.start()
+    other = KubePod("team-a", "next", "uid-next")
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+    await world.start_share(other)
     await until(lambda: sorted(world.holders()) == ["next", "share"])
 
 

@@ -1,8 +1,10 @@
 """Questions to the kubelet that many callers ask at once."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from unit.nodeagent.fake_kubelet import FakeKubelet
 class FakePodResources:
     """Each question is answered when its future is."""
 
-    restarted_at = float("-inf")
+    started_at = restarted_at = float("-inf")
 
     def __init__(self) -> None:
         self.asked: list[asyncio.Future[Claims]] = []
@@ -77,6 +79,35 @@ async def test_a_closed_connection_ends_no_caller(
         await asking
     await client.close()
     await kubelet.stop()
+
+
+async def test_a_kubelet_that_restarts_between_a_question_and_its_connection_is_not_believed(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not know its pods yet, and a borrower seemed gone, then back on a card whose owner
+    had just started: it was evicted."""
+    monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
+    old, new = (FakeKubelet(tmp_path_factory.mktemp(one)) for one in ("old", "new"))
+    socket = old.podresources_dir / "kubelet.sock"
+    client = PodResources(socket)
+    connected = client._connected
+
+    def restarts() -> Any:
+        channel = connected()
+        (new.podresources_dir / "kubelet.sock").replace(socket)
+        return channel
+
+    async with AsyncExitStack() as stack:
+        for kubelet in (old, new):
+            await kubelet.start()
+            stack.push_async_callback(kubelet.stop)
+        stack.push_async_callback(client.close)
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "_connected", restarts)
+            with pytest.raises(KubeletAway, match="restarted while it was asked"):
+                await client.list()
+        assert (old.asked, new.asked) == (0, 1)
+        assert await client.list() and client.restarted_at > 0
 
 
 async def test_those_who_come_together_share_an_answer() -> None:
@@ -154,3 +185,48 @@ async def test_nor_is_one_that_cannot_ask_the_api_server_for_its_pods() -> None:
         with pytest.raises(KubeletAway):
             await answered(claims(at))
     assert await answered(claims(3606 + STARTS_S)) == claims(3606 + STARTS_S)
+
+
+async def test_an_agent_that_starts_with_its_kubelet_does_not_believe_it_either() -> None:
+    """An earlier agent knew of pods, so their cards were withdrawn and their borrowers evicted."""
+    kubelet = FakePodResources()
+    kubelet.started_at = 1.0
+    heard = float("-inf")
+    poller = KubeletPoller(kubelet, lambda: None, expects_claims=True)  # type: ignore[arg-type]
+    poller.api_heard_at = lambda: heard
+    answered = partial(answer, kubelet, poller)
+    for at in (2, 2 + STARTS_S):
+        with pytest.raises(KubeletAway, match="does not know its pods"):
+            await answered(claims(at))
+    heard = 5.0
+    with pytest.raises(KubeletAway):
+        await answered(claims(STARTS_S))
+    assert await answered(claims(1 + STARTS_S)) == claims(1 + STARTS_S)
+    assert await answered(replace(HELD, asked_at=50)) == replace(HELD, asked_at=50)
+    assert await answered(claims(51)) == claims(51), "of one that has known its pods"
+
+
+async def test_an_agent_that_expects_nothing_believes_a_kubelet_at_once() -> None:
+    kubelet = FakePodResources()
+    kubelet.started_at = 1.0
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    poller.api_heard_at = lambda: float("-inf")
+    assert await answer(kubelet, poller, claims(2)) == claims(2)
+
+
+async def test_when_a_kubelet_started_is_told_by_its_socket(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubelet = FakeKubelet(tmp_path_factory.mktemp("k"))
+    socket = kubelet.podresources_dir / "kubelet.sock"
+    async with AsyncExitStack() as stack:
+        await kubelet.start()
+        stack.push_async_callback(kubelet.stop)
+        client = PodResources(socket, clock=lambda: 1000.0)
+        stack.push_async_callback(client.close)
+        later = socket.stat().st_ctime + 60
+        monkeypatch.setattr(podresources, "time", SimpleNamespace(time=lambda: later))
+        await client.list()
+        assert client.started_at == pytest.approx(940, abs=0.01)
+        await client.list()
+        assert client.restarted_at == float("-inf")

@@ -24,6 +24,7 @@ from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.slots import Owner, Slots
 from mizar_nodeagent.container_processes import PodProcess, is_sandbox
 from mizar_nodeagent.kubelet import podresources
+from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.plugin import manager
@@ -666,6 +667,27 @@ async def test_a_lent_card_stays_lent_across_the_kubelets_restart(world: SpotWor
     assert world.state() is CardState.LENT
     assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 0
     assert world.pod_condition(OWNER) == asleep("CardLent")
+
+
+async def test_a_card_stays_lent_when_agent_and_kubelet_start_together(world: SpotWorld) -> None:
+    """The agent has seen no answer of an earlier kubelet, but its own slots."""
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    await until(lambda: world.pod_condition(OWNER) == asleep("CardLent"))
+    await world.stop_agent()
+    await world.kubelet.stop()
+    world.kubelet.knows_its_pods = False
+    await world.kubelet.start()
+    await world.start_agent()
+    asked = world.kubelet.asked
+    await until(lambda: world.kubelet.asked > asked + 1)
+    assert world.app.poller.claims == Claims()
+    world.kubelet.knows_its_pods = True
+    await until(lambda: DEVICE in world.kubelet.healthy(SPOT_RESOURCE))
+    assert world.state() is CardState.LENT
+    assert world.pod_condition(OWNER) == asleep("CardLent")
+    assert not world.pod_condition(BORROWER)[0]
 
 
 async def test_how_often_a_card_was_taken_back_outlives_the_agent(world: SpotWorld) -> None:
