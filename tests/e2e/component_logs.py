@@ -1,16 +1,24 @@
-"""What Mizar's programs logged while a test ran, for the report of its failure."""
+"""What Mizar's programs logged while a test ran and what their pods are like after it, for the
+report of its failure."""
 
 import json
 from datetime import datetime
 from pathlib import Path
 
-from cluster.cluster import Cluster
+from cluster.cluster import Cluster, Done
+from cluster.errors import CommandFailed
+from e2e.components import SYSTEM
 from support.logs import Line
 
 MOST_LINES = 25
 """Lines that are shown of each container, its last."""
 LONGEST_LINE = 240
 """Characters that are shown of a line."""
+NODES = (
+    "{range .items[*]}{.metadata.name}{range .status.conditions[*]} {.type}={.status}{end}"
+    '{"\\n"}{end}'
+)
+"""The nodes' conditions, in kubectl's JSONPath: one line for each node."""
 LEFT_OUT = ("answered", "planned")
 """Events that are left out, since they say less than the lines around them: a call that was
 answered, a plan that was made."""
@@ -26,6 +34,26 @@ def recent(cluster: Cluster, since: float) -> str:
         for file in sorted(node.path("/var/log/pods").glob("mizar-system_mizar-*/*/*.log"))
     ]
     return "\n".join(text for file in files if (text := _section(file, since)))
+
+
+def state(cluster: Cluster) -> str:
+    """Mizar's pods, their last events and the nodes' conditions, as the API server has them; or its
+    error."""
+    here = f"--namespace={SYSTEM}"
+    asked = (
+        ("nodes", f"--output=jsonpath={NODES}"),
+        ("pods", here, "--output=wide"),
+        ("events", here, "--sort-by=.lastTimestamp"),
+    )
+    try:
+        done = [cluster.kubectl("get", *one, check=False, timeout=30) for one in asked]
+    except CommandFailed as error:
+        return str(error)
+    return "\n".join(line[:LONGEST_LINE] for one in done for line in _last_lines(one))
+
+
+def _last_lines(done: Done) -> list[str]:
+    return f"{done.stdout}{done.stderr}".splitlines()[-MOST_LINES:]
 
 
 def _section(file: Path, since: float) -> str:

@@ -71,13 +71,18 @@ def expected_faults(possible_faults: list[str]) -> Iterator[list[str]]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add what Mizar logged meanwhile to the report of a failure."""
+    """Add what Mizar logged meanwhile, and its pods, to the report of a failure."""
     report = yield
     used = getattr(item, "funcargs", {}).values()
     if report.failed:
         for one in {one.name: one for one in used if isinstance(one, Cluster)}.values():
-            logged = component_logs.recent(one, call.start)
-            report.sections.append((f"{SECTION} in {one.name}", logged))
+            found = {
+                "logs": component_logs.recent(one, call.start),
+                "pods": component_logs.state(one),
+            }
+            report.sections += [
+                (f"{SECTION}{what} in {one.name}", text) for what, text in found.items()
+            ]
     return report
 
 

@@ -7,8 +7,9 @@ import pytest
 
 Line = dict[str, Any]
 
-SECTION = "what Mizar logged"
-"""Beginning of the titles of those sections of a failed test's report that hold log lines."""
+SECTION = "Mizar's "
+"""Beginning of the titles of those sections of a failed test's report that say how Mizar was: its
+logs, its pods."""
 
 
 def lines(text: str) -> list[Line]:
