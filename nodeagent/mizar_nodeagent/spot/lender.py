@@ -95,6 +95,7 @@ class Lender:
         self._revoked: set[str] = set()
         self._blind: set[str] = set()
         self._has_read = False
+        self._cards_read = False
         self._knows_owners = False
         self._complete = False
         self._shims: dict[str, frozenset[str]] = {}
@@ -286,7 +287,8 @@ class Lender:
         """Note which facts are complete. To be called after owners, borrowers and rules were read
         from a snapshot, since facts that arrive later count only once they were read."""
         snapshot = self._state.snapshot
-        seen = snapshot.pods is not None and snapshot.cards_problem is None
+        self._cards_read |= snapshot.cards_problem is None
+        seen = snapshot.pods is not None and self._cards_read
         self._knows_owners |= seen
         self._complete = seen and self._rules.known
 

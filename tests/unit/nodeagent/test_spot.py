@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import grpc
 import pytest
@@ -23,6 +23,7 @@ from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.slots import Owner, Slots
 from mizar_nodeagent.container_processes import PodProcess, is_sandbox
+from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.plan import Plan
@@ -310,6 +311,19 @@ async def test_a_card_of_which_nvml_tells_stays_lent_long_after_the_agent_has_st
     await world.lend()
     await world.looked()
     assert world.state() is CardState.LENT
+
+
+async def test_a_failed_read_of_the_cards_withdraws_none(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML fails now and then for a moment, and all lendable cards of the node were withdrawn. Were
+    it for longer, their owners' processes would not be seen, either."""
+    world.add_owner()
+    await world.lendable()
+    monkeypatch.setattr(world.cards, "read", AsyncMock(side_effect=CardsUnknown("a hiccup")))
+    await until(lambda: world.app.agent.state.snapshot.cards_problem == "a hiccup")
+    await world.replanned()
+    assert world.state() is CardState.LENDABLE
 
 
 async def test_nobody_starts_on_a_card_that_the_agent_does_not_know(world: SpotWorld) -> None:
