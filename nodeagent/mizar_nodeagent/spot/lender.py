@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,7 +24,7 @@ from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.spot import device_list, owner_conditions
 from mizar_nodeagent.spot.borrowers import Borrower, borrowers
-from mizar_nodeagent.spot.detectors.card_processes import ProcessDetector, ProcessLoads
+from mizar_nodeagent.spot.detectors.card_processes import CardLoads, ProcessDetector
 from mizar_nodeagent.spot.detectors.owner_pods import OwnerPodDetector
 from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
 from mizar_nodeagent.spot.detectors.usage_files import UsageDetector
@@ -136,8 +136,8 @@ class Lender:
         if self._take(self._detectors.usage.look(self.owners, in_use, self._clock())):
             self.step()
 
-    def look_at_processes(self, loads: Mapping[str, ProcessLoads]) -> None:
-        """Take in the processes on each card, by its UUID, as NVML reported them."""
+    def look_at_processes(self, loads: CardLoads) -> None:
+        """Take in the processes on each card that NVML was asked for."""
         uids = self._spot_pods()
         lending = frozenset().union(*(owner.cards for owner in self._lending()))
         now = self._clock()

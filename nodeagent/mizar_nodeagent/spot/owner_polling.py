@@ -10,7 +10,7 @@ from mizar_kube.logs import get_logger
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.slow_call import SlowCall
-from mizar_nodeagent.spot.detectors.card_processes import ProcessLoads
+from mizar_nodeagent.spot.detectors.card_processes import CardLoads, ProcessLoads
 from mizar_nodeagent.spot.lender import Lender
 
 log = get_logger(__name__)
@@ -64,11 +64,12 @@ class OwnerPolling:
     async def _look(self, uuids: Collection[str]) -> None:
         self._lender.look_at_processes(await self._loads(uuids))
 
-    async def _loads(self, uuids: Collection[str]) -> Mapping[str, ProcessLoads]:
-        """The loads of the cards' processes. Empty if NVML does not answer in time: the lender must
-        still be called, so that it notices cards without answers."""
+    async def _loads(self, uuids: Collection[str]) -> CardLoads:
+        """The loads of the cards' processes. None for each card if NVML does not answer in time:
+        the lender must still be called, so that it notices cards without answers."""
         try:
-            return await self._asked.answer(lambda: self._cards.loads(uuids), within=EVERY_S)
+            answered = await self._asked.answer(lambda: self._cards.loads(uuids), within=EVERY_S)
         except (CardsUnknown, TimeoutError) as error:
             log.debug("the cards' processes are not known", error=repr(error))
-            return {}
+            answered = {}
+        return {uuid: answered.get(uuid) for uuid in {*uuids, *answered}}

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Collection, Mapping
 
-from mizar_nodeagent.spot.detectors.card_processes import ProcessLoads
+from mizar_nodeagent.spot.detectors.card_processes import CardLoads, ProcessLoads
 from mizar_nodeagent.spot.owner_polling import EVERY_S, LENT_S, OwnerPolling
 from support import virtual_time
 from unit.nodeagent.makers import card
@@ -42,7 +42,7 @@ class Lender:
     def look_at_usage(self) -> None:
         self.usage.append(round(asyncio.get_running_loop().time(), 3))
 
-    def look_at_processes(self, loads: Mapping[str, ProcessLoads]) -> None: ...
+    def look_at_processes(self, loads: CardLoads) -> None: ...
 
 
 def polled(lender: Lender, seconds: float) -> list[tuple[float, frozenset[str]]]:

@@ -13,7 +13,12 @@ import pytest
 from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import layout, usage_file, usage_snapshot
-from mizar_nodeagent.spot.detectors.card_processes import BLIND_S, SAMPLED_S, ProcessDetector
+from mizar_nodeagent.spot.detectors.card_processes import (
+    BLIND_QUERIES,
+    BLIND_S,
+    SAMPLED_S,
+    ProcessDetector,
+)
 from mizar_nodeagent.spot.detectors.owner_pods import OwnerPodDetector
 from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
 from mizar_nodeagent.spot.detectors.usage_files import QUIET_S, UsageDetector
@@ -181,7 +186,7 @@ class TestProcesses:
         detector: ProcessDetector,
         now: float,
         owner: CardOwner = OWNER,
-        **loads: dict[int, int],
+        **loads: dict[int, int] | None,
     ) -> list[str]:
         cards = {{"first": CARD, "second": SECOND}[key]: one for key, one in loads.items()}
         return said(detector.look([owner], cards, {BORROWERS}, lambda uuid: 5, now))
@@ -253,9 +258,20 @@ class TestProcesses:
         self, detector: ProcessDetector
     ) -> None:
         assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
-        assert self.look(detector, 1.0 + BLIND_S) == ["Idle"]
-        assert self.look(detector, 1.1 + BLIND_S) == ["Busy"]
+        for at in (2.0, 3.0, 1.0 + BLIND_S):
+            assert self.look(detector, at, first=None) == ["Idle"]
+        assert self.look(detector, 1.1 + BLIND_S, first=None) == ["Busy"]
+        assert detector.is_blind(CARD, 1.1 + BLIND_S)
         assert self.look(detector, 1.2 + BLIND_S, first={1: 0}) == ["Idle"]
+        assert not detector.is_blind(CARD, 9.0 + BLIND_S)
+
+    def test_an_agent_that_was_held_up_asks_again_first(self, detector: ProcessDetector) -> None:
+        assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
+        late = 2.0 + BLIND_S
+        for number in range(1, BLIND_QUERIES):
+            assert self.look(detector, late + number / 10, first=None) == ["Idle"]
+            assert self.look(detector, late + number / 10, second={}) == ["Idle"], "not asked for"
+        assert self.look(detector, late + 1, first=None) == ["Busy"]
 
     def test_who_has_two_cards_works_on_either(self, detector: ProcessDetector) -> None:
         both = {"first": {1: 0}, "second": {2: 0}}

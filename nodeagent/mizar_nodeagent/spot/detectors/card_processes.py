@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +20,9 @@ this often."""
 
 BLIND_S: Final = 5.0
 """Seconds without an answer of NVML about a card after which its owners count as busy."""
+BLIND_QUERIES: Final = 3
+"""Unanswered queries in a row that this takes, too: otherwise an agent that was itself held up for
+BLIND_S would take cards back after a single late answer."""
 FIRST_S: Final = 60.0
 """The same for a borrowed card about which NVML has not answered since the agent started, since
 NVML may need some seconds to initialise each card. The borrower is paused until the first
@@ -29,6 +32,9 @@ ProcessLoads = Mapping[int, int]
 """Percent of the card's time that each process used in the last samples, by PID on the node; 0 if
 it has none."""
 
+CardLoads = Mapping[str, ProcessLoads | None]
+"""The loads on each card that NVML was asked for, by UUID; None for a card without an answer."""
+
 _Homes = Mapping[int, str]
 """UID of the pod of each process, by PID on the node; empty for a process of the node itself."""
 
@@ -37,16 +43,17 @@ _Homes = Mapping[int, str]
 class _Seen:
     """NVML's answers about a card. `pids`: the owners' processes by the last answer, at the time
     `at`. `since`: when NVML first answered. `worked`: when an owner's process last worked or
-    appeared. Times are monotonic seconds."""
+    appeared. `unanswered`: number of queries since the last answer. Times are monotonic seconds."""
 
     pids: frozenset[int]
     at: float
     since: float
     worked: float = -math.inf
+    unanswered: int = 0
 
     def is_old(self, now: float) -> bool:
         """Whether the last answer is so old that an owner may have worked unseen since."""
-        return now - self.at > BLIND_S
+        return now - self.at > BLIND_S and self.unanswered >= BLIND_QUERIES
 
 
 class ProcessDetector:
@@ -76,20 +83,23 @@ class ProcessDetector:
     def look(
         self,
         found: Collection[CardOwner],
-        loads: Mapping[str, ProcessLoads],
+        loads: CardLoads,
         borrowers: Collection[str],
         most: Callable[[str], int],
         now: float,
     ) -> Iterable[OwnerEvent]:
         """Yield for each owner BUSY, or IDLE since it last worked, if NVML has ever answered about
-        one of its cards. `loads`: NVML's answers, by card UUID. `borrowers`: UIDs of the borrowing
-        pods. `most`: returns the percentage of a card's time up to which its owner counts as idle.
-        `now`: monotonic seconds. Reads /proc."""
+        one of its cards. `loads`: of the cards that NVML was asked for. `borrowers`: UIDs of the
+        borrowing pods. `most`: returns the percentage of a card's time up to which its owner counts
+        as idle. `now`: monotonic seconds. Reads /proc."""
         self._began = now if self._began is None else self._began
         for uuid, one in loads.items():
-            homes = self._homes[uuid] = self._find_homes(one, self._homes.get(uuid, {}))
-            owned = {pid: one[pid] for pid, home in homes.items() if home not in borrowers}
-            self._seen[uuid] = _look(self._seen.get(uuid), owned, most(uuid), now)
+            if one is not None:
+                homes = self._homes[uuid] = self._find_homes(one, self._homes.get(uuid, {}))
+                owned = {pid: one[pid] for pid, home in homes.items() if home not in borrowers}
+                self._seen[uuid] = _look(self._seen.get(uuid), owned, most(uuid), now)
+            elif known := self._seen.get(uuid):
+                self._seen[uuid] = replace(known, unanswered=known.unanswered + 1)
         for owner in found:
             if seen := [self._seen[uuid] for uuid in owner.cards if uuid in self._seen]:
                 yield _event(owner, seen, len(owner.cards), now)
