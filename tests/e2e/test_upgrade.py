@@ -18,6 +18,7 @@ from cluster.images.archive import write_derived
 from cluster.mizar import CHART, RELEASE
 from e2e.components import SYSTEM, WORKLOADS, component_pods, container_id, wait_component
 from e2e.test_limits_follow import HALF_MIB, alloc, change, profile, wait_memory
+from e2e.test_spot import borrowing, lender, start_borrower
 from e2e.test_webhook_rollout import asking
 from e2e.watching import wait_held
 from support.kube import Kube
@@ -40,21 +41,31 @@ MOST_S = "--timeout=5m"
 def test_running_pods_do_not_notice_an_upgrade_nor_a_rollback(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Their containers go on, within their limits, with the shim that they started with; limits
-    follow the pool under agents of either version. Pods that are created meanwhile are neither
-    refused nor lost, and get the shim of the agent that starts them."""
+    """Here both versions have the same code; see test_upgrade_from.py."""
+    check_upgrade(kube, stage, mizar_cluster, tmp_path)
+
+
+def check_upgrade(kube: Kube, stage: "Stage", on: Cluster, folder: Path) -> None:
+    """Upgrade the cluster's Mizar to this one, and roll back. Assert that containers go on
+    meanwhile, within their limits, with the shim that they started with, also the one that borrows
+    a card, and that limits follow the pool under agents of either version. Pods that are created
+    meanwhile are neither refused nor lost, and get the shim of the agent that starts them."""
     pool = stage.pool(profiles=profile())
     tenant = stage.tenant({"devices": 2, "min": 0, "max": 2}, pool=pool)
     kube.apply(share_pod(tenant, "old", command=["cuda-sample", "hold", "5120"]))
     kube.wait_running(tenant, "old")
     kube.wait_holding(tenant, "old")
     devices, started = wait_held(kube, tenant, "old"), containers(kube, tenant, "old")
-    shim = later_version(mizar_cluster, tmp_path)
+    lender(kube, stage)
+    borrows = borrowing(kube, stage)
+    start_borrower(kube, borrows, "train")
+    borrower = containers(kube, borrows, "train")
+    shim = later_version(on, folder)
 
-    with asking(mizar_cluster, tenant) as asked:
+    with asking(on, tenant) as asked:
         wait_for("the first ones to be accepted", lambda: asked.accepted >= 20)
         asked.refused.clear()  # pods that were asked for before the webhook knew the tenant's quota
-        with upgraded(kube, mizar_cluster, deployment(tenant, "during", replicas=2)):
+        with upgraded(kube, on, deployment(tenant, "during", replicas=2)):
             kube.run("rollout", "status", "deployment/during", f"--namespace={tenant}", MOST_S)
             kube.apply(share_pod(tenant, "new"))
             kube.wait_running(tenant, "new")
@@ -73,6 +84,7 @@ def test_running_pods_do_not_notice_an_upgrade_nor_a_rollback(
     assert loaded(kube, tenant, "new") == shim
     assert containers(kube, tenant, "old", "new") == started
     assert devices.items() <= wait_held(kube, tenant, *shares(kube, tenant)).items()
+    assert containers(kube, borrows, "train") == borrower
 
 
 def later_version(cluster: Cluster, folder: Path) -> str:
@@ -108,10 +120,11 @@ def shim_of(archive: Path) -> bytes:
 def upgraded(kube: Kube, cluster: Cluster, *meanwhile: dict[str, object]) -> Iterator[None]:
     """Inside, the later version runs; these objects are created while it replaces the other."""
     before = json.loads(cluster.helm("status", RELEASE, HERE, "--output=json").stdout)["version"]
+    values = ("--reset-then-reuse-values", f"--set=image.tag={NEXT}")
     try:
-        cluster.helm(
-            *("upgrade", RELEASE, str(CHART), HERE, "--reuse-values", f"--set=image.tag={NEXT}")
-        )
+        crds = f"--filename={CHART / 'crds'}"
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", crds)
+        cluster.helm("upgrade", RELEASE, str(CHART), HERE, *values)
         kube.apply(*meanwhile)
         wait_version(kube, NEXT)
         yield
