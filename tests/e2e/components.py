@@ -1,12 +1,16 @@
 """Ends Mizar's own programs in a cluster and waits for them; reaches containers without the API
 server."""
 
+from typing import Any
 from uuid import uuid4
+
+import yaml
 
 from cluster import Cluster
 from cluster.binaries import ensure
 from cluster.binaries.progress import Progress
 from cluster.cluster import COMMAND_LIMIT, Done, Node, command
+from cluster.mizar import CHART, RELEASE
 from e2e.watcher import CONTAINERS, read_container
 from support.admission import wait_until_asked
 from support.kube import Kube, Object
@@ -38,6 +42,14 @@ def wait_component(kube: Kube, component: str) -> None:
     kube.run("rollout", "status", workload, f"--namespace={SYSTEM}", wait)
     if component == "webhook":
         wait_until_asked(kube)
+
+
+def set_agent_values(kube: Kube, on: Cluster, **values: Any) -> None:
+    """Change these values of the chart's `nodeagent`; all agents have them on return."""
+    helm = ("upgrade", RELEASE, str(CHART), f"--namespace={SYSTEM}", "--reuse-values")
+    on.helm(*helm, "--values=-", input=yaml.safe_dump({"nodeagent": values}))
+    rollout = ("rollout", "status", "daemonset/mizar-nodeagent", "--timeout=240s")
+    kube.run(*rollout, f"--namespace={SYSTEM}")
 
 
 def kill_component(kube: Kube, on: Cluster, component: str) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from cluster import Cluster
 from cluster.cluster import Node
 from cluster.layout import Layout
-from cluster.mizar import CHART, NAMESPACE, RELEASE
+from cluster.mizar import NAMESPACE
+from e2e.components import set_agent_values
 from e2e.watcher import wait_noted
 from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_held
 from simgpu.machine import CONTROL_NODES, Machine
@@ -91,13 +91,7 @@ class Access:
 
     def use(self, **access: Any) -> None:
         """Have all agents use this `cardAccess`; they do on return."""
-        self.cluster.helm(
-            *("upgrade", RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--reuse-values"),
-            "--values=-",
-            input=yaml.safe_dump({"nodeagent": {"cardAccess": access}}),
-        )
-        rollout = ("rollout", "status", "daemonset/mizar-nodeagent", "--timeout=240s")
-        self.kube.run(*rollout, f"--namespace={NAMESPACE}")
+        set_agent_values(self.kube, self.cluster, cardAccess=access)
 
     def told(self, node: str | None = None) -> set[tuple[str, str]]:
         """Status and reason of the condition, over the agents' pods. LookupError: an agent has not
