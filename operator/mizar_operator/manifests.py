@@ -29,6 +29,7 @@ from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.snapshot import ShadowView
 from mizar_kube.kinds import Object
 from mizar_operator.node_needs import anti_affinity_labels, node_constraints
+from mizar_operator.node_policy import near_shadow_pods
 
 LEFT_OUT_LABELS = {
     # HAMi's webhook would hand a pod that asks for whole cards over to its own scheduler, which
@@ -220,6 +221,8 @@ def _spec(shadow: ShadowView, pool: GPUPool, pod_settings: PodSettings, needs: N
         },
         **node_constraints(needs),
     }
+    if pool.spec.node_policy == "Binpack":
+        spec["affinity"] = {**spec.get("affinity", {}), "podAffinity": near_shadow_pods()}
     if pool.spec.runtime_class_name:
         spec["runtimeClassName"] = pool.spec.runtime_class_name
     if priority_class := pool.spec.priority_class_name or pod_settings.priority_class:

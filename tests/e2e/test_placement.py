@@ -316,3 +316,29 @@ def test_what_a_resource_quota_refuses_is_told_and_heals(kube: Kube, stage: "Sta
             condition(kube.get("gpuquota", "gpus", tenant) or {}, "Satisfied")["status"] == "True"
         ),
     )
+
+
+def test_a_pool_that_packs_fills_a_node_before_it_uses_the_next(kube: Kube, stage: "Stage") -> None:
+    """Both nodes have free devices, one of them in a shadow pod that nobody uses any more. With the
+    scheduler's own scores, one of three pods or two go there."""
+    pool = stage.pool(profiles=[{"devices": 4, "cards": 1}], nodePolicy="Binpack")
+    tenant, (here, there) = (
+        stage.tenant({"devices": 4, "min": 0, "max": 2}, pool=pool),
+        _nodes(kube),
+    )
+    for name, node in (("stays", here), ("goes", there)):
+        kube.apply(share_pod(tenant, name, resource="mizar.share/gpu.4", **on(node)))
+    kube.wait_running(tenant, "stays", "goes")
+    assert _shadow_nodes(kube, tenant, 2) == [here, there]
+    kube.delete("pod", "goes", tenant)
+    wait_for("one shadow pod to be in use", lambda: len(_in_use(kube, tenant)) == 1)
+    others = ("a", "b", "c")
+    kube.apply(*(share_pod(tenant, one, resource="mizar.share/gpu.4") for one in others))
+    kube.wait_running(tenant, *others)
+    pods = [kube.get("pod", one, tenant) for one in others]
+    assert [one["spec"]["nodeName"] for one in pods if one] == [here] * 3
+
+
+def _in_use(kube: Kube, tenant: str) -> list[Object]:
+    """The tenant's shadow pods that are marked as in use, whose pods the scheduler is to prefer."""
+    return kube.all("pods", tenant, "mizar.share/in-use=true")

@@ -47,6 +47,7 @@ from mizar_core.schema import (
 )
 
 Tenancy = Literal["PerNamespace", "Shared"]
+NodePolicy = Literal["Scheduler", "Binpack"]
 ShareVariables = Literal["HAMi", "Fractions"]
 
 DIVIDES = rule_about(
@@ -183,6 +184,12 @@ class GPUPoolSpec(Model):
     tenancy: Annotated[Tenancy, Field(json_schema_extra=rules(_TENANCY))] = "PerNamespace"
     """PerNamespace: only pods of a shadow pod's own namespace get its devices. Shared: pods of any
     namespace do."""
+
+    node_policy: NodePolicy = "Scheduler"
+    """Which nodes new pods prefer. Scheduler: those that the scheduler's own settings prefer, which
+    usually spread pods. Binpack: shadow pods prefer nodes with other shadow pods, and share pods
+    nodes with shadow pods in use, so that whole cards and nodes stay free. A share pod that has pod
+    affinity, anti-affinity or topology spread constraints of its own is left as it is."""
 
     isolation: Isolation = Isolation()
     """How containers on one card are kept apart; a quota may override it."""

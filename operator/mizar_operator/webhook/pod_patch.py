@@ -62,6 +62,17 @@ def gate(pod: PodSpec, name: str) -> Patch:
     return [{"op": "add", "path": path, "value": [*gates, {"name": name}]}]
 
 
+def prefer(pod: PodSpec, pod_affinity: Mapping[str, Any]) -> Patch:
+    """The patch that adds pod affinity to a pod that is created, unless its user has said beside
+    which pods it may run or how its pods are spread."""
+    affinity = pod.spec.get("affinity") or {}
+    own = affinity.get("podAffinity") or affinity.get("podAntiAffinity")
+    if pod.template or pod.old is not None or own or pod.spec.get("topologySpreadConstraints"):
+        return []
+    value = {**affinity, "podAffinity": pod_affinity}
+    return [{"op": "add", "path": f"{pod.pointer}/affinity", "value": value}]
+
+
 def _pointer(base: str, one: TranslatedRequest, key: str) -> str:
     return "/".join((base, *one.request.path, _escaped(key)))
 

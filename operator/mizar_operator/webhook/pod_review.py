@@ -13,7 +13,8 @@ from itertools import groupby
 from mizar_core.names import LABEL_SHARE_POD, PREEMPTION_GATE, SCALE_UP_DELAY
 from mizar_core.pod_requests import ResourceEntry, Spec, is_countable, resource_entries
 from mizar_core.quantities import COUNT_MAX
-from mizar_operator.webhook.pod_patch import Patch, annotate, gate, label, rename
+from mizar_operator.node_policy import near_shadow_pods_in_use
+from mizar_operator.webhook.pod_patch import Patch, annotate, gate, label, prefer, rename
 from mizar_operator.webhook.pod_specs import PodSpec
 from mizar_operator.webhook.resource_names import (
     TranslatedRequest,
@@ -84,8 +85,8 @@ def review(
 def _marks(
     pod: PodSpec, kept: Collection[TranslatedRequest], gates: bool, scale_up_delay: str
 ) -> Patch:
-    """The label of share pods, the annotation for autoscalers, and the gate of those that may
-    preempt others."""
+    """The label of share pods, the annotation for autoscalers, the gate of those that may preempt
+    others, and the affinity of those that are packed onto few nodes."""
     gated = gates and pod.may_preempt and not pod.template and any(one.request.asks for one in kept)
     # A static pod's mirror has a node already, and the API server allows no gate beside it.
     gated = gated and not pod.spec.get("nodeName")
@@ -93,7 +94,19 @@ def _marks(
         *label(pod, LABEL_SHARE_POD),
         *annotate(pod, SCALE_UP_DELAY, scale_up_delay),
         *(gate(pod, PREEMPTION_GATE) if gated else ()),
+        *_packing(pod, kept),
     ]
+
+
+def _packing(pod: PodSpec, kept: Iterable[TranslatedRequest]) -> Patch:
+    """The affinity of a pod that requests devices of a pool whose node policy is Binpack. Of
+    several such pools, the one of the first request counts."""
+    asking = [one for one in kept if one.request.asks and one.translation.packs]
+    if not asking:
+        return []
+    pool, shared = asking[0].translation.pool, asking[0].translation.shared
+    own = {one.request.parsed.profile for one in asking if one.translation.pool == pool}
+    return prefer(pod, near_shadow_pods_in_use(pool, sorted(own), shared=shared))
 
 
 def _refusals(kept: Collection[TranslatedRequest], pod: PodSpec) -> tuple[str, ...]:

@@ -129,6 +129,12 @@ class Translation:
     whole_card: str = ""
     """The resource of that pool's whole cards."""
 
+    packs: bool = False
+    """Whether that pool's node policy is Binpack."""
+
+    shared: bool = False
+    """Whether that pool is shared by all namespaces."""
+
     @property
     def is_mizars(self) -> bool:
         """Whether the name is one of Mizar's, of a pool or by its default prefix."""
@@ -148,7 +154,14 @@ def translate(key: str, parsed: ParsedResource, pools: VisiblePools, template: b
         return Translation(key, refusal=refusal, pool=name, whole_card=whole)
     target = _target(parsed, match.pool, pools.namespace, template)
     doubt = _doubt(parsed, match.pool, pools)
-    return Translation(target, doubt=doubt, pool=name, whole_card=whole)
+    return Translation(
+        target,
+        doubt=doubt,
+        pool=name,
+        whole_card=whole,
+        packs=match.pool.spec.node_policy == "Binpack",
+        shared=match.pool.spec.tenancy == "Shared",
+    )
 
 
 def _without_pool(key: str, parsed: ParsedResource) -> Translation:

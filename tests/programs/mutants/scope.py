@@ -119,6 +119,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
                 "metrics",
                 "namespace_labels",
                 "node_needs",
+                "node_policy",
                 "object_views",
                 "pod_views",
                 "readiness",

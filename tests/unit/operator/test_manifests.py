@@ -14,6 +14,7 @@ from mizar_operator.manifests import PodSettings
 from property.plan.snapshots import node, pool, quota, shadow
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 GOLDEN = Path(__file__).parents[2] / "golden" / "plan" / "shadow-pod.yaml"
 NODES = [
     replace(node(model), labels=frozenset({("zone", "a"), ("nvidia.com/gpu.product", model)}))
@@ -99,3 +100,18 @@ def test_the_cards_of_the_profile_are_asked_for() -> None:
     made = _pod(shadow=replace(shadow(devices=4), cards=2))
     limits = made["spec"]["containers"][0]["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == "2"
+
+
+def test_shadow_pods_are_packed_beside_their_other_constraints() -> None:
+    packed = pool(nodePolicy="Binpack", cardModels=["*100"])
+    affinity = _pod(pool=packed, needs=pool_needs(packed, NODES))["spec"]["affinity"]
+    (preferred,) = affinity["podAffinity"][PREFERRED]
+    assert preferred == {
+        "weight": 100,
+        "podAffinityTerm": {
+            "labelSelector": {"matchLabels": {"mizar.share/shadow-pod": "true"}},
+            "topologyKey": "kubernetes.io/hostname",
+            "namespaceSelector": {},
+        },
+    }
+    assert affinity["nodeAffinity"] == _pod()["spec"]["affinity"]["nodeAffinity"]

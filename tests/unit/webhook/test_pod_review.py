@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from mizar_core.models import GPUPool
+from mizar_operator.node_policy import PREFERRED
 from mizar_operator.webhook.pod_review import Decision, review
 from mizar_operator.webhook.pod_specs import PodSpec
 from mizar_operator.webhook.resource_names import VisiblePools
@@ -490,3 +492,74 @@ def with_also(made: Object, key: str, amount: str) -> Object:
 def test_a_spec_with_nothing_in_it() -> None:
     for empty in ({}, {"containers": None}, {"containers": [{"name": "x", "resources": None}]}):
         assert decide(empty) == Decision()
+
+
+def packed(pod: Object, *pools: GPUPool, **how: Any) -> list[Object]:
+    """The terms of the pod affinity that the pod gets, all of them with the largest weight."""
+    pools = pools or (pool(nodePolicy="Binpack"),)
+    affinity = patched(pod, decide(pod, *pools, **how)).get("affinity") or {}
+    found = affinity.get("podAffinity", {}).get(PREFERRED, [])
+    assert all(one["weight"] == 100 for one in found)
+    return [one["podAffinityTerm"] for one in found]
+
+
+def in_use(name: str, profile: int, **more: Any) -> Object:
+    labels = {"pool": name, "in-use": "true", "profile": str(profile)}
+    return {
+        "labelSelector": {
+            "matchLabels": {f"mizar.share/{key}": one for key, one in labels.items()}
+        },
+        "topologyKey": "kubernetes.io/hostname",
+        **more,
+    }
+
+
+def test_pods_of_a_pool_that_packs_prefer_nodes_with_shadow_pods_in_use() -> None:
+    both = spec(
+        container({"mizar.share/gpu.4": "1"}, name="a"),
+        container({"mizar.share/gpu.2": "1"}, name="b"),
+        container({"mizar.share/gpu.8": "0"}, name="c"),
+    )
+    assert packed(both) == [in_use("default", 2), in_use("default", 4)]
+    assert packed(asking("mizar.share/gpu.2"), pool()) == []
+    shared = pool("all", nodePolicy="Binpack", tenancy="Shared")
+    (term,) = packed(asking("mizar.share/gpu.2"), shared)
+    assert term == in_use("all", 2, namespaceSelector={})
+
+
+def test_of_two_pools_that_pack_the_first_requests_counts() -> None:
+    pools = [pool(one, nodePolicy="Binpack", resourcePrefix=f"{one}.example") for one in ("a", "b")]
+    both = spec(
+        container({"b.example/gpu.2": "1"}, name="x"), container({"a.example/gpu.2": "1"}, name="y")
+    )
+    assert packed(both, *pools) == [in_use("b", 2)]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"affinity": {"podAffinity": {PREFERRED: [{"weight": 1}]}}},
+        {"affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1}]}}},
+        {"topologySpreadConstraints": [{"maxSkew": 1}]},
+    ],
+    ids=["affinity", "anti-affinity", "spread"],
+)
+def test_who_says_how_its_pods_are_spread_is_not_packed(own: Object) -> None:
+    pod = {**asking("mizar.share/gpu.2"), **own}
+    made = patched(pod, decide(pod, pool(nodePolicy="Binpack")))
+    assert {key: made[key] for key in own} == own
+
+
+def test_node_affinity_stays_beside_the_pods() -> None:
+    node_affinity = {"nodeAffinity": {"x": []}}
+    pod = {**asking("mizar.share/gpu.2"), "affinity": node_affinity}
+    made = patched(pod, decide(pod, pool(nodePolicy="Binpack")))
+    assert made["affinity"].keys() == {"nodeAffinity", "podAffinity"}
+    assert made["affinity"].items() >= node_affinity.items()
+
+
+def test_templates_and_pods_that_are_there_are_not_packed() -> None:
+    pod = asking("team-a.mizar.share/gpu.2")
+    assert packed(pod, template=True) == []
+    assert packed(pod, old=asking("team-a.mizar.share/gpu.4")) == []
+    assert packed(pod, old=None)
