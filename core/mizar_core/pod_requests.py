@@ -140,7 +140,7 @@ def _of(container: Mapping[str, Any], is_wanted: Callable[[str], bool]) -> Count
     if it has no request."""
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return Counter({key: _whole(amount) for key, amount in asked.items() if is_wanted(key)})
+    return Counter({key: whole_count(amount) for key, amount in asked.items() if is_wanted(key)})
 
 
 def _is_device(key: str) -> bool:
@@ -157,7 +157,7 @@ def is_countable(amount: str) -> bool:
         return False
 
 
-def _whole(amount: Any) -> int:
+def whole_count(amount: Any) -> int:
     """A count as the API server writes it, 1000 as `1k`, at most COUNT_MAX; 0 for what the API
     server would refuse."""
     text = str(amount)

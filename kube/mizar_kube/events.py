@@ -16,7 +16,7 @@ from mizar_kube.timed_wait import wait_until_set
 log = get_logger(__name__)
 
 NOTE_MAX = 1024
-"""The most characters of an event's note: the API server refuses longer ones."""
+"""The most bytes of an event's note: the API server refuses longer ones."""
 ACTION_DEFAULT = "Reconcile"
 FLUSH_EVERY_S = 5.0
 """Seconds between two checks for counts to write, while there are no new events."""
@@ -70,9 +70,10 @@ class EventRecorder:
         if len(self._log) >= MOST_KEPT:
             return
         target = about if isinstance(about, Regarding) else regarding(about)
-        occurrence = Occurrence(target, str(reason), note[:NOTE_MAX], warning, action)
+        cut = note.encode()[:NOTE_MAX].decode(errors="ignore")
+        occurrence = Occurrence(target, str(reason), cut, warning, action)
         # Event names are at most 253 characters long.
-        name = f"{target.name[:230]}.{secrets.token_hex(8)}"
+        name = f"{target.name[:230].rstrip('-.')}.{secrets.token_hex(8)}"
         self._log.record(occurrence, name, self._clock(), self._now())
         self._wake.set()
 

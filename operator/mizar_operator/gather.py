@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from mizar_core.models import GPUPool
-from mizar_core.names import LABEL_SHADOW_POD
+from mizar_core.names import LABEL_POOL, LABEL_SHADOW_POD
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.preemption_gates import FREED_FOR
 from mizar_core.planning.quotas import resource_of
@@ -252,16 +252,16 @@ class Gatherer:
         names = sorted({one.node for one in idle if one.node is not None})
         memory.taken = {name: one for name, one in memory.taken.items() if one[0] > now}
         for name in [one for one in names if one not in memory.taken][:LOOKS_AT_ONCE]:
-            memory.taken[name] = now + TAKEN_FOR_S, await self._cards_on(name)
+            memory.taken[name] = now + TAKEN_FOR_S, await self._cards_on(name, self._pools(key))
         return {
             (resource, name): found[resource]
             for name, (_, found) in memory.taken.items()
             for resource in {pool.spec.physical_resource for pool in self._caches.pools.values()}
         }
 
-    async def _cards_on(self, node: str) -> Counter[str]:
+    async def _cards_on(self, node: str, pools: Container[str]) -> Counter[str]:
         found = Counter[str]()
-        for cards in await views_on(self._client, node, _cards_held):
+        for cards in await views_on(self._client, node, lambda pod: _cards_held(pod, pools)):
             found.update(cards)
         return found
 
@@ -281,10 +281,12 @@ class Gatherer:
         return True
 
 
-def _cards_held(pod: Object) -> Mapping[str, int]:
-    """The cards that a pod on a node holds, by resource, other than as a shadow pod."""
+def _cards_held(pod: Object, pools: Container[str]) -> Mapping[str, int]:
+    """The cards that a pod on a node holds, by resource, other than as a shadow pod of these
+    pools, whose shadow pods are in the snapshot."""
     labels, phase = pod["metadata"].get("labels") or {}, pod["status"].get("phase")
-    if labels.get(LABEL_SHADOW_POD) == "true" or phase in ("Succeeded", "Failed"):
+    own = labels.get(LABEL_SHADOW_POD) == "true" and labels.get(LABEL_POOL, "") in pools
+    if own or phase in ("Succeeded", "Failed"):
         return {}
     return cards_requested(pod["spec"])
 

@@ -22,7 +22,7 @@ from mizar_core.planning.snapshot import (
     NodeView,
     ShadowView,
 )
-from mizar_core.pod_requests import is_card
+from mizar_core.pod_requests import is_card, whole_count
 from mizar_kube.kinds import Object
 from mizar_operator.node_needs import KUBERNETES_OWN
 
@@ -116,9 +116,9 @@ def _cards(status: Json) -> dict[str, CardsOnNode]:
     those of which there are none."""
     allocatable = status.get("allocatable") or {}
     return {
-        name: CardsOnNode(int(count), int(allocatable.get(name, 0)))
+        name: CardsOnNode(total, whole_count(allocatable.get(name, 0)))
         for name, count in sorted((status.get("capacity") or {}).items())
-        if is_card(name) and str(count).isdigit() and int(count) > 0
+        if is_card(name) and (total := whole_count(count)) > 0
     }
 
 

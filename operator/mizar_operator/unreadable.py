@@ -6,9 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mizar_core.names import ANNOTATION_SEQUENCE, LABEL_POOL, LABEL_PROFILE, LABEL_QUOTA
+from mizar_core.names import (
+    ANNOTATION_SEQUENCE,
+    LABEL_POOL,
+    LABEL_PROFILE,
+    LABEL_QUOTA,
+    parse_resource,
+)
 from mizar_core.planning.exclusion import PartName
-from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
+from mizar_core.planning.snapshot import Key, ShadowView, ShareView, Snapshot
 from mizar_operator.caches import Caches
 from mizar_operator.reconcile_state import Excluded
 
@@ -50,10 +56,21 @@ def excluded(caches: Caches, snapshot: Snapshot) -> Excluded:
             found[PartName("ShadowPod", shadow.key)] = shadow, reason
     quotas = {namespace: (namespace, name) for namespace, name in caches.quotas.unreadable}
     for share in snapshot.shares:
-        if share.node is None and (quota := quotas.get(share.namespace)) is not None:
+        if share.node is not None:
+            continue
+        if (quota := quotas.get(share.namespace)) is not None:
             why = Unreadable("GPUQuota", quota)
             found[PartName("Pod", share.key, share.resource)] = share, why
+        elif caches.pools.unreadable and not _has_pool(caches, share):
+            why = Unreadable("GPUPool", min(caches.pools.unreadable))
+            found[PartName("Pod", share.key, share.resource)] = share, why
     return found
+
+
+def _has_pool(caches: Caches, share: ShareView) -> bool:
+    """Whether a pool that can be read offers what the share pod requests."""
+    parsed = parse_resource(share.resource)
+    return parsed is not None and bool(caches.keys_of_prefix(parsed.prefix))
 
 
 def _of_shadow(caches: Caches, shadow: ShadowView) -> Unreadable | None:

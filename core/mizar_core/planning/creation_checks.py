@@ -26,6 +26,12 @@ class Denial:
 
 def denial_for(draft: Draft, entitlement: Entitlement) -> Denial | None:
     """Why no further shadow pod of an entitlement can be created now; None if it can."""
+    if (shadow := draft.refused_by_kubelet.get(entitlement.shape)) is not None:
+        return Denial(
+            EventReason.SHADOW_REFUSED,
+            f"the kubelet of node {shadow.on_node} has refused shadow pod {shadow.name}, whose "
+            "status says why: another one is tried in a moment",
+        )
     if excess := draft.usage.existing.limit_reached(entitlement):
         return Denial(EventReason.QUOTA_EXCEEDED, excess, entitlement)
     if message := draft.refused.get((entitlement.key, entitlement.profile.devices)):
@@ -134,6 +140,11 @@ def _no_node_can_fit(draft: Draft, entitlement: Entitlement, share: ShareView) -
     for key, value in sorted(share.needs.selector):
         if pool.get(key, value) != value:
             return _no_node(f"its nodeSelector {key}={value} excludes the nodes of pool {name}")
+    if share.needs.terms and not any(one.labels or one.fields for one in share.needs.terms):
+        return _no_node(
+            "no node can ever match its node affinity, whose terms are empty, or it has more node "
+            "selectors, tolerations and affinity terms than Mizar reads"
+        )
     if _excludes_too_many(_shortened(draft, share.needs)):
         return _no_node(
             f"it cannot run on {len(share.needs.excluded_nodes)} nodes, too many to exclude: the "

@@ -6,8 +6,10 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 
+from mizar_core.carve import Carve
+from mizar_core.errors import CarveRefused
 from mizar_core.models import GPUQuota
 from mizar_core.names import CreationReason, shadow_name
 from mizar_core.planning.actions import Action, CreateQuota, CreateShadow, EmitEvent, ShadowAction
@@ -17,7 +19,7 @@ from mizar_core.planning.pool_nodes import has_other_model
 from mizar_core.planning.projection import project
 from mizar_core.planning.quotas import Entitlement, Entitlements, QuotaUsage
 from mizar_core.planning.shadow_groups import ShadowGroups
-from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of, stranded_at
+from mizar_core.planning.shadow_stage import LIVE, ShadowStage, retried_at, stage_of, stranded_at
 from mizar_core.planning.silent_agents import find_silence
 from mizar_core.planning.snapshot import (
     Attempt,
@@ -58,6 +60,11 @@ class Draft:
         self.shares = snapshot.shares
         self.missing_classes = snapshot.missing_classes
         self.refused = {(one.quota, one.devices): one.message for one in snapshot.refused}
+        self.refused_by_kubelet = {
+            (one.quota_key, one.devices): one
+            for one in sorted(snapshot.shadows, key=lambda one: one.key)
+            if (at := retried_at(one)) is not None and at > now
+        }
         self.shadows: dict[Key, ShadowView] = {}
         self.stages: dict[Key, ShadowStage] = {}
         self._sorted_keys: list[Key] | None = None
@@ -184,6 +191,9 @@ class Draft:
     def _has_shape(self, shadow: ShadowView) -> bool:
         """Whether the pool would still create the shadow pod with these cards and devices. Changed
         limits are applied to an existing shadow pod, but its shape is fixed."""
+        held = _physical_resource(shadow.pod.carve if shadow.pod else None)
+        if held not in (None, self.pools[shadow.pool].spec.physical_resource):
+            return False  # the pool was deleted and made again for other cards
         entitlement = self.entitlements.of(shadow.quota_key, shadow.devices)
         if entitlement is None:
             return self.pools[shadow.pool].spec.profile(shadow.devices) is not None
@@ -319,6 +329,15 @@ class Draft:
         self._of_resource.drop(shadow.resource, shadow.key)
         self._of_quota.drop(shadow.quota_key, shadow.key)
         del self.shadows[shadow.key], self.stages[shadow.key]
+
+
+@lru_cache(maxsize=1024)
+def _physical_resource(carve: str | None) -> str | None:
+    """The resource of the cards that a shadow pod's carve names; None if that is not known."""
+    try:
+        return Carve.from_json(carve).physical_resource if carve else None
+    except CarveRefused:
+        return None
 
 
 def _bound(shares: Iterable[ShareView]) -> dict[tuple[str, str], list[ShareView]]:

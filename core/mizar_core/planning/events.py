@@ -93,7 +93,7 @@ def _not_admitted(draft: Draft, share: ShareView) -> Why:
         (t for pool in draft.pools.values() if (t := tenant_of(prefix, pool.spec.resource_prefix))),
         None,
     )
-    if tenant is not None:
+    if tenant not in (None, share.namespace):
         return (
             EventReason.NOT_ADMITTED,
             f"{share.resource} belongs to namespace {tenant}: ask for the resource without a "
@@ -102,8 +102,8 @@ def _not_admitted(draft: Draft, share: ShareView) -> Why:
     if prefix.startswith(f"{share.namespace}."):
         return (
             EventReason.NO_POOL,
-            f"the GPUPool that offered {share.resource} is gone, or has another resource prefix: "
-            "create the pod again once a GPUPool offers it",
+            f"the GPUPool that offered {share.resource} is gone, or has another resource prefix or "
+            "tenancy: create the pod again once a GPUPool offers it",
         )
     return (
         EventReason.NOT_ADMITTED,

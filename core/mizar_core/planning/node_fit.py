@@ -284,4 +284,6 @@ def _implies(some: tuple[Term, ...], others: tuple[Term, ...]) -> bool:
             if other.labels or other.fields
         )
         for one in some
+        # A term without requirements matches no node.
+        if one.labels or one.fields
     )

@@ -33,6 +33,7 @@ from mizar_core.planning.shadow_stage import (
     ShadowStage,
     agent_expected_by,
     drain_unanswered_at,
+    retried_at,
 )
 from mizar_core.planning.snapshot import Snapshot
 from mizar_core.planning.statuses import (
@@ -167,7 +168,7 @@ def _due(
         elif stage in (ShadowStage.STARTING, ShadowStage.DRAINING):
             times += [agent_expected_by(shadow), drain_unanswered_at(shadow)]
         else:
-            times.append(draft.stranded_at(shadow))
+            times += [draft.stranded_at(shadow), retried_at(shadow)]
     for resource, outcome in outcomes.items():
         times.extend(next_check(draft, resource, outcome.placement.devices))
         if outcome.postponed:

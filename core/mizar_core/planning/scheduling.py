@@ -100,7 +100,8 @@ def is_admitted(draft: Draft, share: ShareView) -> bool:
     for pool in draft.pools.values():
         if pool.spec.tenancy == "Shared" and parsed.prefix == pool.spec.resource_prefix:
             return True
-        if tenant_of(parsed.prefix, pool.spec.resource_prefix) == share.namespace:
+        own = tenant_of(parsed.prefix, pool.spec.resource_prefix) == share.namespace
+        if own and pool.spec.tenancy != "Shared":
             return True
     return False
 

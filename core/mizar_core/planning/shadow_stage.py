@@ -18,6 +18,10 @@ DRAIN_STALLED_AFTER = timedelta(minutes=10)
 """How long a drain that the node agent works on may take: it waits for pods that are being
 started."""
 
+REFUSED_AGAIN_AFTER = timedelta(seconds=10)
+"""How long no other shadow pod takes the place of one that its kubelet has refused: the scheduler
+would most likely choose the same node, and the kubelet refuse that one too."""
+
 
 class ShadowStage(Enum):
     """The stages in their usual order."""
@@ -141,6 +145,15 @@ def never_offered(shadow: ShadowView) -> bool:
 def never_reported(shadow: ShadowView) -> bool:
     """Whether no node agent has ever reported on the shadow pod."""
     return shadow.node is None and shadow.heard_at is None and never_offered(shadow)
+
+
+def retried_at(shadow: ShadowView) -> datetime | None:
+    """When another shadow pod may take the place of one that its kubelet has refused, or that ended
+    before its devices were ever offered; None for any other."""
+    pod = shadow.pod
+    if pod is None or pod.phase != "Failed" or pod.deleting or pod.bound_at is None:
+        return None
+    return pod.bound_at + REFUSED_AGAIN_AFTER if never_offered(shadow) else None
 
 
 def drain_unanswered_at(shadow: ShadowView) -> datetime | None:

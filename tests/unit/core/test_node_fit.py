@@ -111,3 +111,12 @@ def test_needs_are_told_apart_by_their_text_also_with_and_without_seconds() -> N
         for some in ((ever,), (ever._replace(seconds=5),), (ever, ever._replace(seconds=5)))
     }
     assert len(found) == 3
+
+
+def test_a_term_of_nothing_implies_everything() -> None:
+    """No node meets it, so that each node that does also meets any other needs."""
+    zone = Term((Requirement("zone", "In", ("east",)),))
+    nowhere = Needs(terms=(Term(),))
+    assert nowhere.implies(nowhere)
+    assert Needs(terms=(Term(), zone)).implies(Needs(terms=(Term(), zone)))
+    assert not Needs(terms=(Term(), zone)).implies(nowhere)

@@ -1,6 +1,7 @@
 """Events reach the API server once, count repeats, and never hold up the program."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -241,3 +242,29 @@ async def test_run_writes_at_once() -> None:
         one.recorder.emit(ABOUT, "A", "b")
         await until(lambda: bool(api.asked))
         task.cancel()
+
+
+async def test_a_long_note_has_at_most_as_many_bytes_as_the_api_server_takes() -> None:
+    """It counts bytes: a policy's message in Chinese has three for each character."""
+    api = FakeApi()
+    async with recording(api) as one:
+        one.recorder.emit(ABOUT, "ShadowRefused", "拒" * 2000)
+        await one.recorder.flush()
+    (asked,) = api.asked
+    assert 1000 < len(asked.body["note"].encode()) <= 1024
+
+
+@pytest.mark.parametrize("char", ["-", "."])
+async def test_the_name_of_an_event_is_valid_wherever_that_of_its_object_is_cut(char: str) -> None:
+    api = FakeApi()
+    name = "p" * 229 + char + "q"
+    async with recording(api) as one:
+        one.recorder.emit(Regarding(POD, name, "ns", "uid"), "QuotaExceeded", "No more.")
+        await one.recorder.flush()
+    (asked,) = api.asked
+    assert is_dns_subdomain(asked.body["metadata"]["name"])
+
+
+def is_dns_subdomain(name: str) -> bool:
+    label = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+    return len(name) <= 253 and re.fullmatch(rf"{label}([.]{label})*", name) is not None

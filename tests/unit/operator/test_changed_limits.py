@@ -11,11 +11,11 @@ from mizar_core.carve import Carve
 from mizar_core.models import GPUPool, Isolation
 from mizar_core.names import ANNOTATION_CARVE
 from mizar_core.planning import Snapshot, plan
-from mizar_core.planning.actions import CreateShadow, Drain, Recarve
-from mizar_core.planning.snapshot import PodView, ShadowView
+from mizar_core.planning.actions import CreateShadow, DeleteShadow, Drain, Recarve
+from mizar_core.planning.snapshot import CardsOnNode, NodeView, PodView, ShadowView
 from mizar_kube.errors import Conflict
 from mizar_kube.kinds import GPU_POOL, POD, Object
-from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
+from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from stateful.harness import KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
@@ -277,3 +277,38 @@ def test_another_pod_of_that_name_is_left_alone(model: Model, operator: Harness)
     _holder(model)["metadata"]["uid"] = "another"
     operator.reconcile()
     assert _told(model) == _carve()
+
+
+MIG = "nvidia.com/mig-1g.5gb"
+
+
+def _mig_node() -> NodeView:
+    return replace(node("n1"), cards={MIG: CardsOnNode(7, 7)})
+
+
+def test_what_holds_cards_of_a_former_pool_of_the_name_goes() -> None:
+    """physicalResource cannot be changed: the pool was deleted and made again."""
+    made_again = pool(physicalResource=MIG)
+    asked = _snapshot(_carved(), of=made_again, nodes=(_mig_node(),))
+    assert [one for one in plan(asked, NOW).actions if isinstance(one, Drain)]
+
+
+def test_what_waits_for_cards_of_a_former_pool_of_the_name_makes_way() -> None:
+    """Otherwise the share pod waits for ever for cards that the pool does not want any more."""
+    pod = PodView(
+        uid="u", carve=_carve().to_json(), unschedulable="0/1 nodes: 1 Insufficient nvidia.com/gpu."
+    )
+    asked = _snapshot(
+        shadow(pod=pod),
+        of=pool(physicalResource=MIG),
+        nodes=(_mig_node(),),
+        shares=(waiting("p"),),
+    )
+    actions = plan(asked, NOW).actions
+    assert [one for one in actions if isinstance(one, DeleteShadow)]
+    assert [one for one in actions if isinstance(one, CreateShadow)]
+
+
+def test_users_of_cards_of_a_former_pool_of_the_name_keep_their_carve_but_closed() -> None:
+    asked = _snapshot(_carved(holders=HELD), of=pool(physicalResource=MIG), nodes=(_mig_node(),))
+    assert _recarved(asked) == [_carve(closed=True)]

@@ -301,3 +301,15 @@ def test_why_a_shadow_pods_devices_are_not_offered(status: str, because: str) ->
     }
     view = _view_with(condition)
     assert view.not_ready_because == because
+
+
+def test_a_thousand_of_another_plugins_devices_do_not_make_a_node_unreadable() -> None:
+    """The API server writes 1000 as 1k, and the node's cards are still there."""
+    ready = {"type": "Ready", "status": "True"}
+    capacity = {"nvidia.com/gpu": "8", "example.com/fuse": "1024", "nvidia.com/gpu.shared": "2k"}
+    allocatable = {**capacity, "example.com/fuse": "1k"}
+    status = {"conditions": [ready], "capacity": capacity, "allocatable": allocatable}
+    cards = node_view({"metadata": {"name": "n"}, "spec": {}, "status": status}).cards
+    assert cards["nvidia.com/gpu"] == CardsOnNode(8, 8)
+    assert cards["example.com/fuse"] == CardsOnNode(1024, 1000)
+    assert cards["nvidia.com/gpu.shared"] == CardsOnNode(2000, 2000)

@@ -941,3 +941,11 @@ def test_who_is_gone_does_not_keep_a_lost_shadow_pod() -> None:
     assert [one.shadow for one in actions(DeleteShadow, small(shadows=(gone,)))] == [gone.key]
     there = replace(waiting("p1"), node="n1")
     assert not actions(DeleteShadow, small(shadows=(gone,), shares=(there,)))
+
+
+def test_a_pod_of_a_pool_that_was_made_again_as_shared_must_be_created_again() -> None:
+    """Its resource has its namespace in the name, and no quota can ever serve it."""
+    told = actions(EmitEvent, small(pools=(pool(tenancy="Shared"),), shares=(waiting("p"),)))
+    (why,) = [one for one in told if one.kind == "Pod"]
+    assert why.reason == EventReason.NO_POOL
+    assert "create the pod again" in why.message

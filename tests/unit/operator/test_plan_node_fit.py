@@ -4,6 +4,8 @@ refusals."""
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from mizar_core.names import EventReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import (
@@ -573,3 +575,29 @@ def test_no_drain_is_cancelled_for_a_pod_that_another_keeps_off_its_node() -> No
     assert not actions(CancelDrain, snapshot)
     again = apply_plan(snapshot, plan(snapshot, NOW))
     assert not actions(Drain, again) and not actions(CancelDrain, again)
+
+
+@pytest.mark.parametrize("terms", [(Term(),), (Term(), Term((Requirement("zone", "In", ("x",)),)))])
+def test_an_empty_term_of_node_affinity_costs_one_shadow_pod_at_most(
+    terms: tuple[Term, ...],
+) -> None:
+    """`nodeSelectorTerms: [{}]` matches no node: a shadow pod for it must not be created again and
+    again until the quota is used up."""
+    snapshot = small(shares=(waiting("p", needs=Needs(terms=terms)),))
+    first = plan(snapshot, NOW)
+    made = [one for one in first.actions if isinstance(one, CreateShadow)]
+    assert len(made) <= 1
+    refused = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+    pods = (PodView(uid="u", needs=one.needs, unschedulable=refused) for one in made)
+    shadows = tuple(shadow(one.shadow[1], pod=pod) for one, pod in zip(made, pods, strict=True))
+    then = plan(replace(snapshot, shadows=shadows), NOW).actions
+    assert not [one for one in then if isinstance(one, CreateShadow | DeleteShadow)]
+
+
+def test_a_pod_that_no_node_can_ever_run_gets_no_shadow_pod() -> None:
+    """As one with more than 256 constraints."""
+    many = [{"key": str(key), "operator": "Exists"} for key in range(257)]
+    needs = needs_of({"metadata": {}, "spec": {"tolerations": many}})
+    snapshot = small(shares=(waiting("p", needs=needs),))
+    assert actions(CreateShadow, snapshot) == []
+    assert satisfied(snapshot).reason == EventReason.NO_NODE_FITS

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import pytest
 
-from mizar_core.names import PHYSICAL_RESOURCE
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD
 from stateful.harness import KINDS, Harness
 from stateful.model import Model
@@ -54,7 +53,7 @@ def _spoil_holder(model: Model) -> None:
 
 def _spoil_node(model: Model) -> None:
     node = model.api.find(NODE, "n0")
-    spoil(model, node, lambda one: one["status"]["allocatable"].update({PHYSICAL_RESOURCE: "2k"}))
+    spoil(model, node, lambda one: one["spec"].update(taints=[{}]))
 
 
 def _spoil_share(model: Model) -> None:
@@ -121,3 +120,14 @@ def test_a_shadow_pod_that_cannot_be_read_counts_in_its_quota(
     operator.sync(KINDS)
     operator.reconcile()
     assert len(shadows(model, "team-a")) == 1
+
+
+def test_a_pool_that_cannot_be_read_is_not_said_to_be_gone(model: Model, operator: Harness) -> None:
+    """An event that says so asks the tenant to create the pod again."""
+    _spoil_pool(model)
+    model.add_share("team-a", "second", resource("team-a"), 1)
+    model.tick(10)
+    operator.sync(KINDS)
+    for key in sorted(operator.caches.keys()):
+        operator.reconcile(key)
+    assert ("Pod/second", "NoPool") not in [one[:2] for one in operator.events.told]
