@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from mizar_kube import probes
 from mizar_kube.client import KubeClient
@@ -26,6 +28,7 @@ from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.metrics import AnswerLatency
 from mizar_nodeagent.planning.snapshot import GracePeriods
+from mizar_nodeagent.regions import usage_file
 
 log = get_logger(__name__)
 
@@ -60,6 +63,7 @@ def restore(
     config.state_dir.mkdir(parents=True, exist_ok=True)
     if remark := shim_install.mount_remark(config.state_dir):
         log.warning("some share containers may run without limits", error=remark)
+    _trim(config.state_dir / "slots")
     boot = boot_id()
     slots = Slots(
         config.state_dir / "slots", shim_install.install(config.shim_path, config.state_dir), boot
@@ -77,6 +81,8 @@ def restore(
         [card for one in saved.carvings.values() for card in one.cards],
         saved.health,
     )
+    owners = (one.owner for one in slots.all())
+    users = {(one.namespace, one.pod) for one in owners if one is not None}
     podresources = PodResources(config.podresources_socket)
     registry = probes.registry("nodeagent")
     return AgentBase(
@@ -90,8 +96,18 @@ def restore(
         agent=agent,
         podresources=podresources,
         poller=KubeletPoller(
-            podresources, agent.wake, expects_claims=bool(saved.carvings or slots.all())
+            podresources,
+            agent.wake,
+            expected=users | saved.carvings.keys(),
         ),
         kubelet=KubeletSocket(config.plugin_dir),
         latencies=AnswerLatency(registry),
     )
+
+
+def _trim(slots: Path) -> None:
+    """Cut off what tenants added to their usage files while no agent ran: on a disk that they have
+    filled, the agent could not install its shim, and would never come to cut it off."""
+    for usage in slots.glob("*/usage"):
+        with suppress(OSError):
+            usage_file.truncate_excess(usage)

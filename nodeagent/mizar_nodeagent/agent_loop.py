@@ -103,12 +103,20 @@ class Agent:
         self._poller = poller
         self._outputs = outputs
         poller.api_heard_at = lambda: self._clock() - pods.age()
+        poller.is_expected = self._is_expected
         pods.on_change(self._pod_changed)
 
     def pods(self) -> Mapping[Key, Pod]:
         """The node's pods as the watch has them, also those since the last plan; empty before the
         first list."""
         return dict(self._pods.items()) if self._pods.synced.is_set() else {}
+
+    def _is_expected(self, key: Key) -> bool:
+        """Whether a pod that held devices must still hold them, as far as the watch shows it."""
+        if not self._pods.synced.is_set():
+            return True
+        pod = self._pods.get(key[1], key[0])
+        return pod is not None and not pod.ended
 
     def wake(self) -> None:
         """Plan soon: something has changed."""

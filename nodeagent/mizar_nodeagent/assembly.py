@@ -54,7 +54,13 @@ async def assemble(
     _register_metrics(base, outputs)
     hami = _hami(base)
     cleanup = ShutdownCleanup(
-        config.state_dir, base.state, base.slots, informer, base.poller, config.plugin_dir
+        config.state_dir,
+        base.state,
+        base.slots,
+        informer,
+        base.poller,
+        config.plugin_dir,
+        lambda: base.agent.inventory.is_marked,
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(base.podresources.close)

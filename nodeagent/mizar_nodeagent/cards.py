@@ -20,7 +20,8 @@ DIVIDED: Final = (
 
 UNREAD_FOR: Final = 2
 """Number of reads in a row in which NVML must list a card without any details before that counts as
-a problem: now and then a single call fails."""
+a problem, or must not list it before its return counts as a reset: now and then a single call
+fails."""
 
 NO_READINGS: Final = Readings()
 _LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
@@ -121,7 +122,7 @@ class CardInventory:
         self._health: dict[str, CardHealth] = {}
         self._gone_since: dict[str, float] = {}
         self._cards: dict[str, Card] = {}
-        self._missed: frozenset[str] = frozenset()
+        self._missed: dict[str, int] = {}
         self._unread: dict[str, tuple[int, str]] = {}
         self._faults: dict[str, int] = {}
 
@@ -130,9 +131,11 @@ class CardInventory:
         self.problem = None
         unread = self._unread_of(present)
         listed = present.keys() | unread.keys()
-        # A card that was missing has been reset, which clears its fault.
-        for uuid in listed & self._missed:
-            self._faults.pop(uuid, None)
+        # A card that was missing has been reset, which clears its fault; but now and then a single
+        # call fails.
+        for uuid in listed & self._missed.keys():
+            if self._missed[uuid] >= UNREAD_FOR:
+                self._faults.pop(uuid, None)
         self._unread = {
             uuid: (self._unread.get(uuid, (0, ""))[0] + 1, why) for uuid, why in unread.items()
         }
@@ -145,7 +148,8 @@ class CardInventory:
         self._gone_since = {
             uuid: self._gone_since.get(uuid, now) for uuid in self._cards.keys() - listed
         }
-        self._missed = frozenset((self._cards.keys() | self._faults.keys()) - listed)
+        missing = (self._cards.keys() | self._faults.keys()) - listed
+        self._missed = {uuid: self._missed.get(uuid, 0) + 1 for uuid in missing}
 
     def _unread_of(self, present: Mapping[str, Card]) -> dict[str, str]:
         """Why NVML reports nothing about a card, by UUID, for each such card and its known
@@ -189,6 +193,11 @@ class CardInventory:
     def faults(self) -> dict[str, int]:
         """The last XID of each faulty card, by UUID."""
         return dict(self._faults)
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether a card is Unhealthy by something that a new agent might not see again."""
+        return bool(self._faults) or any(one.signs for one in self.health.values())
 
     @property
     def health(self) -> dict[str, KnownHealth]:

@@ -316,9 +316,14 @@ def _next(events: Any) -> list[tuple[str, int]]:
     if event.gpuInstanceId == mig.NOBODYS:
         return [(card, xid)]
     ids = event.gpuInstanceId, event.computeInstanceId
-    found = [
-        text(pynvml.nvmlDeviceGetUUID(one))
-        for one in mig.handles(event.device)
-        if mig.place_of(one, card).has(*ids)
-    ]
+    try:
+        found = [
+            text(pynvml.nvmlDeviceGetUUID(one))
+            for one in mig.handles(event.device)
+            if mig.place_of(one, card).has(*ids)
+        ]
+    except pynvml.NVMLError as error:
+        # NVML reports a fault once: rather blame the whole card than lose it.
+        log.warning("the instance of a fault is not known", card=card, xid=xid, error=error)
+        found = []
     return [(uuid, xid) for uuid in found or [card]]

@@ -36,8 +36,9 @@ WITHIN_S = 4.0
 
 class ShutdownCleanup:
     """The cleanup, to be run after the device plugins have ended. `folder`: the agent's state
-    folder. `plugin_dir`: the kubelet's folder for device plugins. `now` returns seconds since the
-    epoch."""
+    folder. `plugin_dir`: the kubelet's folder for device plugins. `remembers`: whether the
+    checkpoint has faults of cards, which the next agent cannot find out. `now` returns seconds
+    since the epoch."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class ShutdownCleanup:
         pods: Informer[Pod],
         poller: KubeletPoller,
         plugin_dir: Path,
+        remembers: Callable[[], bool] = lambda: False,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._folder = folder
@@ -55,6 +57,7 @@ class ShutdownCleanup:
         self._pods = pods
         self._poller = poller
         self._plugin_dir = plugin_dir
+        self._remembers = remembers
         self._now = now
 
     async def run(self) -> None:
@@ -106,7 +109,8 @@ class ShutdownCleanup:
             return
         shutil.rmtree(self._folder / "lib", ignore_errors=True)
         kept = (self._folder / CONTEXTS, self._folder / OVERRIDES)
-        for file in (*self._folder.glob("*checkpoint.*"), *kept):
+        saved = () if self._remembers() else self._folder.glob("*checkpoint.*")
+        for file in (*saved, *kept):
             with suppress(OSError):
                 file.unlink()
 

@@ -244,10 +244,25 @@ class PreStart:
                 found.append(self.slots.describe(here[name], resource, ids))
             else:
                 found.append(self.slots.create(resource, ids, 0.0, name))
+        if not found and self._went_without_files(entries, resource, ids):
+            found.append(self.slots.create(resource, ids, 0.0, shim=False))
         if not found:
             self._check_folder(entries, resource, ids)
             raise NotYet(f"no slot is known for {', '.join(sorted(ids))}")
         return found
+
+    def _went_without_files(
+        self, entries: Iterable[Entry], resource: str, ids: Sequence[str]
+    ) -> bool:
+        """Whether the kubelet's record has a container of a living pod with exactly these devices
+        and without a slot's files: it was admitted while isolation.backend was None."""
+        uids = {uid for pod in self._running() for uid in pod.uids}
+        return any(
+            (entry.resource, entry.ids) == (resource, frozenset(ids))
+            and entry.pod_uid in uids
+            and not any(Path(path).name == LIMITS_FILE for path in entry.mounts)
+            for entry in entries
+        )
 
     def _check_folder(self, entries: Iterable[Entry], resource: str, ids: Sequence[str]) -> None:
         """Raise StartRefused if the container's files are in another folder than slots are now: the

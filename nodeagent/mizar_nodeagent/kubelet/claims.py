@@ -62,6 +62,11 @@ class Claims:
         """Whether the kubelet has answered since the agent's start."""
         return self.asked_at > float("-inf")
 
+    @cached_property
+    def pods(self) -> frozenset[tuple[str, str]]:
+        """Namespace and name of each pod that has a claim."""
+        return frozenset((one.namespace, one.pod) for one in self.all)
+
     def of_pod(self, namespace: str, pod: str, resource: str) -> tuple[Claim, ...]:
         """The claims of one pod on one resource."""
         return self._by_pod.get((namespace, pod, resource), ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 from mizar_kube.logs import get_logger
@@ -56,15 +56,15 @@ class Advertised:
 
 class KubeletPoller:
     """Keeps `claims` and `kubelet` (healthy devices per resource; None while the kubelet does not
-    answer) current. Calls `polled` after each attempt. `expects_claims`: whether containers held
-    devices when an earlier agent ended. Times are monotonic seconds."""
+    answer) current. Calls `polled` after each attempt. `expected`: the pods (namespace, name) that
+    held devices when an earlier agent ended. Times are monotonic seconds."""
 
     def __init__(
         self,
         podresources: PodResources,
         polled: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
-        expects_claims: bool = False,
+        expected: Set[tuple[str, str]] = frozenset(),
     ) -> None:
         self.claims = Claims()
         self.kubelet: dict[str, frozenset[str]] | None = None
@@ -72,7 +72,7 @@ class KubeletPoller:
         self._podresources = podresources
         self._polled = polled
         self._clock = clock
-        self._expects_claims = expects_claims
+        self._expected = expected
         self._intervals = Intervals()
         self._wake = asyncio.Event()
         self._list = SharedCall(self._list_urgently)
@@ -83,6 +83,9 @@ class KubeletPoller:
         self._tried_at = clock()
         self.api_heard_at: Callable[[], float] = lambda: float("inf")
         """When the agent last received something from the API server (monotonic seconds)."""
+        self.is_expected: Callable[[tuple[str, str]], bool] = lambda key: True
+        """Whether a pod (namespace, name) that had claims must still be there, as far as the API
+        server has told."""
         self._api_back: tuple[float, float] | None = None
         """When the kubelet restarted (minus infinity: not since the agent's start), and when its
         claims were first asked for after the API server had been heard again; None before that."""
@@ -163,18 +166,24 @@ class KubeletPoller:
         self._take(claims)
 
     def _check(self, claims: Claims) -> None:
-        """Raise KubeletAway if the answer has none of the claims that were known or are expected,
-        and the kubelet may not know its pods yet."""
+        """Raise KubeletAway if the answer lacks claims that were known or are expected, and the
+        kubelet may not know all of its pods yet."""
         self._note_api(claims.asked_at)
-        if not claims.all and self._has_doubts() and claims.asked_at < self._knows_pods_at():
+        if self._is_doubtful(claims) and claims.asked_at < self._knows_pods_at():
             raise KubeletAway("the kubelet has just started and does not know its pods yet")
 
-    def _has_doubts(self) -> bool:
-        """Whether an answer without claims is in doubt. Of a kubelet that the agent found at its
-        start, only the first one is."""
-        if not self.claims.are_known:
-            return self._expects_claims
-        return bool(self.claims.all) and self._podresources.restarted_at > float("-inf")
+    def _is_doubtful(self, claims: Claims) -> bool:
+        """Whether the answer lacks a pod that should be in it: a kubelet that starts learns of its
+        static pods first, and adds all others one after the other. Of a kubelet that the agent
+        found at its start, only the first answer is in doubt, and if the kubelet had started long
+        before, only one without any claim."""
+        known, podresources = self.claims, self._podresources
+        expected = known.pods if known.are_known else self._expected
+        if not any(map(self.is_expected, expected - claims.pods)):
+            return False
+        if known.are_known:
+            return podresources.restarted_at > float("-inf")
+        return not claims.all or claims.asked_at < podresources.started_at + STARTS_S
 
     def _note_api(self, asked_at: float) -> None:
         """Note at the first answer since the kubelet's restart at which the API server had been

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mizar_core.names import SPOT_RESOURCE, card_of_spot_device
 from mizar_nodeagent.container.slots import Slot
+from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key
 from mizar_nodeagent.spot.events import PodIdentity
@@ -37,6 +38,26 @@ class Borrower:
         if owner is None or (owner.namespace, owner.pod) != self.pod.key:
             return False
         return not self.uids or owner.pod_uid in ("", *self.uids)
+
+
+def with_init_containers(snapshot: NodeSnapshot, slots: Iterable[Slot]) -> NodeSnapshot:
+    """The snapshot, with claims also of containers that the kubelet leaves out: init containers,
+    whose devices stay their pod's until it ends. They are known by their slots once they have
+    started."""
+    known = {(one.namespace, one.pod, one.resource, one.ids) for one in snapshot.claims.all}
+    more = [
+        Claim(owner.namespace, owner.pod, owner.container, slot.resource, slot.ids)
+        for slot in slots
+        if (owner := slot.owner)
+        and (pod := (snapshot.pods or {}).get((owner.namespace, owner.pod)))
+        and not pod.ended
+        and owner.pod_uid in pod.uids
+        and (owner.namespace, owner.pod, slot.resource, slot.ids) not in known
+    ]
+    if not more:
+        return snapshot
+    claims = Claims((*snapshot.claims.all, *more), snapshot.claims.asked_at)
+    return replace(snapshot, claims=claims)
 
 
 def borrowers(snapshot: NodeSnapshot, slots: Iterable[Slot]) -> dict[str, Borrower]:

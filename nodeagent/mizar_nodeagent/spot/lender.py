@@ -23,7 +23,7 @@ from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.spot import device_list, owner_conditions
-from mizar_nodeagent.spot.borrowers import Borrower, borrowers
+from mizar_nodeagent.spot.borrowers import Borrower, borrowers, with_init_containers
 from mizar_nodeagent.spot.detectors.card_processes import CardLoads, ProcessDetector
 from mizar_nodeagent.spot.detectors.owner_pods import OwnerPodDetector
 from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
@@ -121,7 +121,8 @@ class Lender:
         if snapshot.claims.are_known:
             # Owners are watched before pods are listed: the API server may stay unreachable.
             carvings = self._state.carvings
-            self._take(detectors.owner_pods.look(snapshot, carvings, self._agrees))
+            holding = with_init_containers(snapshot, self._slots.all())
+            self._take(detectors.owner_pods.look(holding, carvings, self._agrees))
             self._note_what_is_known()
             # Before, an owner may be new only because its card was not known at the last snapshot.
             if snapshot.pods is not None and self._knows_owners:
@@ -313,7 +314,7 @@ class Lender:
 
     def _read_borrowers(self) -> None:
         snapshot, slots = self._state.snapshot, self._slots.all()
-        self._borrowers = borrowers(snapshot, slots)
+        self._borrowers = borrowers(with_init_containers(snapshot, slots), slots)
         self._revoked &= self._borrowers.keys()
         if self._has_read or not snapshot.claims.are_known:
             return

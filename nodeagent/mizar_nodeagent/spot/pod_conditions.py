@@ -82,6 +82,9 @@ class PodConditionWriter:
             if self._written.get(pod) != wanted:
                 await self._apply(pod, wanted)
         except (NotFound, Conflict) as error:
+            # Or another client wrote to the pod at that moment.
+            if isinstance(error, Conflict) and await self._is_there(pod):
+                raise
             log.info("the pod is gone", namespace=pod.namespace, pod=pod.name, error=error)
         self._written[pod] = wanted
 
@@ -98,6 +101,14 @@ class PodConditionWriter:
         written = self._written.get(pod)
         if written is not None and not _has(found, written):
             del self._written[pod]
+
+    async def _is_there(self, pod: PodIdentity) -> bool:
+        """Whether this very pod exists. Raises KubeError."""
+        try:
+            found = await self._client.get(Ref(POD, pod.name, pod.namespace), cached=True)
+        except NotFound:
+            return False
+        return bool(found["metadata"].get("uid") == pod.uid)
 
     async def _apply(self, pod: PodIdentity, wanted: PodCondition) -> None:
         await self._client.apply(

@@ -1,6 +1,7 @@
 """The whole agent between a kubelet, an API server and cards that behave like the real ones."""
 
 import asyncio
+import errno
 import json
 import os
 import time
@@ -1008,3 +1009,26 @@ async def test_auto_is_settled_before_anybody_is_answered(world: World) -> None:
     async with running(socket) as runtime:
         await runtime.connection()
         assert world.app.access.describe() == "NRI, which gives CDI"
+
+
+async def test_a_tenant_that_filled_the_disk_keeps_no_new_agent_from_starting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While no agent runs, nothing cuts off what it adds to its usage file."""
+    await world.serve_shadow()
+    usage = limits_of(await world.start_share()).parent / "usage"
+    await world.stop_agent()
+    size = usage.stat().st_size
+    with usage.open("ab") as file:
+        file.write(bytes(1 << 20))
+    (world.folder / "libmizar.so").write_bytes(b"the next version's shim")
+    write = shim_install.write_atomically
+
+    def write_if_there_is_room(*given: Any) -> None:
+        if usage.stat().st_size > size:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(*given)
+
+    monkeypatch.setattr(shim_install, "write_atomically", write_if_there_is_room)
+    agent_base.restore(world.config, AsyncMock(), world.cards, QUICK)
+    assert usage.stat().st_size == size

@@ -13,7 +13,7 @@ import pytest
 from mizar_core.models import Isolation
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.card_health import KnownHealth, Readings
-from mizar_nodeagent.cards import GONE, Card, CardInventory
+from mizar_nodeagent.cards import GONE, UNREAD_FOR, Card, CardInventory
 from mizar_nodeagent.config import DEVICE_NODES, CardAccess, MountConfig, Strategy
 from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.access_choice import AccessChoice
@@ -203,7 +203,8 @@ class TestCardInventory:
         inventory.fault(CARD, 79)
         inventory.update(cards(1))
         assert "XID 79" in self.problems(inventory)[0]
-        inventory.update({})
+        for _ in range(UNREAD_FOR):
+            inventory.update({})
         inventory.update(cards(1))
         assert self.problems(inventory) == {0: ""}
 
@@ -253,7 +254,8 @@ class TestCardInventory:
     def test_a_fault_ends_where_the_card_was_away_when_the_agent_came(self) -> None:
         inventory = CardInventory()
         inventory.restore({CARD: 79})
-        inventory.update(cards(2))
+        for _ in range(UNREAD_FOR):
+            inventory.update(cards(2))
         inventory.update(cards(1, 2))
         assert self.problems(inventory) == {0: "", 1: ""}
         assert not inventory.faults

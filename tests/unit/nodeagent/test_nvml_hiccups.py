@@ -13,11 +13,12 @@ import pynvml
 import pytest
 
 from mizar_nodeagent import nvml as module
-from mizar_nodeagent.cards import GONE, CardInventory
+from mizar_nodeagent.cards import GONE, UNREAD_FOR, CardInventory
 from mizar_nodeagent.driver_root import NVML, load_driver
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.mig import Instance
 from mizar_nodeagent.nvml import Nvml
+from support.waiting import until
 from unit.nodeagent.makers import card
 
 ONE, TWO = "GPU-one", "GPU-two"
@@ -243,7 +244,8 @@ class TestInventory:
         for found in (self.silent, card()):
             inventory.update({uuid: found})
             assert "XID 119" in inventory.cards()[uuid].problem
-        inventory.update({})
+        for _ in range(UNREAD_FOR):
+            inventory.update({})
         inventory.update({uuid: card()})
         assert inventory.cards()[uuid].problem == ""
 
@@ -267,3 +269,55 @@ def test_a_library_that_is_being_installed_is_a_card_unknown(tmp_path: Path) -> 
     (folder / NVML).write_bytes(b"\x7fELF")
     with pytest.raises(CardsUnknown, match="cannot be loaded"):
         load_driver(tmp_path)
+
+
+async def test_a_fault_whose_instance_cannot_be_found_is_the_cards(
+    nvml: Nvml, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML reports it only once."""
+
+    def fails(handle: Any, index: int) -> Any:
+        raise TIMEOUT
+
+    def next_event(events: Any, patience: int) -> Any:
+        uuid, xid = library.events.pop(0) if library.events else (None, 0)
+        if uuid is None:
+            raise TIMEOUT
+        return SimpleNamespace(device=uuid, eventData=xid, gpuInstanceId=1, computeInstanceId=0)
+
+    await nvml.read()
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigMode", lambda handle: [1, 1])
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMaxMigDeviceCount", lambda handle: 7)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMigDeviceHandleByIndex", fails)
+    monkeypatch.setattr(pynvml, "nvmlEventSetWait_v2", next_event)
+    library.events = [(TWO, 48)]
+    told: list[tuple[str, int]] = []
+    following = asyncio.create_task(nvml.faults(lambda uuid, xid: told.append((uuid, xid))))
+    try:
+        await until(lambda: told)
+    finally:
+        following.cancel()
+    assert told == [(TWO, 48)]
+
+
+async def test_a_card_that_is_overlooked_once_was_not_reset(
+    nvml: Nvml, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another card is gone for good, so NVML is not restarted at each card that is missing."""
+    inventory = CardInventory()
+
+    async def read() -> None:
+        inventory.update(await nvml.read(inventory.expected))
+
+    def fails(index: int) -> str:
+        raise TIMEOUT
+
+    await read()
+    library.listed = [ONE]
+    await read()
+    inventory.fault(ONE, 48)
+    with monkeypatch.context() as once:
+        once.setattr(pynvml, "nvmlDeviceGetHandleByIndex", fails)
+        await read()
+    await read()
+    assert "XID 48" in inventory.cards()[ONE].problem

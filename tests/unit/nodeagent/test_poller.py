@@ -192,7 +192,8 @@ async def test_an_agent_that_starts_with_its_kubelet_does_not_believe_it_either(
     kubelet = FakePodResources()
     kubelet.started_at = 1.0
     heard = float("-inf")
-    poller = KubeletPoller(kubelet, lambda: None, expects_claims=True)  # type: ignore[arg-type]
+    expected = {("a", "pod"), ("a", "shadow")}
+    poller = KubeletPoller(kubelet, lambda: None, expected=expected)  # type: ignore[arg-type]
     poller.api_heard_at = lambda: heard
     answered = partial(answer, kubelet, poller)
     for at in (2, 2 + STARTS_S):
@@ -204,6 +205,25 @@ async def test_an_agent_that_starts_with_its_kubelet_does_not_believe_it_either(
     assert await answered(claims(1 + STARTS_S)) == claims(1 + STARTS_S)
     assert await answered(replace(HELD, asked_at=50)) == replace(HELD, asked_at=50)
     assert await answered(claims(51)) == claims(51), "of one that has known its pods"
+
+
+async def test_nor_does_it_believe_a_kubelet_that_knows_only_some_of_its_pods() -> None:
+    """For a kubelet that has run for long, the API server may be away, so others have ended."""
+    kubelet = FakePodResources()
+    kubelet.started_at = 1.0
+    expected = {("a", "pod"), ("a", "ended")}
+    poller = KubeletPoller(kubelet, lambda: None, expected=expected)  # type: ignore[arg-type]
+    poller.api_heard_at = lambda: 2.0
+    answered = partial(answer, kubelet, poller)
+    some = replace(HELD, asked_at=3)
+    with pytest.raises(KubeletAway):
+        await answered(some)
+    poller.is_expected = lambda key: key == ("a", "pod")
+    assert await answered(some) == some
+    poller = KubeletPoller(kubelet, lambda: None, expected=expected)  # type: ignore[arg-type]
+    poller.api_heard_at = lambda: float("-inf")
+    late = replace(HELD, asked_at=1 + STARTS_S)
+    assert await answer(kubelet, poller, late) == late
 
 
 async def test_an_agent_that_expects_nothing_believes_a_kubelet_at_once() -> None:
@@ -230,3 +250,20 @@ async def test_when_a_kubelet_started_is_told_by_its_socket(
         assert client.started_at == pytest.approx(940, abs=0.01)
         await client.list()
         assert client.restarted_at == float("-inf")
+
+
+async def test_nor_is_one_that_knows_only_some_of_its_pods() -> None:
+    """A kubelet that starts knows its static pods at once, and adds all others one by one."""
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    answered = partial(answer, kubelet, poller)
+    static = Claim("kube-system", "monitor-node-1", "main", "example.com/fuse", frozenset({"0"}))
+    both, some = Claims((*HELD.all, static), 1), Claims((static,), 3)
+    assert await answered(both) == both
+    kubelet.restarted_at = 2.0
+    poller.api_heard_at = lambda: 2.5
+    with pytest.raises(KubeletAway, match="does not know its pods"):
+        await answered(some)
+    assert poller.claims == both
+    poller.is_expected = lambda key: key != ("a", "pod")
+    assert await answered(some) == some, "the API server has told that the other one is gone"

@@ -334,3 +334,13 @@ class TestOptOut:
         with pytest.raises(StartRefused, match="run without Mizar's shim"):
             await node.start(share_claim(D0))
         assert not node.slots.all()[0].opted_out
+
+
+async def test_a_slot_without_the_shim_that_was_lost_is_made_again(node: Node) -> None:
+    """With backend None the kubelet's record names no file of the slot."""
+    node.recorded = (Entry("uid-share", "main", RESOURCE, frozenset([D0]), frozenset()),)
+    await node.start(share_claim(D0), isolation=Isolation(backend="None"))
+    (slot,) = node.slots.all()
+    assert (slot.shim, slot.owner) == (False, OWNER)
+    with pytest.raises(StartRefused, match="without Mizar's shim"):
+        await node.start(share_claim(D0))

@@ -226,3 +226,16 @@ class TestInstanceLock:
         held = await InstanceLock.acquire(tmp_path / "state")
         shutil.rmtree(tmp_path / "state")
         held.release()
+
+
+async def test_a_fault_of_a_card_is_remembered_where_nobody_shares(world: World) -> None:
+    """NVML reports it once, and the agent may start again at once, as in an upgrade."""
+    inventory = world.app.agent.inventory
+    await until(lambda: inventory.problem is None)
+    world.cards.tell(CARD, 48)
+    await until(lambda: "XID 48" in inventory.cards()[CARD].problem)
+    await world.replanned()
+    await world.stop_agent()
+    await world.start_agent()
+    await until(lambda: world.app.agent.inventory.problem is None)
+    assert "XID 48" in world.app.agent.inventory.cards()[CARD].problem

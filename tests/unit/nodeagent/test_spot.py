@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,7 +32,7 @@ from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.plugin import manager
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED, PRIORITY_NOTICE
-from mizar_nodeagent.spot import assembly, owner_polling, reclaim
+from mizar_nodeagent.spot import assembly, lender, owner_polling, reclaim
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.detectors import card_processes
 from mizar_nodeagent.spot.events import PodIdentity
@@ -947,3 +948,62 @@ async def gone(world: SpotWorld) -> None:
     world.kubelet.remove_pod(BORROWER.uid)
     world.api.delete_pod(BORROWER.namespace, BORROWER.name)
     await until(lambda: world.state() not in (CardState.RECLAIMING, CardState.LENT))
+
+
+async def test_a_card_stays_lent_while_a_new_kubelet_knows_only_static_pods(
+    world: SpotWorld,
+) -> None:
+    """The owner would be gone, and then come back as a new one, for which the borrower goes."""
+    static = KubePod("kube-system", "monitor-node-1", "uid-static")
+    world.kubelet.add_pod(static, main=["fuse-0"])
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    await until(lambda: world.pod_condition(OWNER) == asleep("CardLent"))
+    await world.kubelet.stop()
+    pods, allocated = world.kubelet.pods, dict(world.kubelet.allocated)
+    world.kubelet.pods = {static.uid: static}
+    await world.kubelet.start()
+    asked = world.kubelet.asked
+    await until(lambda: world.kubelet.asked > asked + 1)
+    world.kubelet.pods, world.kubelet.allocated = pods, allocated
+    since = time.monotonic()
+    await until(lambda: world.app.poller.claims.asked_at > since)
+    await world.replanned()
+    assert world.state() is CardState.LENT
+    assert not world.pod_condition(BORROWER)[0]
+
+
+async def test_an_init_container_that_borrows_loses_the_card_too(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet's claims leave it out."""
+    monkeypatch.setattr(lender, "ALLOCATING_FOR_S", 0.2)
+    world.add_owner()
+    await world.lendable()
+    pod = KubePod(BORROWER.namespace, BORROWER.name, UID, init=frozenset({"prepare"}))
+    world.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE))
+    await world.knows(BORROWER)
+    await world.kubelet.allocate(pod, "prepare", SPOT_RESOURCE, 1)
+    await world.kubelet.start_container(pod, "prepare", SPOT_RESOURCE)
+    await asyncio.sleep(0.3)
+    await world.replanned()
+    assert world.state() is CardState.LENT
+    world.cards.working[CARD] = {os.getpid(): 90}
+    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
+
+
+async def test_a_pod_whose_init_container_shares_a_card_is_asked_too(world: SpotWorld) -> None:
+    await world.serve_shadow()
+    other = KubePod("team-a", "other", "uid-other", init=frozenset({"prepare"}))
+    world.api.put_pod(pod_object(other, RESOURCE))
+    await world.knows(other)
+    await world.kubelet.allocate(other, "prepare", RESOURCE, 1)
+    await world.kubelet.start_container(other, "prepare", RESOURCE)
+    world.api.put_pod(pod_object(SHARE, RESOURCE, LOW_POWER))
+    await world.knows(SHARE)
+    await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    await until(lambda: world.lender.owners)
+    await asyncio.sleep(1.5)  # longer than the rule's idle time
+    assert world.state() is CardState.WITHHELD

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
+from aiohttp import web
 
 from mizar_core.names import SpotEvictionReason
 from mizar_nodeagent.read_again import READ_AGAIN_S
@@ -195,3 +197,28 @@ async def test_a_condition_is_written_once_and_to_that_very_pod() -> None:
             await running
     uids = [body["metadata"]["uid"] for _, body in api.writes]
     assert sorted(uids[:2]) == ["uid-old", "uid-share"] and uids[2:] == ["uid-share"]
+
+
+class Contended(FakeApi):
+    """The first write to a pod fails, since another client writes to it at that moment."""
+
+    contended = True
+
+    def _pod_status(self, key: tuple[str, str], body: Any) -> web.Response:
+        if self.contended:
+            self.contended = False
+            return web.json_response({"reason": "Conflict"}, status=409)
+        return super()._pod_status(key, body)
+
+
+async def test_a_pod_that_another_client_writes_to_gets_its_condition_all_the_same() -> None:
+    api = Contended()
+    api.put_pod(share_object())
+    async with serving(api) as client:
+        writer = PodConditionWriter(client)
+        running = asyncio.create_task(writer.run())
+        for _ in range(20):
+            writer.set_desired({WHO: ACTIVE})
+            await asyncio.sleep(0.05)
+        running.cancel()
+    assert api.conditions
