@@ -277,13 +277,14 @@ def _merged(
 
 
 def _implies(some: tuple[Term, ...], others: tuple[Term, ...]) -> bool:
-    return bool(some) and all(
+    # A term without requirements matches no node. Needs of such terms alone imply nothing: a shadow
+    # pod with them would be kept for pods that it can never serve.
+    met = [one for one in some if one.labels or one.fields]
+    return bool(met) and all(
         any(
             {*other.labels} <= {*one.labels} and {*other.fields} <= {*one.fields}
             for other in others
             if other.labels or other.fields
         )
-        for one in some
-        # A term without requirements matches no node.
-        if one.labels or one.fields
+        for one in met
     )

@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/numbers.h"
 #include "base/sys.h"
 #include "lookup/cards.h"
 #include "lookup/relax.h"
@@ -115,9 +116,22 @@ static bool comes_to_rest(CUstream stream) {
     return false;
 }
 
+/*
+ * Whether the driver says that a pool which the program did not make has memory of the host: its default
+ * pool since CUDA 13.0. Older drivers do not know the question, and have no such pool.
+ */
+static bool is_default_host_pool(CUmemoryPool pool) {
+    int where = 0, type = 0;
+    return RELAXED(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_LOCATION_TYPE, &where) == CUDA_SUCCESS &&
+           RELAXED(cuMemPoolGetAttribute, pool, CU_MEMPOOL_ATTR_ALLOCATION_TYPE, &type) == CUDA_SUCCESS &&
+           where >= CU_MEM_LOCATION_TYPE_HOST && where <= CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT &&
+           type != CU_MEM_ALLOCATION_TYPE_MANAGED;
+}
+
 static bool is_host_pool(struct regions *regions, CUmemoryPool pool) {
     int card;
-    return pool && pools_card(regions, pool, &card) && card == CARD_NONE;
+    if (!pool) return false;
+    return pools_card(regions, pool, &card) ? card == CARD_NONE : is_default_host_pool(pool);
 }
 
 static bool allowed(struct pooled *pooled) {
@@ -128,7 +142,7 @@ static bool allowed(struct pooled *pooled) {
 
 static CUresult reserve(struct pooled *pooled, CUmemoryPool pool, CUstream stream) {
     struct alloc *alloc = &pooled->alloc;
-    *alloc = (struct alloc){.bytes = charge_size(pooled->bytes), .kind = ALLOC_POOLED};
+    *alloc = (struct alloc){.bytes = charge_size(larger(pooled->bytes, 1)), .kind = ALLOC_POOLED};
     CUresult result = enter_pool(pooled->regions, pool, stream, &alloc->card, &alloc->owner);
     if (result != CUDA_SUCCESS) return result;
     if (!alloc->owner) return CUDA_ERROR_OUT_OF_MEMORY;

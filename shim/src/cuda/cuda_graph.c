@@ -15,6 +15,7 @@
 #include "memory/pools.h"
 #include "memory/stacks.h"
 #include "region/enter.h"
+#include "time/costs.h"
 
 #define GRAPH_DEVICES 8 /* handles are aligned, so their low bits can hold the device */
 #define DEPTH_MAX 16 /* nesting of child graphs */
@@ -38,13 +39,13 @@ static void add_graph(struct need *need, CUgraph graph, int depth);
 static void add_alloc(struct need *need, CUgraphNode node) {
     CUDA_MEM_ALLOC_NODE_PARAMS params = {0};
     if (RELAXED(cuGraphMemAllocNodeGetParams, node, &params) != CUDA_SUCCESS) return;
-    CUmemLocation *where = &params.pool.location;
-    if (where->type != CU_MEM_LOCATION_TYPE_DEVICE) return;
+    CUdevice device = cards_located(&params.pool.location);
+    if (device < 0) return;
     need->any = true;
-    if (where->id < 0 || where->id >= GRAPH_DEVICES)
+    if (device >= GRAPH_DEVICES)
         need->beyond = true;
     else
-        need->bytes[where->id] += pages_whole(charge_size(params.bytes));
+        need->bytes[device] += pages_whole(charge_size(params.bytes));
 }
 
 static bool is_listed(const struct need *need, const void *work) {
@@ -170,7 +171,10 @@ static void end_kernels(struct need *need, CUresult result) {
 static CUresult end(struct regions *regions, struct need *need, CUresult result,
                     const CUgraphExec *exec) {
     end_kernels(need, result);
-    if (result == CUDA_SUCCESS && regions) stacks_forget(regions, *exec);
+    if (result == CUDA_SUCCESS && regions) {
+        stacks_forget(regions, *exec);
+        costs_forget(*exec);
+    }
     if (!need->any) return result;
     if (result != CUDA_SUCCESS) {
         cancel(regions, need, GRAPH_DEVICES);

@@ -11,9 +11,10 @@
  * card at any time, wherever its pool is located, so it counts to the current device.
  */
 static CUdevice device_of(const CUmemPoolProps *props) {
-    CUdevice device = 0;
-    if (props->location.type == CU_MEM_LOCATION_TYPE_DEVICE) return props->location.id;
+    CUdevice device = cards_located(&props->location);
+    if (device >= 0) return device;
     if (props->type != CU_MEM_ALLOCATION_TYPE_MANAGED) return -1;
+    device = 0;
     REAL(cuCtxGetDevice)(&device);
     return device;
 }

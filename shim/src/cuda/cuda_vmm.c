@@ -1,6 +1,7 @@
 /* Virtual memory management, which PyTorch's expandable segments and NCCL use. */
 #include "lookup/cards.h"
 #include "lookup/relax.h"
+#include "memory/allocation.h"
 #include "memory/vmm.h"
 #include "region/enter.h"
 
@@ -8,18 +9,19 @@ static CUresult create(struct allocation *allocation, CUmemGenericAllocationHand
                        const CUmemAllocationProp *prop, unsigned long long flags) {
     CUresult result = REAL(cuMemCreate)(handle, bytes, prop, flags);
     bool made = result == CUDA_SUCCESS;
-    if (made && (!allocation->reserved || vmm_add(allocation, *handle))) return result;
+    if (made && (!allocation->regions || vmm_add(allocation->regions, &allocation->alloc, *handle)))
+        return result;
     if (!made || RELAXED(cuMemRelease, *handle) == CUDA_SUCCESS) allocation_cancel(allocation);
     return made ? CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
-/* Host memory is not counted. */
+/* Host memory is not charged, but added, so that its mappings are known: cuMemUnmap may end several. */
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
                             const CUmemAllocationProp *prop, unsigned long long flags) {
-    struct allocation allocation = {0};
-    bool device = prop && prop->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-    CUresult result = device ? allocation_reserve_on(&allocation, bytes, prop->location.id)
-                             : shim_enter(&allocation.regions);
+    struct allocation allocation = {.alloc.card = CARD_NONE};
+    CUdevice device = prop ? cards_located(&prop->location) : -1;
+    CUresult result = device >= 0 ? allocation_reserve_on(&allocation, bytes, device)
+                                  : shim_enter(&allocation.regions);
     return result == CUDA_SUCCESS ? create(&allocation, handle, bytes, prop, flags) : result;
 }
 
@@ -82,10 +84,9 @@ EXPORT CUresult cuMemExportToShareableHandle(void *os_handle, CUmemGenericAlloca
 /* The card of an imported handle's memory, or CARD_NONE. */
 static int card_of_handle(struct regions *regions, CUmemGenericAllocationHandle handle) {
     CUmemAllocationProp prop = {0};
-    if (RELAXED(cuMemGetAllocationPropertiesFromHandle, &prop, handle) != CUDA_SUCCESS ||
-        prop.location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (RELAXED(cuMemGetAllocationPropertiesFromHandle, &prop, handle) != CUDA_SUCCESS)
         return CARD_NONE;
-    return cards_of_device(regions, prop.location.id);
+    return cards_of_device(regions, cards_located(&prop.location));
 }
 
 /*
@@ -101,7 +102,7 @@ EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *han
     if (result != CUDA_SUCCESS || !allocation.regions) return result;
     allocation.alloc.card = card_of_handle(allocation.regions, *handle);
     allocation.alloc.kind = ALLOC_IMPORTED;
-    if (vmm_add(&allocation, *handle)) return CUDA_SUCCESS;
+    if (vmm_add(allocation.regions, &allocation.alloc, *handle)) return CUDA_SUCCESS;
     RELAXED(cuMemRelease, *handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -117,7 +118,8 @@ EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle,
     struct allocation allocation = {.alloc.card = CARD_NONE};
     CUresult result = shim_enter(&allocation.regions);
     if (result == CUDA_SUCCESS) result = REAL(cuMulticastCreate)(handle, prop);
-    if (result != CUDA_SUCCESS || !allocation.regions || vmm_add(&allocation, *handle)) return result;
+    if (result != CUDA_SUCCESS || !allocation.regions) return result;
+    if (vmm_add(allocation.regions, &allocation.alloc, *handle)) return CUDA_SUCCESS;
     RELAXED(cuMemRelease, *handle);
     return CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -83,6 +83,12 @@ CUcontext cards_context(CUstream stream) {
     return context;
 }
 
+/* In the location of a locality domain, the lowest byte in place of the id is the device. */
+CUdevice cards_located(const CUmemLocation *location) {
+    if (location->type == CU_MEM_LOCATION_TYPE_DEVICE) return location->id;
+    return location->type == CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN ? location->id & 0xff : -1;
+}
+
 CUresult cards_stream_device(CUstream stream, CUdevice *device) {
     bool has_handle = (uintptr_t)stream > DEFAULT_STREAMS;
     CUcontext context = has_handle ? cards_context(stream) : NULL;

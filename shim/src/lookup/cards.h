@@ -22,6 +22,9 @@ CUresult cards_refusal(CUdevice device);
  */
 CUresult cards_current(struct regions *regions, int *card);
 
+/* The device that has memory of this location, of which it may be a part only; -1: none has. */
+CUdevice cards_located(const CUmemLocation *location);
+
 /* Sets *device to the device of the stream's context. Returns the driver's result. */
 CUresult cards_stream_device(CUstream stream, CUdevice *device);
 

@@ -14,6 +14,7 @@
 #include "memory/estimates.h"
 #include "memory/lazy_code.h"
 #include "memory/nvml_memory.h"
+#include "memory/vmm.h"
 
 #define OF_A_VIEW (-1) /* the device of a context that is only a view */
 
@@ -304,7 +305,10 @@ static bool dies_with(const struct alloc *alloc, void *context) {
 }
 
 static void give_back(uint64_t key, const struct alloc *alloc, void *context) {
-    alloc_kind_release(((struct sweep *)context)->regions, key, alloc);
+    struct regions *regions = ((struct sweep *)context)->regions;
+    if (alloc->kind == ALLOC_ARRAY || alloc->kind == ALLOC_MIPMAP)
+        vmm_finish(regions, key, vmm_lift(regions, key), true);
+    alloc_kind_release(regions, key, alloc);
 }
 
 static uint64_t limits_bytes(const struct process_context *entry) {

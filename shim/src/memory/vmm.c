@@ -60,17 +60,17 @@ static bool put(struct regions *regions, struct vmm_handle *memory) {
     return true;
 }
 
-bool vmm_add(struct allocation *allocation, CUmemGenericAllocationHandle handle) {
+bool vmm_add(struct regions *regions, const struct alloc *alloc, CUmemGenericAllocationHandle handle) {
     struct vmm_handle *memory = malloc(sizeof *memory);
     if (!memory) return false;
     *memory = (struct vmm_handle){.handle = handle,
-                                  .bytes = allocation->alloc.bytes,
-                                  .card = allocation->alloc.card,
-                                  .imported = allocation->alloc.kind == ALLOC_IMPORTED,
+                                  .bytes = alloc->bytes,
+                                  .card = alloc->card,
+                                  .imported = alloc->kind == ALLOC_IMPORTED,
                                   .references = 1};
-    vmm_lock(allocation->regions);
-    bool added = put(allocation->regions, memory);
-    vmm_unlock(allocation->regions);
+    vmm_lock(regions);
+    bool added = put(regions, memory);
+    vmm_unlock(regions);
     if (!added) free(memory);
     return added;
 }

@@ -5,13 +5,15 @@
 #ifndef MIZAR_VMM_H
 #define MIZAR_VMM_H
 
-#include "memory/allocation.h"
+#include "base/cuda_api.h"
+#include "memory/alloc_table.h"
+#include "region/regions.h"
 
 /*
  * Adds a handle that was created, with its charge, or imported, with no bytes charged yet. Returns
  * false if there is no memory.
  */
-bool vmm_add(struct allocation *allocation, CUmemGenericAllocationHandle handle);
+bool vmm_add(struct regions *regions, const struct alloc *alloc, CUmemGenericAllocationHandle handle);
 
 void vmm_lock(struct regions *regions);
 void vmm_unlock(struct regions *regions);

@@ -3,7 +3,7 @@
 #include "base/atomics.h"
 
 /* ns without a heartbeat after which the node agent counts as dead. */
-#define STALE UINT64_C(1000000000)
+#define STALE INT64_C(1000000000)
 
 /* In a new container, the agent counts as alive for STALE before its first heartbeat. */
 bool agent_lives(struct regions *regions, int card, uint64_t now) {
@@ -13,5 +13,6 @@ bool agent_lives(struct regions *regions, int card, uint64_t now) {
         __atomic_store_n(&own->beat, beat, __ATOMIC_RELAXED);
         store_relaxed(&own->beat_at, now);
     }
-    return now - load_relaxed(&own->beat_at) < STALE;
+    /* Another thread may have seen a beat after `now` was read. */
+    return (int64_t)(now - load_relaxed(&own->beat_at)) < STALE;
 }

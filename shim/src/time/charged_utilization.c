@@ -47,7 +47,8 @@ static unsigned percent(struct look from, struct look to) {
 static struct look refresh(struct regions *regions, int card, uint64_t now) {
     uint64_t *word = &regions->usage->cards[card].compute.load, seen = load_relaxed(word);
     struct look last = unpack(seen);
-    if (seen && ((now / MS - last.time) & MASK) < SPAN_LEAST) return last;
+    /* The last one may be of another thread, which read the clock later. */
+    if (seen && ((now / MS - last.time + SPAN_LEAST) & MASK) < 2 * SPAN_LEAST) return last;
     struct look next = {0, now / MS, busy_time(regions, card, now) / UNIT};
     if (seen) next.percent = 1 + percent(last, next);
     swap_relaxed(word, &seen, pack(next));

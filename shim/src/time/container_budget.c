@@ -418,7 +418,9 @@ void budget_want(struct regions *regions, int card, uint64_t now, uint64_t longe
     struct mizar_compute *compute = shared(regions, card);
     uint64_t known = load_relaxed(&compute->longest_ns);
     store_relaxed(&compute->wanted_at, now);
-    if (longest < known - known / 8 && now - load_relaxed(&compute->longest_at) < LONGEST_FADES) return;
+    /* Another process may have come after `now` was read. */
+    uint64_t age = now - load_relaxed(&compute->longest_at) + LONGEST_FADES;
+    if (longest < known - known / 8 && age < 2 * LONGEST_FADES) return;
     store_relaxed(&compute->longest_ns, longest);
     store_relaxed(&compute->longest_at, now);
 }

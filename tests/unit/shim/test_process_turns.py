@@ -73,3 +73,24 @@ def test_what_two_had_on_the_card_at_once_is_charged_once(
     times = (c_uint64(100 * MS), c_uint64(piece))
     charged = pure.pure_relieve(byref(terms), *times, pieces, windows)
     assert charged == pytest.approx(windows * (pieces + 1) * piece, rel=0.01)
+
+
+# A thread may be held up between reading the clock and using what it read.
+LATE = [0, 50 * US, 5 * MS]
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_who_comes_late_does_not_change_how_busy_a_card_was(pure: ctypes.CDLL, late: int) -> None:
+    assert pure.pure_percent(c_uint64(late)) == 100
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_who_comes_late_does_not_shorten_windows(pure: ctypes.CDLL, late: int) -> None:
+    pure.pure_longest.restype = c_uint64
+    assert pure.pure_longest(c_uint64(late)) == 50 * MS
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_who_comes_late_does_not_take_the_agent_for_dead(pure: ctypes.CDLL, late: int) -> None:
+    pure.pure_lives.restype = ctypes.c_bool
+    assert pure.pure_lives(c_uint64(late))

@@ -854,6 +854,12 @@ EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *va
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *(uint64_t *)value = fake.pool_threshold; break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *(uint64_t *)value = fake.pool_reserved; break;
     case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *(uint64_t *)value = fake.pool_live; break;
+    case CU_MEMPOOL_ATTR_ALLOCATION_TYPE:
+        *(int *)value = 1;
+        return fake.pool_location ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMPOOL_ATTR_LOCATION_TYPE:
+        *(int *)value = fake.pool_location;
+        return fake.pool_location ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     default: return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
@@ -1024,10 +1030,14 @@ EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo *list, unsigned count, CU
     return fake.fail;
 }
 
+static CUmemLocation located(void) {
+    return (CUmemLocation){fake.graph_location ? fake.graph_location : CU_MEM_LOCATION_TYPE_DEVICE, 0};
+}
+
 EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                                                        CUmemGenericAllocationHandle handle) {
     (void)handle;
-    prop->location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    prop->location = located();
     return CUDA_SUCCESS;
 }
 
@@ -1146,7 +1156,7 @@ EXPORT CUresult cuGraphNodeGetType(CUgraphNode node, int *type) {
 }
 
 EXPORT CUresult cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *params) {
-    params->pool.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    params->pool.location = located();
     params->bytes = *(uint64_t *)node;
     return CUDA_SUCCESS;
 }

@@ -32,6 +32,7 @@ struct fake {
     int pool_keeps; /* what was freed, also when the program waits, until the pool is trimmed */
     uint64_t live_bytes[FAKE_LIVE], live_pointers[FAKE_LIVE]; /* of pools' allocations */
     uint64_t pool_reserved, pool_live;                        /* of all pools together */
+    int pool_location, graph_location; /* types of what pools and allocations say; 0: that of old drivers */
     uint64_t graph_reserved, graph_sizes[4];                  /* the graph: its allocation nodes */
     uint64_t graph_kernels[4]; /* and the functions of its kernel nodes */
     int local_bytes, kernel_local_bytes; /* of each function and kernel: what its threads need */

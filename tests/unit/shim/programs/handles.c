@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #include "cases.h"
 #include "driver.h"
@@ -240,6 +241,46 @@ static void captures(void) {
         capture_beside(&beside_capture[i], captured);
 }
 
+/* ---- a graph that gets the handle of one that was destroyed ---- */
+
+static CUgraphExec graph_of(uint64_t ns, CUstream stream) {
+    void *parameters[] = {&ns};
+    CUgraph graph;
+    CUgraphExec exec;
+    DO(cuStreamBeginCapture_v2, stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    DO(cuLaunchKernel, spin, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL);
+    DO(cuStreamEndCapture, stream, &graph);
+    DO(cuGraphInstantiateWithFlags, &exec, graph, 0);
+    DO(cuGraphDestroy, graph);
+    return exec;
+}
+
+static bool is_among(CUgraphExec exec, const CUgraphExec *list, int count) {
+    while (count && list[count - 1] != exec) count--;
+    return count;
+}
+
+/* Says how many ms 40 launches of a graph wait that has the handle of one that was destroyed. */
+static void graph_again(void) {
+    enum { FIRST = 16, LAUNCHES = 40 };
+    CUgraphExec first[FIRST], again;
+    struct timespec from, to;
+    CUstream stream;
+    load_kernel();
+    DO(cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < FIRST; i++) first[i] = graph_of(20000, stream);
+    for (int i = 0; i < 50 * FIRST; i++) DO(cuGraphLaunch, first[i % FIRST], stream);
+    DO(cuStreamSynchronize, stream);
+    for (int i = 0; i < FIRST; i++) DO(cuGraphExecDestroy, first[i]);
+    for (int i = 0; i < 1000; i++)
+        if (is_among(again = graph_of(5000000, stream), first, FIRST)) break;
+    CHECK(is_among(again, first, FIRST));
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    for (int i = 0; i < LAUNCHES; i++) DO(cuGraphLaunch, again, stream);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    fprintf(stderr, "%ld\n", (to.tv_sec - from.tv_sec) * 1000 + (to.tv_nsec - from.tv_nsec) / 1000000);
+}
+
 /* ---- more pools than a table of a usual size has ---- */
 
 static void many_pools(void) {
@@ -256,6 +297,7 @@ static void many_pools(void) {
 }
 
 static const struct test_case cases[] = {
+    {"graph_again", graph_again},
     {"pools", pools},
     {"present_pool", present_pool},
     {"streams", streams},

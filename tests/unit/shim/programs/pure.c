@@ -5,7 +5,9 @@
 
 #include "base/clock.h"
 #include "base/numbers.h"
+#include "region/agent_heartbeat.h"
 #include "region/regions.h"
+#include "time/charged_utilization.h"
 #include "time/container_budget.h"
 #include "time/costs.h"
 
@@ -196,4 +198,46 @@ uint64_t pure_relieve(struct terms *terms, uint64_t period, uint64_t piece, unsi
     free(limits);
     free(usage);
     return charged;
+}
+
+/* ---- moments that threads and processes read at once, and use one after another ---------------------- */
+
+unsigned pure_percent(uint64_t late);
+uint64_t pure_longest(uint64_t late);
+bool pure_lives(uint64_t late);
+
+/* What is shown of a card that was busy all the time, after a thread came late by so many ns. */
+unsigned pure_percent(uint64_t late) {
+    struct mizar_usage *usage = calloc(1, sizeof *usage);
+    struct regions regions = {.usage = usage};
+    uint64_t now = clock_now(), busy = 200000 * US;
+    utilization_note(&regions, 0, now - busy);
+    usage->cards[0].compute.charged_ns += busy;
+    utilization_note(&regions, 0, now);
+    utilization_note(&regions, 0, now - late);
+    unsigned percent = utilization_charged(&regions, 0);
+    free(usage);
+    return percent;
+}
+
+/* The longest piece of a container, after a process with short ones came late by so many ns. */
+uint64_t pure_longest(uint64_t late) {
+    struct mizar_usage *usage = calloc(1, sizeof *usage);
+    struct regions regions = {.usage = usage};
+    budget_want(&regions, 0, START, 50000 * US);
+    budget_want(&regions, 0, START - late, 1000 * US);
+    uint64_t longest = usage->cards[0].compute.longest_ns;
+    free(usage);
+    return longest;
+}
+
+/* Whether the agent lives whose heartbeat was just seen, for a thread that came late by so many ns. */
+bool pure_lives(uint64_t late) {
+    struct mizar_limits *limits = calloc(1, sizeof *limits);
+    struct regions regions = {.limits = limits, .process = process_state_new()};
+    limits->live[0].beat = 1;
+    bool lives = agent_lives(&regions, 0, START) && agent_lives(&regions, 0, START - late);
+    process_state_drop(regions.process);
+    free(limits);
+    return lives;
 }

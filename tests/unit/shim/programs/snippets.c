@@ -285,6 +285,67 @@ static void create(void) {
     CHECK_IS(api_used(0), 0);
 }
 
+/* One call may unmap memory of the card together with memory of the host, which is not counted. */
+static void unmap_beside_host_memory(void) {
+    const CUmemAllocationProp on_host = {.location = {3, 0}}; /* of a NUMA node */
+    CUmemGenericAllocationHandle host, card;
+    CHECK_IS(api.cuMemCreate(&host, 20 * MIB, &on_host, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemCreate(&card, 40 * MIB, &on_card, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemMap(0x1000000, 20 * MIB, 0, host, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemMap(0x1000000 + 20 * MIB, 40 * MIB, 0, card, 0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(api.cuMemRelease(host), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemRelease(card), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemUnmap(0x1000000, 60 * MIB), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
+/* Since CUDA 13.4, memory may be asked for in a part of a card, also of a card that has one part. */
+static void locality_domain(void) {
+    const CUmemLocation part = {6, 1 | 2 << 8}; /* of card 1, the third; `id` holds both */
+    const CUmemAllocationProp there = {.type = 1, .location = part};
+    const CUmemPoolProps props = {.type = 1, .location = part};
+    const CUmemAllocationProp foreign = {.type = 1, .location = {6, 2}};
+    CUmemGenericAllocationHandle handle, other;
+    CUdeviceptr pointer;
+    CUmemoryPool pool;
+    CHECK_IS(api.cuMemCreate(&handle, 20 * MIB, &there, 0), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 20 * MIB);
+    CHECK_IS(api.cuMemCreate(&other, 20 * MIB, &there, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api.cuMemCreate(&other, 20 * MIB, &foreign, 0), CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK_IS(api.cuMemRelease(handle), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 0);
+    CHECK_IS(api.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemAllocFromPoolAsync(&pointer, 20 * MIB, pool, stream), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 20 * MIB);
+    CHECK_IS(api.cuMemAllocFromPoolAsync(&pointer, 20 * MIB, pool, stream), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+static void locality_domain_graph(void) {
+    CUgraphExec exec;
+    fake.graph_location = 6;
+    fake.graph_sizes[0] = 20 * MIB;
+    CHECK_IS(api.cuGraphInstantiateWithFlags(&exec, (CUgraph)0x1, 0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 20 * MIB);
+}
+
+static void locality_domain_import(void) {
+    CUmemGenericAllocationHandle handle;
+    fake.graph_location = 6;
+    CHECK_IS(api.cuMemImportFromShareableHandle(&handle, NULL, 1), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemMap(0x1000000, 40 * MIB, 0, handle, 0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+}
+
+/* Since CUDA 13.0, the host has a pool that the program need not make (cuMemGetDefaultMemPool). */
+static void default_host_pool(void) {
+    static uint64_t pool[8]; /* of which the shim does not know */
+    CUdeviceptr pointer;
+    fake.pool_location = 2;
+    CHECK_IS(api.cuMemAllocFromPoolAsync(&pointer, 400 * MIB, (CUmemoryPool)pool, stream), CUDA_SUCCESS);
+    CHECK_IS(api_used(0) + api_used(1), 0);
+}
+
 static void create_fails(void) {
     CUmemGenericAllocationHandle handle;
     CHECK_IS(api.cuMemCreate(&handle, 40 * MIB, &on_card, 0), CUDA_SUCCESS);
@@ -513,6 +574,29 @@ static void sparse_array(void) {
     CHECK_IS(api_used(0), 0);
 }
 
+/* The driver destroys arrays with their context, and with them what they hold. */
+static void sparse_array_ends_with_its_context(void) {
+    CUmemAllocationProp card_1 = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
+    CUDA_ARRAY3D_DESCRIPTOR shape = {1024, 1024, 4, 0x20, 1, CUDA_ARRAY3D_SPARSE};
+    CUmemGenericAllocationHandle memory;
+    CUcontext made;
+    CUarray array;
+    CUmipmappedArray mipmap;
+    CHECK_IS(api.cuCtxCreate_v2(&made, 0, 1), CUDA_SUCCESS);
+    CHECK_IS(api.cuArray3DCreate_v2(&array, &shape), CUDA_SUCCESS);
+    CHECK_IS(api.cuMipmappedArrayCreate(&mipmap, &shape, 2), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemCreate(&memory, 20 * MIB, &card_1, 0), CUDA_SUCCESS);
+    CUarrayMapInfo list[] = {
+        {.resource = array, .operation = CU_MEM_OPERATION_TYPE_MAP, .handle = memory},
+        {.resource_type = 1, .resource = mipmap, .operation = CU_MEM_OPERATION_TYPE_MAP,
+         .handle = memory}};
+    CHECK_IS(api.cuMemMapArrayAsync(list, 2, NULL), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemRelease(memory), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 20 * MIB);
+    CHECK_IS(api.cuCtxDestroy_v2(made), CUDA_SUCCESS);
+    CHECK_IS(api_used(1), 0);
+}
+
 /* The descriptor by which memory was given to others holds it; another file there does not. */
 static void export_handle(void) {
     CUmemGenericAllocationHandle memory;
@@ -531,6 +615,14 @@ static void export_handle(void) {
     CHECK_IS(api_used(0), 40 * MIB);
 }
 
+
+/* The driver says what it thinks of an allocation of nothing, and at once. */
+static void nothing_async(void) {
+    CUdeviceptr pointer;
+    CHECK_IS(api.cuMemAllocAsync(&pointer, 0, stream), CUDA_ERROR_INVALID_VALUE);
+    CHECK_IS(fake.calls[FAKE_cuMemAllocAsync], 1);
+    CHECK_IS(api_used(0), 0);
+}
 
 static void import_handle(void) {
     CUmemGenericAllocationHandle handle;
@@ -1520,6 +1612,13 @@ static const struct {
     {"nvmlDeviceGetMemoryInfo", nvml},
     {"nvmlDeviceGetMemoryInfo_v2", nvml_v2},
     {"cuMemCreate", create},
+    {"nothing_async", nothing_async},
+    {"locality_domain", locality_domain},
+    {"locality_domain_graph", locality_domain_graph},
+    {"locality_domain_import", locality_domain_import},
+    {"default_host_pool", default_host_pool},
+    {"unmap_beside_host_memory", unmap_beside_host_memory},
+    {"sparse_array_ends_with_its_context", sparse_array_ends_with_its_context},
     {"cuMemCreate_fails", create_fails},
     {"create_unremembered", create_unremembered},
     {"unmap_waits", unmap_waits},
