@@ -77,7 +77,8 @@ class Cache:
     def pools(self, namespace: str, names: Iterable[str] = ()) -> VisiblePools:
         """All pools as the namespace sees them, from the copies. `names`: as of VisiblePools."""
         own = [quota.pool for quota in self._quotas_of(namespace)]
-        return VisiblePools(self._pools.values(), namespace, own, names)
+        unreadable = (name for _, name in self._pools.unreadable)
+        return VisiblePools(self._pools.values(), namespace, own, names, unreadable)
 
     def borrower(self, namespace: str, names: Iterable[str] = ()) -> Borrower:
         """How many cards the namespace may borrow, from the copies. `names`: as of VisiblePools."""

@@ -32,7 +32,8 @@ class Match:
 
 class VisiblePools:
     """The cluster's pools, as the pods of one namespace see them. `own`: the pools that the
-    namespace's quotas name. `names`: the aliases that pools may give to profiles.
+    namespace's quotas name. `names`: the aliases that pools may give to profiles. `unreadable`: the
+    names of further pools, which this version of Mizar cannot read.
 
     Several PerNamespace pools may have the same prefix: the quotas decide which of them a
     namespace gets devices of.
@@ -44,8 +45,10 @@ class VisiblePools:
         namespace: str,
         own: Iterable[str] = (),
         names: Iterable[str] = (),
+        unreadable: Iterable[str] = (),
     ) -> None:
         self.namespace = namespace
+        self.unreadable = sorted(unreadable)
         self.names = frozenset(names)
         self._own = set(own)
         self._pools = sorted(pools, key=lambda pool: pool.metadata.name)
@@ -148,7 +151,7 @@ def translate(key: str, parsed: ParsedResource, pools: VisiblePools, template: b
     """
     match = pools.match(parsed.prefix, parsed.profile)
     if match is None:
-        return _without_pool(key, parsed)
+        return _without_pool(key, parsed, pools)
     name, whole = match.pool.metadata.name, match.pool.spec.physical_resource
     if refusal := _refusal(parsed, match, pools.namespace):
         return Translation(key, refusal=refusal, pool=name, whole_card=whole)
@@ -164,13 +167,17 @@ def translate(key: str, parsed: ParsedResource, pools: VisiblePools, template: b
     )
 
 
-def _without_pool(key: str, parsed: ParsedResource) -> Translation:
+def _without_pool(key: str, parsed: ParsedResource, pools: VisiblePools) -> Translation:
     if not is_default_prefix(parsed.prefix):
         return Translation(key)
     slashed = resource_name(parsed.prefix, parsed.profile)
-    return Translation(
-        slashed, doubt=f"no GPUPool offers {slashed}: create one, then the pod again"
-    )
+    doubt = f"no GPUPool offers {slashed}: create one, then the pod again"
+    if pools.unreadable:
+        doubt = (
+            f"no GPUPool that can be read offers {slashed}, and Mizar cannot read GPUPool"
+            f" '{pools.unreadable[0]}': ask an administrator"
+        )
+    return Translation(slashed, doubt=doubt)
 
 
 def _refusal(parsed: ParsedResource, match: Match, namespace: str) -> str:

@@ -221,6 +221,16 @@ async def test_a_pod_made_right_after_its_pool_is_not_refused() -> None:
         assert response["allowed"]
 
 
+async def test_who_asks_for_a_pool_that_cannot_be_read_is_not_told_to_create_one() -> None:
+    objects = Objects()
+    objects.put(f"{POOLS}/default", pool_object(isolation={"compute": "Fair"}))
+    async with running(objects) as webhook:
+        response = await webhook.ask("/mutate", request({"spec": asking("mizar.share/gpu.2")}))
+    assert not response["allowed"]
+    told = response["status"]["message"]
+    assert "Mizar cannot read GPUPool 'default': ask an administrator" in told
+
+
 SPOT_POD: Json = {
     "metadata": {"annotations": {"mizar.share/may-be-lost": "true"}},
     "spec": asking("mizar.spot/gpu"),
