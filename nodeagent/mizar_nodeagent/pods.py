@@ -58,7 +58,8 @@ class Pod:
     mizar.share/active, empty if it has none. `low_power`: it agrees to lend its cards while it is
     idle. `spot_notice`, `spot_grace`: seconds that it asks for when it loses a borrowed card.
     `without_limits`: names of the containers that ask for no limits. `containers`: names of its
-    containers, init containers first. `hami_devices`: value of its annotation for HAMi's
+    containers, init containers first. `init_containers`: names of those init containers that end
+    before the other containers start. `hami_devices`: value of its annotation for HAMi's
     dashboards. `carve_json`, `drain`, `owner_uid`: of a shadow pod, its annotations and the UID of
     its ShadowPod. `cannot_start`: of a shadow pod, its container has never started, since the
     kubelet cannot pull its image or the like. `static_uid`: of a static pod, the UID by which the
@@ -89,6 +90,7 @@ class Pod:
     spot_grace: float = 0.0
     without_limits: frozenset[str] = frozenset()
     containers: tuple[str, ...] = ()
+    init_containers: frozenset[str] = frozenset()
     hami_devices: str = ""
 
     @property
@@ -156,6 +158,7 @@ def trim(obj: Object) -> Pod | None:
         spot_grace=_seconds(notes.get(ANNOTATION_SPOT_GRACE)),
         without_limits=frozenset(_names(notes.get(ANNOTATION_WITHOUT_LIMITS))),
         containers=() if shadow else tuple(_containers(spec)),
+        init_containers=frozenset(_init_containers(spec)),
         hami_devices=notes.get(HAMI_POD_DEVICES, ""),
     )
 
@@ -169,6 +172,11 @@ def _containers(spec: Spec) -> Iterable[str]:
     for kind in ("initContainers", "containers"):
         for one in spec.get(kind) or ():
             yield one["name"]
+
+
+def _init_containers(spec: Spec) -> Iterable[str]:
+    found = spec.get("initContainers") or ()
+    return (one["name"] for one in found if one.get("restartPolicy") != "Always")
 
 
 def _names(text: str | None) -> Iterable[str]:

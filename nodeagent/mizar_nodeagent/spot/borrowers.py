@@ -41,8 +41,8 @@ class Borrower:
 
 
 def with_init_containers(snapshot: NodeSnapshot, slots: Iterable[Slot]) -> NodeSnapshot:
-    """The snapshot, with claims also of containers that the kubelet leaves out: init containers,
-    whose devices stay their pod's until it ends. They are known by their slots once they have
+    """The snapshot, with claims also of init containers, which the kubelet leaves out. Such a
+    container's devices stay its pod's until the pod ends. It is known by its slot once it has
     started."""
     known = {(one.namespace, one.pod, one.resource, one.ids) for one in snapshot.claims.all}
     more = [
@@ -51,6 +51,7 @@ def with_init_containers(snapshot: NodeSnapshot, slots: Iterable[Slot]) -> NodeS
         if (owner := slot.owner)
         and (pod := (snapshot.pods or {}).get((owner.namespace, owner.pod)))
         and not pod.ended
+        and owner.container in pod.init_containers
         and owner.pod_uid in pod.uids
         and (owner.namespace, owner.pod, slot.resource, slot.ids) not in known
     ]

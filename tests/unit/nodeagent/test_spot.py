@@ -80,6 +80,12 @@ def pod_object(
     return body
 
 
+def with_init_container(pod: dict[str, Any]) -> dict[str, Any]:
+    """The pod with an init container `prepare`."""
+    pod["spec"]["initContainers"] = [{"name": "prepare"}]
+    return pod
+
+
 class SpotWorld(World):
     """A node whose pool lends cards."""
 
@@ -982,7 +988,7 @@ async def test_an_init_container_that_borrows_loses_the_card_too(
     world.add_owner()
     await world.lendable()
     pod = KubePod(BORROWER.namespace, BORROWER.name, UID, init=frozenset({"prepare"}))
-    world.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE))
+    world.api.put_pod(with_init_container(pod_object(BORROWER, SPOT_RESOURCE)))
     await world.knows(BORROWER)
     await world.kubelet.allocate(pod, "prepare", SPOT_RESOURCE, 1)
     await world.kubelet.start_container(pod, "prepare", SPOT_RESOURCE)
@@ -996,7 +1002,7 @@ async def test_an_init_container_that_borrows_loses_the_card_too(
 async def test_a_pod_whose_init_container_shares_a_card_is_asked_too(world: SpotWorld) -> None:
     await world.serve_shadow()
     other = KubePod("team-a", "other", "uid-other", init=frozenset({"prepare"}))
-    world.api.put_pod(pod_object(other, RESOURCE))
+    world.api.put_pod(with_init_container(pod_object(other, RESOURCE)))
     await world.knows(other)
     await world.kubelet.allocate(other, "prepare", RESOURCE, 1)
     await world.kubelet.start_container(other, "prepare", RESOURCE)

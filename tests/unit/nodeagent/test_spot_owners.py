@@ -1,10 +1,18 @@
 """Which owners each card has, and which rule."""
 
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
 from mizar_core.models import Spot
 from mizar_core.spot_rules import SpotRule, SpotRules
+from mizar_nodeagent import pods
+from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.spot.borrowers import with_init_containers
 from mizar_nodeagent.spot.events import PodIdentity
 from mizar_nodeagent.spot.owners import CardOwner, owners, resources, rule_of
 from unit.nodeagent.makers import (
@@ -17,6 +25,7 @@ from unit.nodeagent.makers import (
     shadow,
     share,
     share_claim,
+    share_object,
     snapshot,
 )
 
@@ -70,6 +79,32 @@ def test_a_shadow_pod_that_nobody_shares_owns_nothing() -> None:
 def test_who_borrows_owns_nothing() -> None:
     borrowed = Claim("team-b", "train", "main", "mizar.spot/gpu", frozenset({f"{CARD}-spot"}))
     assert owners(snapshot(1.0, [], [borrowed]), {}) == ()
+
+
+@pytest.mark.parametrize(("container", "holds"), [("prepare", True), ("main", False)])
+def test_only_init_containers_hold_what_the_kubelet_does_not_list(
+    container: str, holds: bool
+) -> None:
+    """Devices of all others are in the kubelet's list for as long as they are held."""
+    pod = share(init_containers=frozenset({"prepare"}))
+    owner = Owner(pod.namespace, pod.name, pod.uid, container)
+    slot = Slot("slot", Path("/"), "mizar.spot/gpu", frozenset({f"{CARD}-spot"}), 0.0, owner)
+    now = snapshot(1.0, [pod], [])
+    assert bool(with_init_containers(now, [slot]).claims.all) is holds
+    ended = snapshot(1.0, [replace(pod, ended=True)], [])
+    assert not with_init_containers(ended, [slot]).claims.all
+    again = snapshot(1.0, [replace(pod, uid="another")], [])
+    assert not with_init_containers(again, [slot]).claims.all
+
+
+def test_a_sidecar_is_no_container_that_the_kubelet_leaves_out() -> None:
+    found = share_object()
+    found["spec"]["initContainers"] = [
+        {"name": "prepare"},
+        {"name": "sidecar", "restartPolicy": "Always"},
+    ]
+    pod = pods.trim(found)
+    assert pod is not None and pod.init_containers == {"prepare"}
 
 
 def test_owners_agree_by_annotation_or_by_their_namespace() -> None:
