@@ -103,6 +103,9 @@ class PreStart:
             await self.check_access(own, [one.uuid for one in limits.cards])
             for slot in own:
                 await check_device_nodes(self.minors, slot.minors)
+            # A plan may have changed the limits meanwhile, or found that the cards are lost.
+            groups = self._groups(owner, resource, ids, claims)
+            limits = self._present_limits(owner, groups)
             is_new = all(slot.owner is None for slot in slots)
             for slot in slots:
                 container = names.get(slot.name, owner.container)
@@ -133,9 +136,12 @@ class PreStart:
     async def _limits(self, owner: Owner, groups: list[DeviceGroup]) -> ContainerLimits:
         """The container's limits. Only the first container on a model of card waits until the size
         of a context is measured."""
-        priority = priority_of(self.pod(owner.namespace, owner.pod))
-        cards = {card.uuid for card in container_limits(groups, priority).cards}
+        cards = {card.uuid for card in self._present_limits(owner, groups).cards}
         await self.contexts.learn(sorted(cards))
+        return self._present_limits(owner, groups)
+
+    def _present_limits(self, owner: Owner, groups: list[DeviceGroup]) -> ContainerLimits:
+        priority = priority_of(self.pod(owner.namespace, owner.pod))
         return container_limits(groups, priority, self.contexts.of)
 
     def owner(self, resource: str, ids: Sequence[str], claims: Claims) -> Owner:

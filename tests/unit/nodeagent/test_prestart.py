@@ -10,6 +10,7 @@ import pytest
 from mizar_core.models import Isolation
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container.limits_update import LimitsUpdater
 from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
 from mizar_nodeagent.cuda_context.costs import ContextCosts
@@ -20,6 +21,7 @@ from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
 from unit.nodeagent.makers import (
     CARD,
+    GIB,
     RESOURCE,
     card,
     card_claim,
@@ -344,3 +346,51 @@ async def test_a_slot_without_the_shim_that_was_lost_is_made_again(node: Node) -
     assert (slot.shim, slot.owner) == (False, OWNER)
     with pytest.raises(StartRefused, match="without Mizar's shim"):
         await node.start(share_claim(D0))
+
+
+@pytest.mark.parametrize("lost", [True, False])
+async def test_what_a_plan_changes_during_a_start_holds(node: Node, lost: bool) -> None:
+    """A container starts again. While its start waits, say for the container runtime, a plan lowers
+    its limits, or finds that its card is lost."""
+    slot, state = node.slot(OWNER), AgentState()
+    said: list[str] = []
+
+    def ignore(owner: Owner, reason: str, note: str) -> None:
+        said.append(reason)
+
+    updater = LimitsUpdater(state, node.slots, ignore, ignore, lambda uuid: 0)
+    held = Claims((share_claim(D0),), 2.0)
+
+    async def ask() -> Claims:
+        return held
+
+    def plan(now: float, *pods: Pod) -> None:
+        state.replan(snapshot(now, [*pods, share()], [card_claim(), *held.all]))
+        updater.update()
+
+    async def check(slots: object, uuids: object) -> None:
+        plan(3.0, *([] if lost else [shadow(carve=carve(memory=GIB))]))
+
+    plan(1.0, shadow())
+    prestart = PreStart(
+        state,
+        node.slots,
+        ask,
+        lambda: (),
+        ignore,
+        ignore,
+        ContextCosts(node.folder / "contexts", state, AsyncMock(return_value=0)),
+        node.minors,
+        check,
+    )
+    if lost:
+        with pytest.raises(StartRefused, match="its card with it"):
+            await prestart.prepare(RESOURCE, [D0])
+    else:
+        await prestart.prepare(RESOURCE, [D0])
+    updater.update()
+    found = limits_file.read(slot.limits).cards[0]
+    if lost:
+        assert (found.compute_mode, found.memory_limit) == (layout.COMPUTE_STOPPED, 0)
+    else:
+        assert found.memory_limit == GIB
