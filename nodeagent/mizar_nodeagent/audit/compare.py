@@ -194,13 +194,14 @@ def _stood_still(before: Holding | None, after: Holding | None) -> bool:
 def _home(
     process: ContainerProcess, audited: Sequence[AuditedContainer]
 ) -> AuditedContainer | None:
-    """The container that the process runs in. If none has its container ID, one of its pod; but
-    None if a container of the pod has no limits, since that one may have been created anew with
-    this ID."""
+    """The container that the process runs in. If none has its container ID, one of its pod, and of
+    several the one in which it has registered; but None if a container of the pod has no limits,
+    since that one may have been created anew with this ID."""
     of_pod = [one for one in audited if process.pod_uid in one.pod_uids]
     exact = [one for one in of_pod if process.container_id in one.ids]
-    # A restarted container may have several slots: the one it registered in, or the last by name.
-    exact = [one for one in exact if process.key in one.alive] or exact
     if not exact and any(not one.holdings for one in of_pod):
         return None
-    return next(reversed(exact or of_pod), None)
+    # The one it registered in: a restarted container may have several slots, and while the API
+    # server does not answer, nobody knows its new ID. Otherwise the last by name.
+    found = exact or of_pod
+    return next(reversed([one for one in found if process.key in one.alive] or found), None)

@@ -256,6 +256,17 @@ def test_a_container_of_the_pod_without_a_slot_counts_for_the_one_that_has_one()
     assert len(result.without_shim) == 1
 
 
+def test_a_container_made_anew_is_known_by_its_processes() -> None:
+    """Its new ID is not known while the API server does not answer."""
+    holds_nothing = {CARD: {OTHER: Holding(0, (1,), False)}}
+    first = known("a", owner=replace(OWNER, container="one"), ids=frozenset({"1" * 64}))
+    second = known("b", ids=frozenset({ID}), holdings=holds_nothing, alive=frozenset({OTHER}))
+    anew = process(container_id="2" * 64)
+    for both in ([first, second], [second, first]):
+        result = compared({500: 150 * MIB}, [anew], both)
+        assert (excess_of(result), result.without_shim) == ({"a": {KEY: 50 * MIB}, "b": {}}, [])
+
+
 def test_a_container_that_may_be_without_limits_is_taken_for_no_other() -> None:
     """Two containers of one pod: one has opted out, and the other pays for nothing of it."""
     limited = known("b", ids=frozenset({"1" * 64}))
