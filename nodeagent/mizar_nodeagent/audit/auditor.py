@@ -137,7 +137,8 @@ class Auditor:
         return compare(workers, found, before, after)
 
     def _conclude(self, result: AuditResult) -> None:
-        self._memory = {
+        silent = {key: one for key, one in self._memory.items() if key[1] in result.silent}
+        self._memory = silent | {
             key: self._memory.get(key) or UnaccountedMemory() for key in result.findings
         }
         changed = [self._memory[key].add(found) for key, found in result.findings.items()]

@@ -91,10 +91,12 @@ class Finding:
 @dataclass(frozen=True)
 class AuditResult:
     """The findings for each container's cards that answered, and the processes that no limits
-    bind."""
+    bind. `silent`: the UUIDs of containers' cards that did not answer, of whose processes nothing
+    is known."""
 
     findings: Mapping[SlotCard, Finding]
     without_shim: Sequence[ProcessWithoutShim]
+    silent: frozenset[str] = frozenset()
 
 
 def compare(
@@ -130,7 +132,8 @@ def compare(
                 if process.key not in bound
             ]
             without_shim += _beyond(home, then, uuid, found, bound)
-    return AuditResult(findings, without_shim)
+    silent = {uuid for one in audited for uuid in one.holdings} - workers.keys()
+    return AuditResult(findings, without_shim, frozenset(silent))
 
 
 def _beyond(

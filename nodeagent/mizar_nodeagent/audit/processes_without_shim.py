@@ -4,6 +4,7 @@ them where isolation.enforcement is Strict."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -37,13 +38,24 @@ class ProcessesWithoutShim:
         self.found: Sequence[ProcessWithoutShim] = ()
 
     def add(self, result: AuditResult) -> None:
-        """Take in one more audit's result; report and kill what follows from it."""
+        """Take in one more audit's result; report and kill what follows from it. What was found on
+        a card that does not answer now stays found, and nothing new follows about it."""
+        before = {_identity(one) for one in self.found}
+        result = replace(result, without_shim=[*result.without_shim, *self._of_silent(result)])
         self._results = [*self._results, result][-STEADY:]
-        self.found = _found_by_all(self._results) if len(self._results) == STEADY else ()
-        for one in self.found:
+        always = _found_by_all(self._results) if len(self._results) == STEADY else []
+        new = [one for one in always if one.uuid not in result.silent]
+        old = [one for one in always if one.uuid in result.silent and _identity(one) in before]
+        self.found = [*new, *old]
+        for one in new:
             outcome = kill(one.process, self._proc) if self._is_strict(one) else ""
             self._report(one, outcome)
         self._reported &= {_identity(one) for one in result.without_shim}
+
+    def _of_silent(self, result: AuditResult) -> list[ProcessWithoutShim]:
+        """What the audit before found on the cards that do not answer."""
+        earlier = self._results[-1].without_shim if self._results else ()
+        return [one for one in earlier if one.uuid in result.silent]
 
     def by_pod(self) -> dict[Key, str] | None:
         """A sentence about each pod with such processes; None before STEADY audits."""

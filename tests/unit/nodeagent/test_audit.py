@@ -293,7 +293,8 @@ def test_a_process_is_unlisted_while_it_lives_and_holds_something() -> None:
 
 
 def test_of_a_card_that_does_not_answer_nothing_is_said() -> None:
-    assert compare({}, {}, [known()], [known()]) == AuditResult({}, [])
+    silent = frozenset({CARD})
+    assert compare({}, {}, [known()], [known()]) == AuditResult({}, [], silent)
 
 
 # ---- several audits ----
@@ -386,6 +387,7 @@ class Node:
         identity = limits_file.ContainerIdentity("team-a", "share", UID, "main", "s")
         limits_file.write(slot.limits, identity, [CardLimit(CARD, GIB, 5000, "Hard", "None")], {})
         self.on_card: dict[int, int] = {}
+        self.is_silent = False
         self.told: list[Mapping[tuple[str, str], Unaccounted]] = []
         self.now = 0.0
         self.usage = slot.usage
@@ -407,6 +409,8 @@ class Node:
         self._state.carving_of = lambda device: carving
 
     async def workers(self, uuids: set[str]) -> dict[str, dict[int, int]]:
+        if self.is_silent:
+            return {}
         return {uuid: dict(self.on_card) for uuid in uuids}
 
     async def audit(self, times: int = STEADY) -> None:
@@ -464,6 +468,28 @@ async def test_a_process_without_the_shim_that_comes_and_goes_is_not_reported(no
         node.on_card = {500: size * MIB} if size else {}
         await node.audit(1)
     assert node.warnings == [] and node.withheld == (0, 0)
+
+
+async def test_a_card_that_does_not_answer_for_a_moment_changes_nothing(node: Node) -> None:
+    put_process(node.proc, 500, CGROUP)
+    node.on_card = {500: 300 * MIB}
+    await node.audit()
+    for node.is_silent in (True, False, True, False):
+        await node.audit(1)
+        assert node.auditor.unbound and node.auditor.without_shim
+        assert (len(node.warnings), node.withheld) == (1, (300, 0))
+    node.on_card = {}
+    await node.audit(1)
+    assert node.auditor.unbound == {}
+
+
+async def test_a_card_that_does_not_answer_shows_nobody_new(node: Node) -> None:
+    put_process(node.proc, 500, CGROUP)
+    node.on_card = {500: 300 * MIB}
+    await node.audit(1)
+    node.is_silent = True
+    await node.audit(STEADY)
+    assert (node.warnings, node.auditor.unbound) == ([], {})
 
 
 async def test_uses_of_code_count_when_every_audit_can_have_seen_what_they_took(
