@@ -89,7 +89,12 @@ class NodeStatusWriter:
         and a pod that is bound meanwhile fails for good. Returns `grace` seconds after the write,
         in which pods that were bound just before arrive. Errors are only logged.
         """
-        withdrawn = {one: replace(counts, allocatable=0) for one, counts in self._written.items()}
+        # Resources without devices may have been taken off the node (stale_resources.py).
+        withdrawn = {
+            one: replace(counts, allocatable=0)
+            for one, counts in self._written.items()
+            if counts != Counts(0, 0)
+        }
         if not withdrawn:
             return
         try:

@@ -250,3 +250,17 @@ async def test_an_api_server_that_was_away_gets_the_newest() -> None:
         world.api.down = False
         await until(lambda: world.api.node["status"]["capacity"] == {RESOURCE: "4"})
         assert len(world.api.writes) == 1
+
+
+async def test_an_end_puts_no_former_resource_back_on_the_node() -> None:
+    """That of a former tenant was taken off the node meanwhile."""
+    world, former = World(), f"{RESOURCE}0"
+    figures = {RESOURCE: Counts(2, 2), former: Counts(0, 0)}
+    async with world.node() as node:
+        node.set_desired(figures)
+        await until(lambda: node.written == figures)
+        for part in ("capacity", "allocatable"):
+            del world.api.node["status"][part][former]
+        await node.withdraw(0.0)
+    assert world.api.node["status"]["capacity"] == {RESOURCE: "2"}
+    assert world.api.node["status"]["allocatable"] == {RESOURCE: "0"}
