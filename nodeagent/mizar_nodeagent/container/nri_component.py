@@ -53,6 +53,7 @@ class RuntimeComponent:
     minors: Minors
     warn: Notify
     counts: Counts = field(default_factory=Counts)
+    _missed: set[str] = field(default_factory=set)
 
     async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
         """The changes to a container that is about to be created; none if Mizar gave it no device.
@@ -74,15 +75,19 @@ class RuntimeComponent:
 
     def look(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:
         """Report containers that were created while the runtime did not ask the agent, with an
-        event on the pod of each."""
+        event on the pod of each; those that an earlier look has reported, not again."""
         by_id = {pod.id: pod for pod in pods}
+        self._missed &= {container.id for container in containers}
         for container in containers:
+            if container.id in self._missed:
+                continue
             pod = by_id.get(container.pod_sandbox_id)
             if pod is not None and container.state in RUNNING and _was_not_asked_for(container):
                 # A container that names no devices of one resource was not given any by Mizar.
                 with suppress(ContainerRefused, DeviceIDRefused):
                     slots = self.grants.slots_of(pod, container)
                     for slot in [one for one in slots if one.by_nri][:1]:
+                        self._missed.add(container.id)
                         self._tell(slot, container)
 
     async def _adjust(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:

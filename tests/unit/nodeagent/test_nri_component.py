@@ -354,6 +354,8 @@ class TestMissed:
         ((reason, message),) = node.warnings
         assert reason == "NoCardAccess" and "container main was created while" in message
         assert component.counts.missed == 1
+        component.look([POD], [node.container()])
+        assert component.counts.missed == len(node.warnings) == 1, "the runtime was restarted"
 
     @pytest.mark.parametrize(
         "changes",
