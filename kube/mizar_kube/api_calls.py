@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 from kubernetes_asyncio.client import ApiClient, Configuration
 
-from mizar_kube.errors import KubeError, TooLarge, Unavailable, error_from_status
+from mizar_kube.errors import KubeError, Silent, TooLarge, Unavailable, error_from_status
 from mizar_kube.http_session import session
 from mizar_kube.kinds import Object
 from mizar_kube.version import version
@@ -63,12 +63,15 @@ class ApiCalls:
 
     async def lines(self, call: ApiCall, quiet: float) -> AsyncGenerator[bytes, None]:
         """The lines of an endless answer; ends after `quiet` seconds without a byte. Never yields
-        an incomplete line. Raises KubeError.
+        an incomplete line. Raises KubeError; Silent after `quiet` seconds.
         """
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=quiet)
         try:
             async with asyncio.timeout(HEAD_TIMEOUT_S):
                 response = await self._send(call, limit)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise _no_answer(call, error) from error
+        try:
             async with response:
                 rest = b""
                 # Split by hand, since one read may bring many lines.
@@ -77,7 +80,9 @@ class ApiCalls:
                     for line in whole:
                         if line:
                             yield line
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except TimeoutError as error:
+            raise Silent(str(_no_answer(call, error))) from error
+        except (aiohttp.ClientError, OSError) as error:
             raise _no_answer(call, error) from error
 
     async def _send(self, call: ApiCall, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:

@@ -263,7 +263,7 @@ class KubeClient:
         """Changes after `resource_version`, until the server ends the watch after timeout_seconds.
 
         Raises Gone when the version is too old (list again), Unavailable when the connection
-        breaks or brings nothing for WATCH_QUIET_S. Never yields an incomplete line.
+        breaks, Silent when it brings nothing for WATCH_QUIET_S. Never yields an incomplete line.
         """
         params = _selectors(label_selector, field_selector) | {
             "watch": "true",

@@ -60,6 +60,12 @@ class Unavailable(KubeError):
     """No answer, a timeout, too many requests, or a server error: try again later."""
 
 
+class Silent(Unavailable):
+    """The API server has accepted a watch, and then sent nothing for too long, not even a
+    bookmark. The connection may be dead; or etcd was restored from a backup, and the version to
+    watch from is one of the future. List again."""
+
+
 class TooLarge(KubeError):
     """The answer is larger than the caller permits, to bound its memory. Ask for less at a time."""
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypedDict, TypeVar
 
 from mizar_kube.backoff import Backoff
 from mizar_kube.client import PAGE_SIZE, WATCH_TIMEOUT_S, KubeClient, WatchEvent
-from mizar_kube.errors import Gone, KubeError
+from mizar_kube.errors import Gone, KubeError, Silent
 from mizar_kube.kinds import Kind, Object
 from mizar_kube.logs import get_logger
 from mizar_kube.store import Key, StoreReader, Trim, is_newer, key_of
@@ -168,6 +168,9 @@ class Informer(StoreReader[T]):
             except KubeError as error:
                 log.warning("the watch was interrupted", kind=self._watched.kind.name, error=error)
                 await self._pause(error)
+                # After etcd was restored, a watch from a version of the future stays silent until
+                # there are as many versions again, and says nothing of what is older.
+                listed = listed and not isinstance(error, Silent)
 
     async def _list(self) -> None:
         watched, keys, version = self._watched, set[Key](), ""

@@ -167,6 +167,17 @@ async def test_believes_a_list_that_is_older() -> None:
         await one.until("a:old")
 
 
+async def test_lists_again_after_a_watch_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watch from a version of the future gets neither events nor bookmarks: etcd was restored."""
+    monkeypatch.setattr("mizar_kube.client.WATCH_QUIET_S", 0.1)
+    api = FakeApi()
+    api.lists.extend([listing(50, pod("a", 40, v="new"), pod("b", 45)), listing(5, pod("a", 4))])
+    async with following(api) as one:
+        await one.until("a:")
+        await until(lambda: len(api.watches_asked()) >= 2)
+    assert [query["resourceVersion"] for query in api.watches_asked()[:2]] == ["50", "5"]
+
+
 async def test_pages_that_expire_are_asked_for_in_one() -> None:
     api = FakeApi()
     expired = Answer(status(410, "Expired"), 410)
