@@ -68,6 +68,7 @@ class KopfStore(StoreReader[T]):
         self._gone: dict[str, None] = {}
         self._lists = 0
         self._told = False
+        self._went_back = False
         self._listed_version = ""
         self._listed_at = self._tried_at = self._pace.clock()
 
@@ -102,10 +103,13 @@ class KopfStore(StoreReader[T]):
         return self._unwatched()
 
     def stands_still(self) -> str | None:
-        """The problem that a restart would solve, or None: no list was begun for too long, or Kopf
-        does not watch."""
+        """The problem that a restart would solve, or None: no list was begun for too long, Kopf
+        does not watch, or it watches from a version of the future, since etcd was restored from a
+        backup: such a watch brings nothing until there are as many versions again."""
         if (idle := self._pace.clock() - self._tried_at) > self._late:
             return f"{self._kind.plural}: the API server was not asked for {idle:.0f} s"
+        if self._went_back:
+            return f"{self._kind.plural}: versions went back, and Kopf watches from a later one"
         return self._unwatched()
 
     @property
@@ -133,7 +137,7 @@ class KopfStore(StoreReader[T]):
     async def refresh(self) -> None:
         """Make the copy agree with a list. Raises KubeError; the pages that were listed until then
         are kept."""
-        corrected, keys, version = 0, set[Key](), ""
+        corrected, keys, version, restored = 0, set[Key](), "", False
         self._tried_at = self._pace.clock()
         async with aclosing(self._client.list_pages(self._kind)) as pages:
             async for page in pages:
@@ -142,9 +146,12 @@ class KopfStore(StoreReader[T]):
                 restored = self._is_restored(version)
                 corrected += sum(self._put(obj, even_older=restored) for obj in page.items)
                 keys.update(map(key_of, page.items))
-        for uid in self._store.keep_only(keys, as_of=version):
-            self._bury(uid)
+        # What is not in a backup is gone, however new. Should an object have been created since the
+        # list, the next one brings it: its UID is not buried.
+        for uid in self._store.keep_only(keys, as_of="" if restored else version):
             corrected += 1
+            if not restored:
+                self._bury(uid)
         self._listed(version, corrected)
 
     def _is_restored(self, version: str) -> bool:
@@ -153,6 +160,7 @@ class KopfStore(StoreReader[T]):
         if not is_newer(self._listed_version, version):
             return False
         self._gone.clear()
+        self._went_back = True
         return True
 
     def _listed(self, version: str, corrected: int) -> None:

@@ -109,6 +109,24 @@ async def test_a_restored_etcd_is_believed() -> None:
     assert sorted(one.values()) == ["a:3", "b:2"]
 
 
+async def test_what_is_not_in_a_restored_etcd_is_gone() -> None:
+    """Also what is newer than the backup; and Kopf watches from a version of the future."""
+    one = store(
+        Listing([obj("a", 3), obj("new", 19)], "20"),
+        Listing([obj("a", 3)], "4"),
+        Listing([obj("a", 3)], "5"),
+    )
+    one.tell(None, obj("a", 3))
+    await one.refresh()
+    assert one.stands_still() is None
+    await one.refresh()
+    assert one.values() == ["a:3"]
+    assert one.stands_still() == "shadowpods: versions went back, and Kopf watches from a later one"
+    one.observe(obj("new", 6))
+    await one.refresh()
+    assert sorted(one.values()) == ["a:3", "new:6"]
+
+
 async def test_what_a_live_read_did_not_find_is_forgotten_and_only_that() -> None:
     one = store(Listing([obj("a", 1)], "5"))
     await one.refresh()
