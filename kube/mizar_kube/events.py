@@ -7,7 +7,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import Forbidden, KubeError, NotFound, Unauthorized, Unavailable
+from mizar_kube.errors import (
+    Forbidden,
+    KubeError,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+    is_refusal,
+)
 from mizar_kube.event_series import EventLog, Occurrence, Regarding, Series, regarding
 from mizar_kube.kinds import EVENT, Object, Ref
 from mizar_kube.logs import get_logger
@@ -95,9 +102,10 @@ class EventRecorder:
         for series in self._log.due(self._clock()):
             try:
                 await self._write(series)
-            except Unavailable:
-                raise
             except KubeError as error:
+                if isinstance(error, Unavailable) and not is_refusal(error):
+                    raise
+                # A webhook that fails does so for some namespaces; the others' events go on.
                 if self._may_be_permitted_later(series, error):
                     continue
                 log.info("event dropped", reason=series.occurrence.reason, error=error)
@@ -107,7 +115,7 @@ class EventRecorder:
             self._tidied_at = now
 
     def _may_be_permitted_later(self, series: Series, error: KubeError) -> bool:
-        refused = isinstance(error, Forbidden | Unauthorized)
+        refused = isinstance(error, Forbidden | Unauthorized | Unavailable)
         return refused and self._log.refused(series, self._clock())
 
     async def _write(self, series: Series) -> None:

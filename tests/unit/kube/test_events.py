@@ -198,6 +198,22 @@ async def test_refused_events_are_dropped_and_the_rest_goes_on(
     assert len(api.asked) == tried + 1
 
 
+async def test_a_webhook_that_fails_in_one_namespace_holds_up_no_other() -> None:
+    failed = {**status(500, "InternalError"), "message": 'failed calling webhook "a.b": timeout'}
+
+    def reply(asked: Asked) -> Answer:
+        return Answer(failed, 500) if asked.body["reason"] == "Bad" else Answer({})
+
+    api = FakeApi(others=reply)
+    async with recording(api) as one:
+        one.recorder.emit(ABOUT, "Bad", "b")
+        one.recorder.emit(ABOUT, "Good", "b")
+        for one.now in range(0, 100, 5):
+            await one.recorder.flush()
+    assert [asked.body["reason"] for asked in api.asked][:2] == ["Bad", "Good"]
+    assert len(api.asked) == 13 + 1
+
+
 async def test_events_wait_for_an_api_server_that_is_away() -> None:
     answers = iter([Answer(status(503, ""), 503), Answer({})])
     api = FakeApi(others=lambda asked: next(answers))
