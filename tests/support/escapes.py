@@ -62,6 +62,13 @@ ESCAPES: dict[str, tuple[Object, str]] = {
         {"main": {"env": [{"name": "NVIDIA_DRIVER_ROOT", "value": "compute"}]}},
         "main sets NVIDIA_DRIVER_...",
     ),
+    **{
+        f"more devices by {name}": (
+            {"main": {"env": [{"name": name, "value": value}]}},
+            "a variable such as NVIDIA_GDS",
+        )
+        for name, value in (("NVIDIA_NVSWITCH", "enabled"), ("NVIDIA_IMEX_CHANNELS", "0"))
+    },
     "storage past the node": ({"main": {"env": [STORAGE]}}, "a variable such as NVIDIA_GDS"),
     **{
         f"mount {path}": (mount(path), MOUNTED)

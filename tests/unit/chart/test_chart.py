@@ -748,6 +748,16 @@ def test_share_pods_may_what_the_values_say(chart: Chart, escape: str) -> None:
     assert "mizar-share-pods-limits" not in {one["metadata"]["name"] for one in every}
 
 
+def test_share_pods_set_none_of_the_variables_of_nvidias_runtime(default: list[Object]) -> None:
+    """Each adds devices to a container that has cards: see `features` and `ImexChannelRequests` in
+    NVIDIA's container toolkit."""
+    policy = pick(default, "ValidatingAdmissionPolicy", "mizar-share-pods-limits")["spec"]
+    (driver,) = [one for one in policy["variables"] if one["name"] == "driver"]
+    (names,) = re.findall(r"e\.name\.matches\('(.*?)'\)", driver["expression"])
+    for name in ("GDS", "MOFED", "GDRCOPY", "NVSWITCH", "IMEX_CHANNELS", "DRIVER_CAPABILITIES"):
+        assert re.match(names, f"NVIDIA_{name}"), name
+
+
 def test_templates_are_warned_of_and_never_held_up(chart: Chart, default: list[Object]) -> None:
     """Also of templates that ask by an alias, which only their pods lose."""
     named = chart.render(webhook={"resourceNames": ["nvidia.com/vgpu"]})

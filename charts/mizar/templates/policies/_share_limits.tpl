@@ -52,7 +52,7 @@
   expression: >-
     variables.shares.filter(c,
     {{- include "mizar.cel.setsVariable" (dict
-        "names" "NVIDIA_(DRIVER_.*|GDS|MOFED|GDRCOPY)"
+        "names" "NVIDIA_(DRIVER_.*|GDS|MOFED|GDRCOPY|NVSWITCH|IMEX_CHANNELS)"
         "except" (printf "e.name == 'NVIDIA_DRIVER_CAPABILITIES' && %s" $harmless)) | nindent 8 }}).map(c, c.name)
 - name: mounting
   expression: >-
