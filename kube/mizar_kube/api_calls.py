@@ -19,6 +19,8 @@ Params = dict[str, str]
 HEAD_TIMEOUT_S = 75.0
 """Seconds within which the head of an answer must arrive: a busy API server queues a call for up to
 a minute."""
+RETRY_AFTER_MOST_S = 60.0
+"""The most seconds that count of what an answer asks to wait."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class ApiCalls:
             async with asyncio.timeout(timeout or self._timeout):
                 async with await self._send(call, aiohttp.ClientTimeout()) as response:
                     found = json.loads(await _body(call, response, most))
-        except (aiohttp.ClientError, TimeoutError, OSError, json.JSONDecodeError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise _no_answer(call, error) from error
         if not isinstance(found, dict):
             raise KubeError(f"{call}: the answer is no JSON object", status=response.status)
@@ -136,6 +138,7 @@ async def _refusal(call: ApiCall, response: aiohttp.ClientResponse) -> KubeError
         except (aiohttp.ClientError, OSError, ValueError):
             body = None
     seconds = response.headers.get("Retry-After", "")
-    retry_after = float(seconds) if seconds.isdigit() else None
+    # A page of a proxy may ask for hours, and everything would stand still for as long.
+    retry_after = min(float(seconds), RETRY_AFTER_MOST_S) if seconds.isdecimal() else None
     found = body if isinstance(body, dict) else {}
     return error_from_status(response.status, found, str(call), retry_after)

@@ -152,6 +152,8 @@ class KubeClient:
                 size = max(1, (size or PAGE_SIZE) // 4)
                 continue
             meta = body.get("metadata") or {}
+            if "resourceVersion" not in meta:
+                raise Unavailable(f"{call}: the answer is no list")
             yield Listing(_named(body.pop("items", None) or [], kind), str(meta["resourceVersion"]))
             if not meta.get("continue"):
                 return
@@ -337,6 +339,8 @@ def _event(line: bytes, kind: Kind, call: ApiCall) -> WatchEvent:
         event = json.loads(line)
     except ValueError as error:
         raise Unavailable(f"{call}: the watch speaks no JSON: {error}") from error
+    if not isinstance(event, dict) or not {"type", "object"} <= event.keys():
+        raise Unavailable(f"{call}: the watch brings no events")
     obj = event["object"]
     if event["type"] == "ERROR":
         raise error_from_status(int(obj.get("code") or 500), obj, str(call))

@@ -231,6 +231,19 @@ async def test_backs_off_from_an_api_server_that_is_away_and_asks_for_time() -> 
         assert one.clock.slept == [0.1, 0.2, 0.4, 9.0]
 
 
+async def test_survives_a_proxy_that_answers_in_place_of_the_api_server() -> None:
+    """With a page that is no UTF-8, with other JSON, and with a wish to be left alone for hours."""
+    page = Stream(("<p>Erreur : non autorisé".encode("latin-1"),), end="close")
+    busy = Answer(status(503, ""), 503, {"Retry-After": "7200"})
+    api = FakeApi()
+    api.lists.extend([page, Answer({"status": "up"}), busy, listing(5, pod("a", 1))])
+    api.watches.extend([page, Stream((b'{"status": "up"}\n', b"[]\n"))])
+    async with following(api) as one:
+        await one.until("a:")
+        await until(lambda: len(api.watches_asked()) == 3)
+        assert max(one.clock.slept) == 60.0
+
+
 async def test_watches_that_end_at_once_are_no_busy_loop() -> None:
     api = FakeApi()
     api.lists.append(listing(5))
