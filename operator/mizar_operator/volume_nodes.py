@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from mizar_core.planning.node_fit import Term, combined_terms
 from mizar_core.planning.snapshot import Key
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import KubeError
+from mizar_kube.errors import Forbidden, KubeError
 from mizar_kube.kinds import PERSISTENT_VOLUME, VOLUME_CLAIM, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_operator.live_objects import find
@@ -24,8 +24,8 @@ UNBOUND_BELIEVED_S = 5.0
 """Seconds for which it is cached that a claim is not bound: few, since it may be bound at any
 time."""
 UNREAD_BELIEVED_S = 60.0
-"""Seconds after a failed read of a claim until it is read again: many, since the operator may lack
-the permission."""
+"""Seconds after a forbidden read of a claim until it is read again: many, since the operator may
+lack the permission for good. After any other failure, they are UNBOUND_BELIEVED_S."""
 
 READS_AT_ONCE = 16
 """Claims that are read at the same time."""
@@ -47,8 +47,9 @@ class VolumeNodes:
 
     async def of(self, claims: Collection[Key]) -> dict[Key, Terms]:
         """The node affinity of the volumes of these claims, each given as (namespace, name). Claims
-        are left out that are not bound, whose volume has no affinity, or that cannot be read now,
-        since planning has to continue without them."""
+        are left out that are not bound, whose volume has no affinity, or that could never be read,
+        since planning has to continue without them; for those that cannot be read now, earlier
+        results are used."""
         self._found = {key: one for key, one in self._found.items() if key in claims}
         due = [key for key in claims if self._until(key) <= self._clock()]
         first = sorted(due, key=lambda key: (self._until(key), key))[:READS_MAX]
@@ -64,7 +65,11 @@ class VolumeNodes:
                 volume = await self._volume(claim)
         except KubeError as error:
             log.info("the volume could not be read", namespace=claim[0], name=claim[1], error=error)
-            self._found[claim] = self._clock() + UNREAD_BELIEVED_S, ()
+            # What was read before still holds more likely than that the pod may run anywhere.
+            _, known = self._found.get(claim, (0.0, ()))
+            refused = isinstance(error, Forbidden)
+            believed_s = UNREAD_BELIEVED_S if refused else UNBOUND_BELIEVED_S
+            self._found[claim] = self._clock() + believed_s, known
             return
         believed_s = UNBOUND_BELIEVED_S if volume is None else BOUND_BELIEVED_S
         self._found[claim] = self._clock() + believed_s, _terms(volume)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mizar_core.planning.node_fit import Requirement, Term
-from mizar_kube.errors import Forbidden
+from mizar_kube.errors import Forbidden, Unavailable
 from mizar_kube.kinds import PERSISTENT_VOLUME, POD, SHADOW_POD, VOLUME_CLAIM, Object, Ref
 from mizar_operator.node_needs import needs_of
 from mizar_operator.volume_nodes import (
@@ -132,6 +132,21 @@ async def test_what_is_read_is_believed_for_a_while() -> None:
     ):
         reads.time = 1000.0 + seconds
         assert await reads.asks("bound", "free", "unread") == again
+
+
+async def test_an_api_server_that_is_busy_makes_no_volume_forgotten() -> None:
+    """Otherwise the pod gets a shadow pod in a zone where its volume is not."""
+    lines = [{"key": "zone", "operator": "In", "values": ["west"]}]
+    terms = {"required": {"nodeSelectorTerms": [{"matchExpressions": lines}]}}
+    reads = Reads(home={"spec": {"volumeName": "pv"}}, pv={"spec": {"nodeAffinity": terms}})
+    key = ("team-a", "home")
+    known = await reads.volumes.of({key})
+    assert known[key]
+    reads.answers["home"] = Unavailable("busy", status=429)
+    reads.time += BOUND_BELIEVED_S
+    assert await reads.volumes.of({key}) == known
+    reads.time += UNBOUND_BELIEVED_S
+    assert await reads.asks("home") == ["home"]
 
 
 async def test_a_claim_that_is_made_anew_is_read_anew() -> None:
