@@ -18,6 +18,7 @@ from mizar_kube.settings import read
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.overrides.model import Overrides, applied
 from mizar_operator import uninstall
+from mizar_operator.main import LEASE_NAME
 from mizar_operator.settings import Settings as OperatorSettings
 from mizar_operator.uninstall import Settings as UninstallSettings
 from mizar_operator.webhook.pod_specs import POD_SPECS
@@ -267,6 +268,13 @@ def test_who_may_read_secrets_and_write_nodes(default: list[Object]) -> None:
                 assert set(rule["verbs"]) <= {"get", "list", "watch"}
     (configurations,) = [rule for rule in rules(default, "webhook") if "patch" in rule["verbs"]]
     assert configurations["resourceNames"] == ["mizar-webhook"]
+
+
+def test_the_operator_may_take_its_own_lease_only(default: list[Object]) -> None:
+    """In kube-system, the others are those of Kubernetes' controllers."""
+    held, made = [rule for rule in rules(default, "operator") if "leases" in rule["resources"]]
+    assert (held["resourceNames"], held["verbs"]) == ([LEASE_NAME], ["get", "update"])
+    assert made["verbs"] == ["create"]
 
 
 @pytest.mark.parametrize("classes", ["runtimeclasses", "priorityclasses"])

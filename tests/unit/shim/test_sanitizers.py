@@ -21,6 +21,7 @@ from support.effort import SEED
 
 from .conftest import run, shim_env
 from .slot import BUILD, MIB, Card, Slot, card_uuid
+from .test_handles import CASES
 
 OPTIONS = {
     # A program's own allocations at its end are no concern of the shim's.
@@ -102,7 +103,7 @@ def test_ends(sanitizer: str, env: dict[str, str], tmp_path: Path, layout: dict[
 def test_handles(sanitizer: str, tmp_path: Path, layout: dict[str, Any]) -> None:
     with simgpu.create(tmp_path / "machine", cards=1, clock="stepped") as machine:
         env = simgpu.environment(machine.directory)
-        for name in names("handles", env):
+        for name in CASES:
             slot = Slot(tmp_path / name, layout)
             slot.set_limits(Card(machine.cards[0].uuid, 1024 * MIB, compute_mode=1))
             own = shim_env(slot.path) | OPTIONS | env | {"CUDA_MODULE_LOADING": "EAGER"}
