@@ -140,7 +140,7 @@ def _no_node_can_fit(draft: Draft, entitlement: Entitlement, share: ShareView) -
     for key, value in sorted(share.needs.selector):
         if pool.get(key, value) != value:
             return _no_node(f"its nodeSelector {key}={value} excludes the nodes of pool {name}")
-    if share.needs.terms and not any(one.labels or one.fields for one in share.needs.terms):
+    if share.needs.terms and all(one.is_empty for one in share.needs.terms):
         return _no_node(
             "no node can ever match its node affinity, whose terms are empty, or it has more node "
             "selectors, tolerations and affinity terms than Mizar reads"

@@ -62,8 +62,7 @@ class Draft:
         self.refused = {(one.quota, one.devices): one.message for one in snapshot.refused}
         self.refused_by_kubelet = {
             (one.quota_key, one.devices): one
-            for one in sorted(snapshot.shadows, key=lambda one: one.key)
-            if (at := retried_at(one)) is not None and at > now
+            for one in sorted(filter(self.is_retried_later, snapshot.shadows), key=_key)
         }
         self.shadows: dict[Key, ShadowView] = {}
         self.stages: dict[Key, ShadowStage] = {}
@@ -165,6 +164,11 @@ class Draft:
         if known is None or known[0] is not shadow:
             known = self._wanted[shadow.key] = shadow, self._find_wanted(shadow)
         return known[1]
+
+    def is_retried_later(self, shadow: ShadowView) -> bool:
+        """Whether its kubelet has just refused the shadow pod, so that none takes its place yet."""
+        at = retried_at(shadow)
+        return at is not None and at > self.now
 
     def _find_wanted(self, shadow: ShadowView) -> bool:
         quota = self.active_quotas.get(shadow.quota_key)
@@ -329,6 +333,10 @@ class Draft:
         self._of_resource.drop(shadow.resource, shadow.key)
         self._of_quota.drop(shadow.quota_key, shadow.key)
         del self.shadows[shadow.key], self.stages[shadow.key]
+
+
+def _key(shadow: ShadowView) -> Key:
+    return shadow.key
 
 
 @lru_cache(maxsize=1024)

@@ -19,7 +19,6 @@ from mizar_core.planning.shadow_stage import (
     ShadowStage,
     drain_unanswered_at,
     never_offered,
-    retried_at,
 )
 from mizar_core.planning.snapshot import ShadowView
 
@@ -88,7 +87,7 @@ def _clean_up(draft: Draft, shadow: ShadowView, stage: ShadowStage) -> None:
     pod = shadow.pod
     if shadow.contested or used_by(draft, shadow) or (pod is not None and pod.deleting):
         return
-    if (at := retried_at(shadow)) is not None and at > draft.now and draft.is_wanted(shadow):
+    if draft.is_retried_later(shadow) and draft.is_wanted(shadow):
         return
     if stage is ShadowStage.FINISHED:
         draft.do(RemoveFinalizer(shadow.key))

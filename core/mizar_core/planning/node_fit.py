@@ -43,6 +43,11 @@ class Term(NamedTuple):
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no requirements; then it matches no node."""
+        return not self.labels and not self.fields
+
 
 class Taint(NamedTuple):
     """A taint that keeps pods away. `effect`: NoSchedule or NoExecute."""
@@ -220,7 +225,7 @@ def _pins(line: Requirement) -> frozenset[Pin]:
 def _one_is_met(terms: Iterable[Term], node: Node) -> bool:
     labels, name = dict(node.labels), {NAME_FIELD: node.name}
     return any(
-        (term.labels or term.fields)
+        not term.is_empty
         and all(_is_met(one, labels) for one in term.labels)
         and all(_is_met(one, name) for one in term.fields)
         for term in terms
@@ -265,8 +270,8 @@ def combined_terms(some: tuple[Term, ...], others: tuple[Term, ...]) -> tuple[Te
     return tuple(
         Term(_merged(a.labels, b.labels), _merged(a.fields, b.fields))
         for a, b in product(some, others)
-        # A term without requirements matches no node, also when it is combined with another.
-        if (a.labels or a.fields) and (b.labels or b.fields)
+        # An empty term matches no node, also when it is combined with another.
+        if not a.is_empty and not b.is_empty
     ) or (Term(),)
 
 
@@ -277,14 +282,14 @@ def _merged(
 
 
 def _implies(some: tuple[Term, ...], others: tuple[Term, ...]) -> bool:
-    # A term without requirements matches no node. Needs of such terms alone imply nothing: a shadow
-    # pod with them would be kept for pods that it can never serve.
-    met = [one for one in some if one.labels or one.fields]
+    # Needs of empty terms alone imply nothing: a shadow pod with them would be kept for pods
+    # that it can never serve.
+    met = [one for one in some if not one.is_empty]
     return bool(met) and all(
         any(
             {*other.labels} <= {*one.labels} and {*other.fields} <= {*one.fields}
             for other in others
-            if other.labels or other.fields
+            if not other.is_empty
         )
         for one in met
     )

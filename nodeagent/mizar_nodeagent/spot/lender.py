@@ -20,6 +20,7 @@ from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.device_lists import Device
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.spot import device_list, owner_conditions
@@ -116,12 +117,12 @@ class Lender:
     def planned(self) -> None:
         """Take in the agent's new snapshot."""
         snapshot, detectors = self._state.snapshot, self._detectors
+        holding = with_init_containers(snapshot, self._slots.all())
         self._read_rules()
-        self._read_borrowers()
+        self._read_borrowers(holding)
         if snapshot.claims.are_known:
             # Owners are watched before pods are listed: the API server may stay unreachable.
             carvings = self._state.carvings
-            holding = with_init_containers(snapshot, self._slots.all())
             self._take(detectors.owner_pods.look(holding, carvings, self._agrees))
             self._note_what_is_known()
             # Before, an owner may be new only because its card was not known at the last snapshot.
@@ -312,9 +313,9 @@ class Lender:
         rule = self._rule.get(uuid)
         return rule.max_utilisation_percent if rule else Spot().max_utilisation_percent
 
-    def _read_borrowers(self) -> None:
-        snapshot, slots = self._state.snapshot, self._slots.all()
-        self._borrowers = borrowers(with_init_containers(snapshot, slots), slots)
+    def _read_borrowers(self, snapshot: NodeSnapshot) -> None:
+        slots = self._slots.all()
+        self._borrowers = borrowers(snapshot, slots)
         self._revoked &= self._borrowers.keys()
         if self._has_read or not snapshot.claims.are_known:
             return

@@ -25,12 +25,17 @@ def env(tmp_path: Path, layout: dict[str, Any]) -> Iterator[dict[str, str]]:
     with simgpu.create(tmp_path / "machine", cards=1, clock="stepped") as machine:
         slot = Slot(tmp_path / "slot", layout)
         slot.set_limits(Card(machine.cards[0].uuid, 1024 * MIB, compute_mode=1))
-        yield {
-            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
-            "MIZAR_DIR": str(slot.path),
-            "CUDA_MODULE_LOADING": "EAGER",  # nobody here asks NVML for what is loaded later
-            **simgpu.environment(machine.directory),
-        }
+        yield environment(slot, machine.directory)
+
+
+def environment(slot: Slot, machine: Path) -> dict[str, str]:
+    """That of a container with this slot."""
+    return {
+        "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
+        "MIZAR_DIR": str(slot.path),
+        "CUDA_MODULE_LOADING": "EAGER",  # nobody here asks NVML for what is loaded later
+        **simgpu.environment(machine),
+    }
 
 
 def test_every_case_is_run(env: dict[str, str]) -> None:
@@ -49,11 +54,6 @@ def test_a_graph_is_not_taken_for_one_that_had_its_handle(
     with simgpu.create(tmp_path / "machine", cards=1) as machine:
         slot = Slot(tmp_path / "slot", layout)
         slot.set_limits(Card(machine.cards[0].uuid, 1024 * MIB, compute_mode=1, core_share=5000))
-        env = {
-            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
-            "MIZAR_DIR": str(slot.path),
-            "CUDA_MODULE_LOADING": "EAGER",
-            **simgpu.environment(machine.directory),
-        }
+        env = environment(slot, machine.directory)
         taken = int(run("handles", "graph_again", env=env).stderr)
     assert taken > 300
