@@ -13,22 +13,30 @@ class ServingTLS:
     """New connections get the certificate that was set last; open ones keep theirs."""
 
     def __init__(self) -> None:
-        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self.context = _context()
         self._used: bytes = b""
         self.expires: datetime | None = None
 
     def use(self, certificate: bytes, key: bytes) -> bool:
         """Serve with this certificate (PEM) from now on; False if it is in use already.
 
-        Raises ValueError (ssl.SSLError is one) when key and certificate don't fit.
+        Raises ValueError or OSError (ssl.SSLError is one) when key and certificate don't fit; the
+        certificate in use stays then.
         """
         if certificate == self._used:
             return False
+        expires = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
         # In memory, so that no key is ever written to a disk.
         with os.fdopen(os.memfd_create("certificate"), "wb", buffering=0) as file:
             file.write(certificate + b"\n" + key)
-            self.context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
-        self.expires = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-        self._used = certificate
+            # A context has lost its old certificate by the time that loading a new one fails.
+            for context in (_context(), self.context):
+                context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        self.expires, self._used = expires, certificate
         return True
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

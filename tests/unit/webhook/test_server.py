@@ -554,6 +554,27 @@ async def test_the_certificate_changes_while_it_serves(tmp_path: Path) -> None:
     await server.close()
 
 
+async def test_a_key_that_does_not_fit_does_not_end_what_is_served(tmp_path: Path) -> None:
+    tls, good, other = ServingTLS(), *(fresh(NAME, datetime.now(UTC)) for _ in range(2))
+    app = probes.application(probes.registry("test"), list, list)
+    folder = CertificateFiles(tmp_path, tls)
+    server = TestServer(app, scheme="https", host="localhost")
+    write(tmp_path, good)
+    folder.look()
+    await server.start_server(ssl=tls.context)
+    write(tmp_path, other)
+    (tmp_path / "tls.key").write_bytes(good.key_pem)
+    folder.look()
+    assert await reaches(server, good), "until the files fit"
+    write(tmp_path, good)
+    folder.look()
+    assert await reaches(server, good), "the files are as they were"
+    write(tmp_path, other)
+    folder.look()
+    assert await reaches(server, other)
+    await server.close()
+
+
 def write(folder: Path, bundle: Bundle) -> None:
     (folder / "tls.crt").write_bytes(bundle.certificate_pem)
     (folder / "tls.key").write_bytes(bundle.key_pem)
