@@ -162,7 +162,12 @@ def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bo
 
 
 def _dns_names(certificate: x509.Certificate) -> list[str]:
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    """The names that a certificate is for; none where it has no alternative names, as one that
+    somebody made by hand may, since API servers accept no other names."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
     return names.value.get_values_for_type(x509.DNSName)
 
 

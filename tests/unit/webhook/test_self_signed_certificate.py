@@ -4,15 +4,18 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
 from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Ref
-from mizar_operator.webhook.certificates import CA_LIFE, SERVING_LIFE, from_secret
+from mizar_operator.webhook.certificates import CA_LIFE, SERVING_LIFE, Bundle, from_secret
 from mizar_operator.webhook.self_signed_certificate import SelfSigned, trust_patch
 from mizar_operator.webhook.serving_tls import ServingTLS
 from stateful.memory_api import MemoryApi, Write
@@ -228,6 +231,37 @@ async def test_a_secret_that_somebody_broke_is_mended() -> None:
         bundle = from_secret(objects.stored[SECRET_PATH]["data"])
         assert bundle is not None
         assert trusted(objects) == {bundle.ca_pem}
+
+
+async def test_a_certificate_made_by_hand_that_is_for_no_name_is_replaced() -> None:
+    """Made with `openssl x509 -req -CA ca.crt -CAkey ca.key`, which adds no alternative names."""
+    objects = installed()
+    async with replicas(objects) as (one, two):
+        await one.self_signed.reconcile()
+        bundle = from_secret(objects.stored[SECRET_PATH]["data"])
+        assert bundle is not None
+        by_hand = replace(bundle, certificate=nameless(bundle))
+        objects.put(SECRET_PATH, objects.stored[SECRET_PATH] | {"data": by_hand.to_secret()})
+        await two.self_signed.reconcile()
+        await one.self_signed.reconcile()
+        for replica in (one, two):
+            assert shown(replica) != by_hand.certificate_pem
+            assert replica.self_signed.problem() is None
+        assert trusted(objects) == {bundle.ca_pem}
+
+
+def nameless(bundle: Bundle) -> x509.Certificate:
+    """A certificate for the bundle's key, of its authority, without alternative names."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(bundle.certificate.subject)
+        .issuer_name(bundle.authorities[0].subject)
+        .public_key(bundle.key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(START)
+        .not_valid_after(START + SERVING_LIFE)
+        .sign(bundle.ca_key, SHA256())
+    )
 
 
 async def test_a_configuration_that_lost_its_trust_gets_it_back() -> None:
