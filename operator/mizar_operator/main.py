@@ -102,6 +102,7 @@ class Operator:
             self.metrics.registry,
             settings,
             self._clock,
+            runs=run_in_thread,
         )
         self._kopf_stop, self._kopf_ready = asyncio.Event(), asyncio.Event()
         self._kopf_ending = asyncio.Event()

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from mizar_core.planning import Plan, Snapshot, plan
 from mizar_core.planning.actions import LetPreempt
@@ -30,18 +31,20 @@ STATUSES_LATE_S = 2.0
 """Seconds for which statuses may be postponed while more changes arrive."""
 
 
+T = TypeVar("T")
+
 Step = Callable[[], IsolatedPlan | None]
 """A step of a plan; the last one returns the plan."""
 
 RunsStep = Callable[[Step], Awaitable[IsolatedPlan | None]]
 
 
-async def run_here(step: Step) -> IsolatedPlan | None:
+async def run_here(step: Callable[[], T]) -> T:
     """Run the step in the event loop, which does nothing else meanwhile."""
     return step()
 
 
-async def run_in_thread(step: Step) -> IsolatedPlan | None:
+async def run_in_thread(step: Callable[[], T]) -> T:
     """Run the step in a thread, so that the Lease is renewed however long it takes. The input of a
     plan does not change meanwhile: the caches replace objects and never modify them. The thread of
     a cancelled step continues to its end, unless the process ends before."""

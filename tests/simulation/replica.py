@@ -133,7 +133,7 @@ class Replica:
         )
         self.operator.reconciler._planner = self._plan
         # A thread takes real time, of which there is none here.
-        self.operator.reconciler._runs = run_here
+        self.operator.reconciler._runs = self.operator.spot._runs = run_here
         self._watch_rounds()
 
     def _settings(self) -> Settings:

@@ -9,10 +9,11 @@ from mizar_kube.clock import Clock
 from mizar_kube.events import EventRecorder
 from mizar_kube.work_queue import WorkQueue
 from mizar_operator.caches import Caches
+from mizar_operator.reconcile import run_here
 from mizar_operator.settings import Settings
 from mizar_operator.spot.apply import SpotApplier
 from mizar_operator.spot.metrics import SpotMetrics
-from mizar_operator.spot.reconcile import SpotReconciler, follow
+from mizar_operator.spot.reconcile import RunsPlan, SpotReconciler, follow
 from mizar_operator.spot.rules_writer import RulesWriter
 
 __all__ = ["follow", "reconciler"]
@@ -26,6 +27,7 @@ def reconciler(
     registry: CollectorRegistry,
     settings: Settings,
     clock: Clock,
+    runs: RunsPlan = run_here,
 ) -> SpotReconciler:
     """The reconciler of spot pods with all that it needs."""
     metrics = SpotMetrics(registry)
@@ -39,5 +41,6 @@ def reconciler(
         metrics,
         clock.now,
         clock.seconds,
+        runs,
         enabled=settings.spot,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from mizar_core.condition import find_condition
@@ -15,16 +15,18 @@ from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
 from mizar_kube.work_queue import WorkQueue
 from mizar_operator.announcements import Announcements
 from mizar_operator.caches import SPOT, Caches
-from mizar_operator.reconcile import DUE_SLACK_S
+from mizar_operator.reconcile import DUE_SLACK_S, run_here
 from mizar_operator.spot.apply import SpotApplier
 from mizar_operator.spot.metrics import SpotMetrics
 from mizar_operator.spot.promises import Promises
 from mizar_operator.spot.rules_writer import RulesWriter
 
+RunsPlan = Callable[[Callable[[], SpotPlan]], Awaitable[SpotPlan]]
+
 
 class SpotReconciler:
     """Reconciles the key SPOT. `enabled`: whether Mizar was installed to lend cards. `now` is the
-    time of day, `clock` counts seconds."""
+    time of day, `clock` counts seconds, `runs` makes a plan."""
 
     def __init__(
         self,
@@ -35,6 +37,7 @@ class SpotReconciler:
         metrics: SpotMetrics,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         clock: Callable[[], float] = time.monotonic,
+        runs: RunsPlan = run_here,
         *,
         enabled: bool,
     ) -> None:
@@ -44,6 +47,7 @@ class SpotReconciler:
         self._queue = queue
         self._metrics = metrics
         self._now = now
+        self._runs = runs
         self._enabled = enabled
         self._announcements = Announcements(clock)
         self._promises = Promises()
@@ -51,8 +55,8 @@ class SpotReconciler:
     async def reconcile(self) -> None:
         """Run one round: gather, plan, apply. Raises its first KubeError, after everything else is
         done."""
-        snapshot = self.gather()
-        plan = plan_spot(snapshot, self._now())
+        snapshot, now = self.gather(), self._now()
+        plan = await self._runs(lambda: plan_spot(snapshot, now))
         self._promises.note(plan.kept)
         self._metrics.planned(plan)
         errors = await self._applier.apply(plan.actions)

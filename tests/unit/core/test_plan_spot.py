@@ -16,6 +16,7 @@ from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
 from mizar_core.planning.spot.actions import EvictSpot, OpenGate, WriteLent, WriteSpotStatus
+from support.calls import calls_of
 
 NOW = parse_time("2026-03-01T12:00:00Z")
 SPOT = "mizar.spot/gpu"
@@ -551,3 +552,17 @@ class TestStatus:
         assert isinstance(told, WriteLent)
         assert told.condition is not None
         assert (told.condition.status, told.condition.reason) == ("False", "NotInstalled")
+
+
+def test_a_job_of_very_many_pods_that_want_several_cards_costs_the_same_each() -> None:
+    """They are impatient, and all cards are lent."""
+
+    def cost(count: int) -> int:
+        names = [f"n{number:03}" for number in range(count)]
+        nodes = [node(name, lendable=2) for name in names]
+        others = [running(name, "b", name, cards=2) for name in names]
+        pods = [spot(f"p{name}", age=3600, cards=2) for name in names]
+        everything = (quota("a", 9 * count), quota("b", 9 * count), *nodes, *others, *pods)
+        return calls_of(lambda: planned(*everything))
+
+    assert cost(240) <= 1.3 * (240 / 60) * cost(60)

@@ -1,8 +1,6 @@
 """What a plan costs: a namespace whose pods all have constraints of their own stops nobody."""
 
 import asyncio
-import sys
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -19,6 +17,7 @@ from mizar_operator.reconcile import run_in_thread
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from stateful.harness import KEY, Harness
 from stateful.model import Model
+from support.calls import calls_of
 from support.planned import actions, small
 
 FEW, MANY = 60, 240
@@ -68,14 +67,7 @@ def _parts(snapshot: Snapshot) -> dict[str, object]:
 
 
 def _calls(snapshot: Snapshot) -> int:
-    """How many calls planning takes: as good as its time, and always the same."""
-    seen = Counter[str]()
-    sys.setprofile(lambda frame, event, arg: seen.update((event,)))
-    try:
-        plan(snapshot, NOW)
-    finally:
-        sys.setprofile(None)
-    return seen["call"] + seen["c_call"]
+    return calls_of(lambda: plan(snapshot, NOW))
 
 
 @pytest.mark.parametrize("make", [_new, _denied, _blocked, _draining])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
+from threading import Event
 from typing import Any, cast
 
 import pytest
@@ -12,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from mizar_core.model_base import format_time, parse_time
 from mizar_core.names import SPOT_GATE
+from mizar_core.planning.spot import SpotPlan, SpotSnapshot, plan_spot
 from mizar_core.spot_rules import CONFIG_MAP, KEY
 from mizar_kube.client import KubeClient
 from mizar_kube.clock import Clock
@@ -32,6 +34,7 @@ from mizar_kube.store import key_of
 from mizar_kube.work_queue import WorkQueue
 from mizar_operator.caches import SPOT, Caches
 from mizar_operator.kopf_store import KopfStore
+from mizar_operator.main import Operator
 from mizar_operator.settings import Settings
 from mizar_operator.spot import assembly
 from mizar_operator.spot.pod_view import spot_view
@@ -673,6 +676,24 @@ def test_a_failure_of_one_pod_holds_up_no_other() -> None:
     with pytest.raises(KubeError):
         cluster.round()
     assert cluster.gated() == ["p"]
+
+
+async def test_other_tasks_run_while_a_plan_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among them is the one that renews the Lease."""
+    process = Operator(cast(KubeClient, MemoryApi()), Settings())
+    started, renewed = Event(), Event()
+
+    def slow(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
+        started.set()
+        assert renewed.wait(20), "the event loop stands still"
+        return plan_spot(snapshot, now)
+
+    monkeypatch.setattr("mizar_operator.spot.reconcile.plan_spot", slow)
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(process.spot.reconcile())
+        while not started.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        renewed.set()
 
 
 def test_what_matters_to_lending_is_asked_for_and_nothing_else() -> None:

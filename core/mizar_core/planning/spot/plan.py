@@ -47,7 +47,8 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
     granted = []
     if snapshot.enabled:
         granted = take_turns(waiting, room, accounts, in_use, schedulers, now)
-    left = [one for one in waiting if one not in granted]
+    served = {one.key for one in granted}
+    left = [one for one in waiting if one.key not in served]
     lapsed = [one for one in snapshot.spots if one.has_lapsed(now)]
     borrowing = _borrowing(snapshot, accounts, in_use, [*left, *lapsed])
     events = [_reclaimed(one, reason, accounts) for one in surplus]

@@ -18,6 +18,9 @@ PATIENCE = timedelta(minutes=10)
 """How long a pod that requests several cards waits before cards are kept for it; until then, others
 go first."""
 
+Shape = tuple[Needs, int]
+"""A pod's constraints on its node, and how many cards it requests."""
+
 
 def is_impatient(spot: SpotView, now: datetime) -> bool:
     """Whether cards are kept for the pod until it can have all that it requests."""
@@ -41,7 +44,9 @@ class Room:
             for name, node in sorted(self._nodes.items())
         }
         self.kept: Counter[str] = Counter()
-        self._full: set[tuple[Needs, int]] = set()
+        self._full: set[Shape] = set()
+        self._hopeless: set[Shape] = set()
+        self._large: dict[Shape, list[str]] = {}
 
     @property
     def total(self) -> int:
@@ -57,7 +62,8 @@ class Room:
         """Take the pod's cards from the fullest node where it can run. Returns whether there is
         one."""
         shape = spot.needs, spot.cards
-        # Room only shrinks: where one pod finds none, another of the same shape finds none.
+        # Room only shrinks: where one pod finds none, another of the same shape finds none. A Job
+        # may have thousands of them.
         if shape in self._full:
             return False
         found = [name for name in self.free if self._takes(name, spot)]
@@ -69,9 +75,14 @@ class Room:
 
     def keep(self, spot: SpotView) -> None:
         """Keep the cards of the node that has the most for the pod."""
-        if found := self._asleep(spot):
-            name = min(found, key=lambda one: (-self._left(one), one))
-            self.kept[name] += self._left(name)
+        shape = spot.needs, spot.cards
+        if shape in self._hopeless or not (found := self._asleep(spot)):
+            return
+        name = min(found, key=lambda one: (-self._left(one), one))
+        if left := self._left(name):
+            self.kept[name] += left
+        else:
+            self._hopeless.add(shape)
 
     def will_have(self, spot: SpotView) -> bool:
         """Whether some node can give the pod all its cards once other borrowers there have ended:
@@ -79,11 +90,15 @@ class Room:
         return bool(self._asleep(spot))
 
     def _asleep(self, spot: SpotView) -> list[str]:
-        return [
-            name
-            for name, node in self._nodes.items()
-            if node.cards[SPOT_RESOURCE].healthy >= spot.cards and fits(spot.needs, node)
-        ]
+        """The nodes that lend as many cards as the pod requests, whoever has them now."""
+        shape = spot.needs, spot.cards
+        if shape not in self._large:
+            self._large[shape] = [
+                name
+                for name, node in self._nodes.items()
+                if node.cards[SPOT_RESOURCE].healthy >= spot.cards and fits(spot.needs, node)
+            ]
+        return self._large[shape]
 
     def _takes(self, name: str, spot: SpotView) -> bool:
         return self._left(name) >= spot.cards and fits(spot.needs, self._nodes[name])
