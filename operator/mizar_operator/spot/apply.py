@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from mizar_core.names import FIELD_MANAGER_SPOT, SPOT_GATE
 from mizar_core.planning.actions import EmitEvent
@@ -26,6 +26,13 @@ from mizar_operator.spot.metrics import SpotMetrics
 from mizar_operator.status_writer import StatusWriter
 
 log = get_logger(__name__)
+
+
+class Failure(NamedTuple):
+    """An action that failed, and why."""
+
+    action: SpotAction
+    error: KubeError
 
 
 class SpotApplier:
@@ -50,12 +57,12 @@ class SpotApplier:
         self._limit = asyncio.Semaphore(at_once)
         self._counted: set[str] = set()
 
-    async def apply(self, actions: Iterable[SpotAction]) -> list[KubeError]:
+    async def apply(self, actions: Iterable[SpotAction]) -> list[Failure]:
         """Apply all actions; returns those that failed. A failure holds up no other action."""
         found = await asyncio.gather(*(self._one(one) for one in actions))
-        return [error for error in found if error is not None]
+        return [failed for failed in found if failed is not None]
 
-    async def _one(self, action: SpotAction) -> KubeError | None:
+    async def _one(self, action: SpotAction) -> Failure | None:
         namespace, name = _about(action)
         async with self._limit:
             with bound(namespace=namespace, name=name):
@@ -63,7 +70,7 @@ class SpotApplier:
                     await self._do(action)
                 except KubeError as error:
                     log.warning("an action failed", action=type(action).__name__, error=error)
-                    return error
+                    return Failure(action, error)
         return None
 
     async def _do(self, action: SpotAction) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 from threading import Event
 from typing import Any, cast
@@ -163,8 +164,10 @@ class Cluster:
         """The operator acts on whatever is due in its queue."""
         while len(self.queue):
             key = asyncio.run(self.queue.get())
-            self.again()
-            self.queue.done(key)
+            try:
+                self.again()
+            finally:
+                self.queue.done(key)
 
     def again(self) -> None:
         """The operator acts by what it knows."""
@@ -676,6 +679,32 @@ def test_a_failure_of_one_pod_holds_up_no_other() -> None:
     with pytest.raises(KubeError):
         cluster.round()
     assert cluster.gated() == ["p"]
+
+
+def test_a_gate_that_cannot_be_opened_keeps_no_card_from_others() -> None:
+    """A webhook of one namespace is down, or a policy there refuses every change of a pod."""
+    pods = (pod("p", "a", age=9), pod("q", "b", age=8))
+    cluster = Cluster(quota("a", 4), quota("b", 4), node(1), *pods)
+    tries = list[timedelta]()
+
+    def fail(write: Write) -> None:
+        if write[1].name == "p":
+            tries.append(cluster.now - NOW)
+            raise Unavailable("failed calling webhook x.example.com", status=500)
+
+    cluster.api.before_write = fail
+    with pytest.raises(KubeError):
+        cluster.round()
+    cluster.round()
+    assert cluster.gated() == ["p"]
+    assert any("webhook x.example.com" in note for _, _, note in cluster.events.told)
+    cluster.api.put(node(2))
+    cluster.sync()
+    for _ in range(120):
+        cluster.now += timedelta(seconds=1)
+        with suppress(KubeError):
+            cluster.work()
+    assert 4 <= len(tries) <= 10, "it is tried again, ever more seldom"
 
 
 async def test_other_tasks_run_while_a_plan_is_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,9 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
     schedulers = Schedulers(snapshot, now)
     granted = []
     if snapshot.enabled:
-        granted = take_turns(waiting, room, accounts, in_use, schedulers, now)
+        # A card that is given to a pod whose gate stays closed would be lent to nobody.
+        able = [one for one in waiting if one.uid not in snapshot.unopenable]
+        granted = take_turns(able, room, accounts, in_use, schedulers, now)
     served = {one.key for one in granted}
     left = [one for one in waiting if one.key not in served]
     lapsed = [one for one in snapshot.spots if one.has_lapsed(now)]

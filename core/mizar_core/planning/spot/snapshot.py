@@ -155,7 +155,8 @@ class SpotSnapshot:
     `enabled`: whether Mizar was installed to lend cards. `announced`: the events that are not to be
     posted again yet. `unreadable`: namespaces with a quota that cannot be read: no pod there loses
     a card because of its quota. `heard`: when the operator last saw each scheduler bind or refuse a
-    spot pod.
+    spot pod. `unopenable`: the pods, by their UIDs, whose gates the API server refused to open a
+    moment ago, each with its message.
     """
 
     enabled: bool = True
@@ -166,3 +167,4 @@ class SpotSnapshot:
     announced: frozenset[Announcement] = frozenset()
     unreadable: frozenset[str] = frozenset()
     heard: Mapping[str, datetime] = field(default_factory=dict)
+    unopenable: Mapping[str, str] = field(default_factory=dict)

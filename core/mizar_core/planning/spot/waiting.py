@@ -31,6 +31,7 @@ def waiting_events(
         for place, spot in enumerate(pods):
             why = (
                 _not_installed(snapshot)
+                or _unopenable(snapshot, spot)
                 or _over_quota(spot, accounts, in_use)
                 or _unheard(spot, schedulers)
                 or _no_card(room, _before(queue, name, place, accounts, in_use))
@@ -73,6 +74,15 @@ def _not_installed(snapshot: SpotSnapshot) -> str:
     if snapshot.enabled:
         return ""
     return "waits until cards are lent again: the chart's value spot.enabled is false"
+
+
+def _unopenable(snapshot: SpotSnapshot, spot: SpotView) -> str:
+    if spot.uid not in snapshot.unopenable:
+        return ""
+    return (
+        "its turn has come, but the API server does not let its scheduling gate be opened:"
+        f" {snapshot.unopenable[spot.uid]}"
+    )
 
 
 def _over_quota(spot: SpotView, accounts: Accounts, in_use: Counter[str]) -> str:
