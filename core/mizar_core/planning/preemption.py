@@ -4,7 +4,8 @@ possible are drained, only where it helps, and never below a quota's `min`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -28,6 +29,11 @@ class Preemptor:
     resource: str
     cards: int
     needs: Needs
+
+    @property
+    def shape(self) -> tuple[str, int, Needs]:
+        """What decides which shadow pods would make room for it."""
+        return self.resource, self.cards, self.needs
 
     @property
     def room(self) -> Attempt:
@@ -58,13 +64,21 @@ def preempt_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareD
         one for one in _preemptors(draft, outcomes) if one.room.what not in draft.attempted
     ]
     idle = {resource: _idle(draft, resource) for resource in {one.resource for one in preemptors}}
+    held = draft.cards_held() if any(one.cards > 1 for one in preemptors) else Counter[str]()
+    in_vain = set[tuple[str, int, Needs]]()
     for preemptor in sorted(preemptors, key=lambda one: one.order):
-        victims = _victims(draft, preemptor, idle[preemptor.resource], spare)
+        # Each drain leaves less to drain: where one pod finds nothing, others of its shape find
+        # nothing either. A Job may have thousands of them.
+        if preemptor.shape in in_vain:
+            continue
+        victims = _victims(draft, preemptor, idle[preemptor.resource], held, spare)
         for shadow in victims:
             spare.take(shadow)
             draft.do(Drain(shadow.key, draft.now, ReapReason.PREEMPTED))
         if victims:
             draft.record_attempt(preemptor.room)
+        else:
+            in_vain.add(preemptor.shape)
 
 
 def _preemptors(draft: Draft, outcomes: dict[str, DemandOutcome]) -> Iterator[Preemptor]:
@@ -82,10 +96,15 @@ def _preemptors(draft: Draft, outcomes: dict[str, DemandOutcome]) -> Iterator[Pr
 
 
 def _victims(
-    draft: Draft, preemptor: Preemptor, idle: dict[str, list[ShadowView]], spare: SpareDevices
+    draft: Draft,
+    preemptor: Preemptor,
+    idle: dict[str, list[ShadowView]],
+    held: Mapping[str, int],
+    spare: SpareDevices,
 ) -> list[ShadowView]:
-    """The idle shadow pods on one node that make enough room, with as few cards as possible."""
-    held, best = draft.cards_held() if preemptor.cards > 1 and idle else {}, list[ShadowView]()
+    """The idle shadow pods on one node that make enough room, with as few cards as possible.
+    `held`: the cards of each node that shadow pods hold."""
+    best = list[ShadowView]()
     for name in _named(draft, preemptor.needs, idle):
         node, shadows = draft.nodes[name], idle[name]
         if not fits(preemptor.needs, node):

@@ -9,10 +9,10 @@ from threading import Event
 import pytest
 
 from mizar_core.planning import Plan, Snapshot, plan
-from mizar_core.planning.actions import CreateShadow, DeleteShadow, EmitEvent
+from mizar_core.planning.actions import CreateShadow, DeleteShadow, Drain, EmitEvent
 from mizar_core.planning.node_fit import HOSTNAME, Needs, Requirement, Term
 from mizar_core.planning.postponed import JUDGED_MAX, TURN
-from mizar_core.planning.snapshot import PodView
+from mizar_core.planning.snapshot import PendingView, PodView
 from mizar_operator.reconcile import run_in_thread
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from stateful.harness import KEY, Harness
@@ -21,6 +21,7 @@ from support.calls import calls_of
 from support.planned import actions, small
 
 FEW, MANY = 60, 240
+CARDS = "nvidia.com/gpu"
 
 
 def _by_name(number: int) -> Needs:
@@ -126,6 +127,24 @@ async def test_other_tasks_run_while_a_plan_is_made() -> None:
         while not started.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0)
         renewed.set()
+
+
+def _too_few(count: int) -> Snapshot:
+    """Each node has an idle shadow pod with one card, and each pod that waits asks for four."""
+    idle = [ready(f"shadow-2-{n}", f"n{n}", sequence=n, idle_since=at(5)) for n in range(count)]
+    whole = [PendingView("b", f"p{n}", f"u{n}", at(3), ((CARDS, 4),)) for n in range(count)]
+    return Snapshot(
+        pools=(pool(),),
+        quotas=(quota("team-a", profiles=[{"devices": 2, "max": count}]),),
+        nodes=tuple(node(f"n{n}") for n in range(count)),
+        shadows=tuple(idle),
+        pending=tuple(whole),
+    )
+
+
+def test_pods_for_which_no_room_can_be_made_cost_the_same_each() -> None:
+    assert not actions(Drain, _too_few(2))
+    assert _calls(_too_few(MANY)) <= 1.3 * (MANY / FEW) * _calls(_too_few(FEW))
 
 
 def _distinct(count: int, **fields: object) -> Snapshot:
