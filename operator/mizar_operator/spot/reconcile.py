@@ -66,11 +66,11 @@ class SpotReconciler:
         failures = await self._applier.apply(plan.actions)
         self._note_unopenable(failures)
         self._announcements.note(one for one in plan.actions if isinstance(one, EmitEvent))
+        self._requeue(plan)
         if not self._caches.pools.unreadable:
             look_again = await self._rules.write(plan.rules)
             if look_again is not None:
                 self._queue.add(SPOT, after=look_again)
-        self._requeue(plan)
         if failures:
             raise failures[0].error
 

@@ -707,6 +707,27 @@ def test_a_gate_that_cannot_be_opened_keeps_no_card_from_others() -> None:
     assert 4 <= len(tries) <= 10, "it is tried again, ever more seldom"
 
 
+def test_rules_that_cannot_be_written_delay_no_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy or a webhook refuses every change of ConfigMaps."""
+    cluster = Cluster(pool(), quota("a", 0), node(1), pod("p", nodeName="n1"))
+    tried = refusing(cluster, monkeypatch)
+
+    def fail(write: Write) -> None:
+        if write[1].kind == CONFIG_MAPS:
+            raise Unavailable("failed calling webhook", status=500)
+
+    cluster.api.before_write = fail
+    cluster.sync()
+    tries = list[int]()
+    for _ in range(2):
+        while len(cluster.queue):
+            with suppress(KubeError):
+                cluster.work()
+        tries.append(len(tried))
+        cluster.now += timedelta(seconds=6)
+    assert 0 < tries[0] < tries[1]
+
+
 async def test_other_tasks_run_while_a_plan_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Among them is the one that renews the Lease."""
     process = Operator(cast(KubeClient, MemoryApi()), Settings())
