@@ -13,8 +13,9 @@ from mizar_nodeagent.config import CardAccess, Strategy, Way
 from mizar_nodeagent.container import card_access, cdi_files
 from mizar_nodeagent.container.access_doubts import NONE
 from mizar_nodeagent.container.auto_strategy import Discovery
+from mizar_nodeagent.container.device_nodes import Minors, minors_of
 from mizar_nodeagent.container.slots import Slot
-from mizar_nodeagent.errors import NotYet, StartRefused
+from mizar_nodeagent.errors import CardsUnknown, NotYet, StartRefused
 from mizar_nodeagent.mig import Instance
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 
@@ -46,17 +47,20 @@ class Runtime(Protocol):
 class AccessChoice:
     """The choice among the ways to give containers their cards. `runtime`: None if NRI is not used.
     `instance_of`: returns the place of the MIG device with this UUID; None for a whole card.
-    `doubts`: problems with the chosen way, as of the last look at the node."""
+    `minors`: returns the minor numbers of cards' device nodes; without it, those in CDI files are
+    not checked. `doubts`: problems with the chosen way, as of the last look at the node."""
 
     def __init__(
         self,
         config: CardAccess,
         runtime: Runtime | None = None,
         instance_of: Callable[[str], Instance | None] = lambda uuid: None,
+        minors: Minors | None = None,
     ) -> None:
         self.config = config
         self.runtime = runtime
         self._instance_of = instance_of
+        self._minors = minors
         self._found = Discovery(nri=False, way="EnvVar")
         self.doubts = NONE
 
@@ -187,7 +191,7 @@ class AccessChoice:
         Waits up to CONNECTED_WITHIN_S for a runtime that restarts. `slots`, `uuids`: the
         container's slots and the UUIDs of its cards. Raises NotYet, StartRefused."""
         if not {"CDI", "CDIAnnotations"}.isdisjoint(self.ways):
-            await asyncio.to_thread(cdi_files.check_named, self.config, uuids)
+            await self._check_cdi_files(uuids)
         if self.by_nri or any(slot.by_nri for slot in slots):
             if self.runtime is None:
                 raise StartRefused(
@@ -202,3 +206,16 @@ class AccessChoice:
                     "it gets its card by NRI, but the container runtime is not connected to Mizar: "
                     f"{self.runtime.problem}"
                 )
+
+    async def _check_cdi_files(self, uuids: Collection[str]) -> None:
+        """Check that CDI files name these cards, and for each its own device node. Raises
+        NotYet."""
+        await asyncio.to_thread(cdi_files.check_named, self.config, uuids)
+        named = await asyncio.to_thread(cdi_files.minors_of_nodes, self.config, uuids)
+        if not named or self._minors is None:
+            return
+        try:
+            now = await minors_of(self._minors, named)
+        except CardsUnknown as error:
+            raise NotYet(str(error)) from error
+        cdi_files.check_minors(named, now)

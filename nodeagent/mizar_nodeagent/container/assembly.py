@@ -101,7 +101,7 @@ async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]
         card = state.snapshot.cards.get(uuid)
         return card.instance if card else None
 
-    access = AccessChoice(config.access, instance_of=instance_of)
+    access = AccessChoice(config.access, instance_of=instance_of, minors=base.cards.minors)
     grants = Grants(state, base.slots)
     component = RuntimeComponent(grants, access, base.cards.minors, base.agent.warn)
     runtime = RuntimePlugin(config.card_access.nri_socket, component.create, component.look)

@@ -1,15 +1,19 @@
 """Reads the node's CDI files: which cards and MIG devices the container runtime can give by name.
 
-Other programs write these files, and not whenever the cards change: a MIG device that was created
-after them is in none. The runtime would refuse its container with an error that names no remedy.
+Other programs write these files, and not whenever the cards change. A MIG device that was created
+after them is in none: the runtime would refuse its container with an error that names no remedy.
+And they name device nodes by the numbers that cards had when they were written: if the driver has
+numbered its cards anew, the runtime would give a container another card than the one it asks for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
-from typing import Final
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
 
 import yaml
 
@@ -26,6 +30,21 @@ MADE_BY_RUNTIME: Final = f"runtime.{VENDOR}/"
 KINDS: Final = (f"{VENDOR}/gpu", f"k8s.device-plugin.{VENDOR}/gpu")
 """Kinds (vendor/class) under which CDI files name cards: the files of nvidia-ctk, and those of
 NVIDIA's device plugin, which nodes of the GPU Operator have."""
+WRITE_ANEW: Final = (
+    "run `nvidia-ctk cdi generate` on the node again, with the --output of before, or start the "
+    "pod of NVIDIA's device plugin again if the file is the plugin's"
+)
+_CARDS_NODE: Final = re.compile(r"nvidia([0-9]+)")
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device in a CDI file. `kind`: vendor and class. `minors`: numbers in the names of the
+    cards' device nodes that it gives."""
+
+    kind: str
+    name: str
+    minors: frozenset[int]
 
 
 def kind_in_use(access: CardAccess) -> str:
@@ -39,22 +58,40 @@ def kind_in_use(access: CardAccess) -> str:
 
 def kinds_of_cards(access: CardAccess) -> frozenset[str]:
     """The kinds under which files of `cdi_dirs` name cards or MIG devices by UUID."""
-    return frozenset(kind for kind, name in _names(access) if name.startswith(mig.UUIDS))
+    return frozenset(one.kind for one in _devices(access) if one.name.startswith(mig.UUIDS))
 
 
 def named_cards(access: CardAccess) -> frozenset[str]:
     """The UUIDs of cards and MIG devices that files of `cdi_dirs` name, of the kind in use."""
-    wanted = kind_in_use(access)
-    return frozenset(
-        name for kind, name in _names(access) if kind == wanted and name.startswith(mig.UUIDS)
-    )
+    return frozenset(_cards(access))
+
+
+def minors_of_nodes(access: CardAccess, uuids: Collection[str]) -> dict[str, frozenset[int]]:
+    """The numbers in the names of the device nodes that the files give for these cards, by UUID. A
+    card for which they name no such node is left out."""
+    cards = _cards(access)
+    found = {uuid: cards[uuid].minors for uuid in uuids if uuid in cards}
+    return {uuid: minors for uuid, minors in found.items() if minors}
+
+
+def check_minors(named: Mapping[str, frozenset[int]], now: Mapping[str, int]) -> None:
+    """Raise NotYet if the files name the device node of another card. `named`: what they name (see
+    `minors_of_nodes`). `now`: minor numbers of the cards' device nodes."""
+    for uuid, minors in sorted(named.items()):
+        if minors != {now[uuid]}:
+            names = ", ".join(f"nvidia{minor}" for minor in sorted(minors))
+            raise NotYet(
+                f"the node's CDI files give {names} for card {uuid}, whose device node is "
+                f"nvidia{now[uuid]} now: they were written before the driver numbered its cards "
+                f"anew; {WRITE_ANEW}"
+            )
 
 
 def kind_of(access: CardAccess, extra: str) -> str:
     """The kind (vendor/class) of an extra besides cards, such as gds: its vendor is nvidia-ctk's,
     unless files have the extra under the cards' vendor."""
     own = f"{kind_in_use(access).partition('/')[0]}/{extra}"
-    return own if any(kind == own for kind, _ in _names(access)) else f"{VENDOR}/{extra}"
+    return own if any(one.kind == own for one in _devices(access)) else f"{VENDOR}/{extra}"
 
 
 def kind_problem(access: CardAccess) -> str:
@@ -88,19 +125,29 @@ def check_named(access: CardAccess, uuids: Collection[str]) -> None:
         raise NotYet(
             f"its card {missing[0]} is in no CDI file of the node (in {folders}, of the kind "
             f"{kind_in_use(access)}), though others are: the files are older than the card or MIG "
-            "device; run `nvidia-ctk cdi generate` on the node again, with the --output of before, "
-            "or start the pod of NVIDIA's device plugin again if the file is the plugin's"
+            f"device; {WRITE_ANEW}"
         )
 
 
-def _names(access: CardAccess) -> Iterator[tuple[str, str]]:
-    """Kind and name of each device in the files of `cdi_dirs`."""
+def _cards(access: CardAccess) -> dict[str, Device]:
+    """The cards and MIG devices of the kind in use, by UUID. A device in a later folder has
+    precedence, as for the container runtime."""
+    wanted = kind_in_use(access)
+    return {
+        one.name: one
+        for one in _devices(access)
+        if one.kind == wanted and one.name.startswith(mig.UUIDS)
+    }
+
+
+def _devices(access: CardAccess) -> Iterator[Device]:
+    """Each device in the files of `cdi_dirs`."""
     for path in _files(access):
         try:
             now = path.stat()
         except OSError:
             continue  # it was there a moment ago
-        yield from _names_in(path, now.st_ino, now.st_mtime_ns, now.st_size)
+        yield from _devices_in(path, now.st_ino, now.st_mtime_ns, now.st_size)
 
 
 def _files(access: CardAccess) -> Iterator[Path]:
@@ -111,9 +158,9 @@ def _files(access: CardAccess) -> Iterator[Path]:
 
 
 @lru_cache(maxsize=64)
-def _names_in(path: Path, inode: int, written: int, size: int) -> tuple[tuple[str, str], ...]:
-    """Kind and name of each device in one file; none if it cannot be read. Cached for each state of
-    the file, since parsing takes a tenth of a second."""
+def _devices_in(path: Path, inode: int, written: int, size: int) -> tuple[Device, ...]:
+    """Each device in one file; none if it cannot be read. Cached for each state of the file, since
+    parsing takes a tenth of a second."""
     try:
         spec = yaml.safe_load(path.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -121,5 +168,21 @@ def _names_in(path: Path, inode: int, written: int, size: int) -> tuple[tuple[st
         return ()
     if not isinstance(spec, dict):
         return ()
-    devices = [one for one in spec.get("devices") or () if isinstance(one, dict)]
-    return tuple((str(spec.get("kind")), str(one.get("name"))) for one in devices)
+    kind = str(spec.get("kind"))
+    devices = (one for one in _list(spec, "devices") if isinstance(one, dict))
+    return tuple(Device(kind, str(one.get("name")), frozenset(_minors(one))) for one in devices)
+
+
+def _minors(device: Mapping[str, Any]) -> Iterator[int]:
+    """The numbers in the names of the cards' device nodes that a device gives. Of a node that has
+    another path on the host, that one counts."""
+    edits = device.get("containerEdits")
+    for node in _list(edits, "deviceNodes") if isinstance(edits, dict) else ():
+        path = (node.get("hostPath") or node.get("path")) if isinstance(node, dict) else ""
+        if found := _CARDS_NODE.fullmatch(PurePosixPath(str(path)).name):
+            yield int(found[1])
+
+
+def _list(body: Mapping[str, Any], key: str) -> list[Any]:
+    found = body.get(key)
+    return found if isinstance(found, list) else []

@@ -71,6 +71,19 @@ def host(tmp_path: Path) -> Host:
 CARDS = {"kind": "nvidia.com/gpu", "devices": [{"name": "all"}, {"name": "GPU-1"}]}
 PLUGINS = {**CARDS, "kind": "k8s.device-plugin.nvidia.com/gpu"}
 """As NVIDIA's device plugin writes it, also where the GPU Operator installs it."""
+
+
+def with_nodes(name: str, *nodes: object) -> dict[str, object]:
+    """A device of a CDI file that gives these device nodes."""
+    return {"name": name, "containerEdits": {"deviceNodes": list(nodes)}}
+
+
+def numbered(*paths: str) -> dict[str, object]:
+    """A CDI file with the device nodes of card GPU-1."""
+    device = with_nodes("GPU-1", *({"path": path} for path in paths))
+    return {"kind": "nvidia.com/gpu", "devices": [device]}
+
+
 TAKES_MARKS = "accept-nvidia-visible-devices-as-volume-mounts = true\n[nvidia-container-cli]\n"
 
 
@@ -177,6 +190,47 @@ class TestStaleFiles:
         new = {**CARDS, "devices": [{"name": "MIG-2"}, {"name": "GPU-1"}]}
         host.cdi(new)
         await self.check(host, "GPU-1", "MIG-2", **access)
+
+    @pytest.mark.parametrize("minor", [0, None])
+    async def test_a_card_that_has_another_number_now_waits(
+        self, host: Host, minor: int | None
+    ) -> None:
+        """After a card has dropped out, the driver numbers the others anew. A file of before gives
+        a container the device node of another card, perhaps of another tenant."""
+        minors = AsyncMock(return_value={} if minor is None else {"GPU-1": minor})
+        made = AccessChoice(host.access(strategy="CDI"), minors=minors)
+        host.cdi(numbered("/dev/nvidia1"))
+        with pytest.raises(NotYet, match=r"nvidia1 for .* written|NVML does not know card GPU-1"):
+            await made.check([], ["GPU-1"])
+        minors.return_value = {"GPU-1": 1}
+        await made.check([], ["GPU-1"])
+        minors.return_value = {"GPU-1": 0}
+        host.cdi(numbered("/dev/nvidia0"))
+        await made.check([], ["GPU-1"])
+
+    @pytest.mark.parametrize("nodes", [["/dev/dxg"], ["/dev/nvidia-uvm", "x", {"path": 1}], 5])
+    async def test_a_file_without_numbers_holds_nobody_up(self, host: Host, nodes: object) -> None:
+        """As under WSL, or where only the runtime knows the numbers."""
+        minors = AsyncMock(side_effect=AssertionError("nothing to compare"))
+        made = AccessChoice(host.access(strategy="CDI"), minors=minors)
+        paths = nodes if isinstance(nodes, list) else []
+        host.cdi(numbered(*[one for one in paths if isinstance(one, str)]))
+        await made.check([], ["GPU-1"])
+        broken = {"name": "GPU-1", "containerEdits": {"deviceNodes": nodes}}
+        host.cdi({**CARDS, "devices": [broken]})
+        await made.check([], ["GPU-1"])
+
+    async def test_the_file_that_the_runtime_prefers_counts(self, host: Host) -> None:
+        """Of two folders, the later has precedence; where the node has its devices elsewhere, their
+        path there counts."""
+        (host.folder / "none").mkdir()
+        (host.folder / "none" / "old.json").write_text(json.dumps(numbered("/dev/nvidia7")))
+        node = {"path": "/dev/nvidia7", "hostPath": "/run/nvidia/driver/dev/nvidia1"}
+        host.cdi({**CARDS, "devices": [with_nodes("GPU-1", node)]})
+        made = AccessChoice(
+            host.access(strategy="CDI"), minors=AsyncMock(return_value={"GPU-1": 1})
+        )
+        await made.check([], ["GPU-1"])
 
     async def test_after_auto_has_chosen(self, host: Host) -> None:
         host.cdi(CARDS)
