@@ -181,6 +181,12 @@ class CardInventory:
             self.fault(uuid, xid)
         self._cards.update({card.uuid: card for card in cards})
 
+    def instance_of(self, uuid: str) -> Instance | None:
+        """The place of the MIG device with this UUID; None for a whole card, and for a MIG device
+        that was not read since the agent's start."""
+        card = self._cards.get(uuid)
+        return card.instance if card else None
+
     @property
     def expected(self) -> set[str]:
         """UUIDs of the cards that NVML should list. MIG devices come and go with their card's

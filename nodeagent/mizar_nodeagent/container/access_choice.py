@@ -130,10 +130,16 @@ class AccessChoice:
         return card_access.with_nodes(found, self._capability_nodes(minors), self.config)
 
     def _capability_nodes(self, minors: Mapping[str, int]) -> Iterator[str]:
-        """Names, below /dev, of the device nodes that MIG devices need besides their card's."""
+        """Names, below /dev, of the device nodes that MIG devices need besides their card's. Raises
+        CardsUnknown if they cannot be found."""
         for uuid, minor in minors.items():
             if instance := self._instance_of(uuid):
                 yield from mig.capability_nodes(instance, minor, self.config.mig_minors)
+            elif uuid.startswith(mig.PREFIX):
+                raise CardsUnknown(
+                    f"NVML has not told since the agent's start where the MIG device {uuid} is, so "
+                    "its device nodes are not known: see nvidia-smi -L on the node"
+                )
 
     @property
     def lacking(self) -> str:

@@ -80,10 +80,13 @@ class Allocator:
             minors = await self._device_nodes(uuids)
         # Look the carvings up again, since a drain may have been completed meanwhile.
         carvings = self._carvings(resource, devices)
+        # All that may be refused comes before the slot, which nobody would use.
+        answer = self._answer(devices, uuids, minors)
         slot = self._new_slot(resource, ids, carvings, minors)
         self._state.begin_allocation(devices, self._clock())
         self._allocated()
-        answer = self._answer(devices, uuids, slot)
+        if slot.shim:
+            add_shim(answer, slot)
         for name, value in share_environment(grouped(carvings, devices), uuids).items():
             answer.envs[name] = value
         return answer
@@ -142,13 +145,15 @@ class Allocator:
         return carving
 
     def _answer(
-        self, devices: Sequence[DeviceID], uuids: Sequence[str], slot: Slot
+        self, devices: Sequence[DeviceID], uuids: Sequence[str], minors: Mapping[str, int]
     ) -> pb.ContainerAllocateResponse:
+        """The answer without the shim. Raises AllocationRefused."""
         answer = pb.ContainerAllocateResponse()
         answer.annotations[container_devices_from()] = devices_from_value(devices)
-        self._access.add_cards(answer, uuids, slot.minors)
-        if slot.shim:
-            add_shim(answer, slot)
+        try:
+            self._access.add_cards(answer, uuids, minors)
+        except CardsUnknown as error:
+            raise AllocationRefused(str(error)) from error
         return answer
 
 

@@ -23,7 +23,6 @@ from mizar_nodeagent.container.slot_gc import SlotGarbageCollector
 from mizar_nodeagent.container.usage_trim import UsageTrimmer
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.kubelet import device_checkpoint
-from mizar_nodeagent.mig import Instance
 from mizar_nodeagent.node_status import runtime_version
 from mizar_nodeagent.nri.plugin import RuntimePlugin
 from mizar_nodeagent.plugin.server import Handlers
@@ -96,12 +95,9 @@ async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]
     ConfigRefused."""
     config, state = base.config, base.state
     check_dev_root(config.access)
-
-    def instance_of(uuid: str) -> Instance | None:
-        card = state.snapshot.cards.get(uuid)
-        return card.instance if card else None
-
-    access = AccessChoice(config.access, instance_of=instance_of, minors=base.cards.minors)
+    access = AccessChoice(
+        config.access, instance_of=base.agent.inventory.instance_of, minors=base.cards.minors
+    )
     grants = Grants(state, base.slots)
     component = RuntimeComponent(grants, access, base.cards.minors, base.agent.warn)
     runtime = RuntimePlugin(config.card_access.nri_socket, component.create, component.look)

@@ -54,17 +54,17 @@ class SpotAllocator:
         Raises AllocationRefused if the IDs are no spot devices, or if the answer needs the cards'
         device nodes and NVML does not know them."""
         uuids = _cards(ids)
+        answer = pb.ContainerAllocateResponse()
         try:
             named = self.access.names_device_nodes
             minors = await minors_of(self.minors, uuids) if named else {}
+            self.access.add_cards(answer, uuids, minors)
         except CardsUnknown as error:
             raise AllocationRefused(str(error)) from error
         slot = self._new_slot(resource, ids, minors)
         bind(slot=slot.name)
         physical = self.lender.allocated(uuids)
-        answer = pb.ContainerAllocateResponse()
         answer.annotations[container_devices_ids()] = json.dumps(physical, separators=(",", ":"))
-        self.access.add_cards(answer, uuids, slot.minors)
         add_shim(answer, slot)
         return answer
 

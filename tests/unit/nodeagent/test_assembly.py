@@ -29,6 +29,7 @@ from mizar_nodeagent.config import CardAccess, Config
 from mizar_nodeagent.container import access_choice, shim_install
 from mizar_nodeagent.errors import CardsUnknown, ConfigRefused, RegionDamaged
 from mizar_nodeagent.kubelet import podresources, poller
+from mizar_nodeagent.mig import Instance
 from mizar_nodeagent.planning import plan
 from mizar_nodeagent.planning.snapshot import GracePeriods
 from mizar_nodeagent.proto import nri_pb2 as pb
@@ -655,6 +656,44 @@ async def test_device_nodes_follow_the_driver(world: World) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="renumbered its cards"):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
     await until(lambda: "CardRenumbered" in world.event_reasons())
+
+
+MIG = "MIG-00000000-0000-0000-0000-000000000001"
+
+
+def mig_device(unread: str = "") -> Card:
+    """A MIG device of the node's first card, or what NVML tells while it does not answer for it."""
+    whole = cards()[CARD]
+    found = replace(whole, uuid=MIG, instance=Instance(CARD, 1, 0))
+    return Card(MIG, 0, "", unread=unread) if unread else found
+
+
+async def test_a_mig_device_of_unknown_place_is_given_to_nobody(world: World) -> None:
+    """A checkpoint does not keep where on its card a MIG device is. Without the device nodes that
+    belong to its place, a container would start all the same and find no device, and the kubelet
+    would repeat the answer at each of its starts."""
+    await world.stop_agent()
+    (world.folder / "minors").write_text("gpu0/gi1/access 21\ngpu0/gi1/ci0/access 22\n")
+    world.access = CardAccess(strategy="Mounts", mig_minors=world.folder / "minors")
+    world.cards.present[MIG], world.cards.numbers[MIG] = mig_device(), 0
+    await world.start_agent()
+    world.api.put_shadow(*SHADOW, f"owner-{SHADOW[1]}")
+    world.api.put_pod(shadow_object())
+    world.kubelet.add_pod(SHADOW_POD, pause=[MIG])
+    await until(lambda: world.ready() == ("True", "Serving"))
+    await world.stop_agent()
+    world.cards.present[MIG] = mig_device(unread="busy")
+    await world.start_agent()
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+    before = set((world.folder / "state" / "slots").iterdir())
+    with pytest.raises(Admission, match=f"where the MIG device {MIG} is"):
+        await world.start_share()
+    assert set((world.folder / "state" / "slots").iterdir()) == before
+    world.cards.present[MIG] = mig_device()
+    await until(lambda: world.app.agent.inventory.instance_of(MIG) is not None)
+    held = await world.start_share(KubePod("team-a", "next", "uid-next"))
+    nodes = {one.host_path for one in held.answer.devices}
+    assert nodes >= {"/dev/nvidia0", *(f"/dev/nvidia-caps/nvidia-cap{one}" for one in (21, 22))}
 
 
 async def test_a_bug_in_planning_for_one_shadow_pod_leaves_the_agent_running(
