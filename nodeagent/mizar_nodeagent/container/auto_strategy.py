@@ -76,11 +76,12 @@ def containerd(access: CardAccess, runtime: str) -> Containerd | None:
     """The settings in containerd's configuration; None if they are unknown, or not those of the
     node's runtime."""
     path = access.containerd_config
-    if not _CONTAINERD.match(runtime):
+    version = _CONTAINERD.match(runtime)
+    if not version:
         return None
     if _OWN_CONTAINERD in runtime and path == DEFAULT_CONFIG:
         return None  # the file of a containerd that the kubelet does not use
-    return containerd_config.read(path)
+    return containerd_config.read(path, int(version[1]))
 
 
 async def _listens(socket: Path) -> bool:

@@ -43,18 +43,18 @@ class Containerd:
     cdi: bool | None = None
 
 
-def read(path: Path) -> Containerd | None:
+def read(path: Path, version: int) -> Containerd | None:
     """The settings in this configuration file and its imports; None if they cannot be read or say
-    nothing about pods' runtimes."""
+    nothing about pods' runtimes. `version`: containerd's major version."""
     try:
-        return _read(path)
+        return _read(path, version)
     except Exception as error:  # any error that a file which is not containerd's may cause
         log.debug("containerd's configuration cannot be read", path=path, error=error)
         return None
 
 
-def _read(path: Path) -> Containerd | None:
-    merged, complete = _merged(path)
+def _read(path: Path, version: int) -> Containerd | None:
+    merged, complete = _merged(path, version)
     found = [one for one in _sections(merged) if isinstance(one.get("containerd"), dict)]
     if not found:
         return None
@@ -70,7 +70,7 @@ def _read(path: Path) -> Containerd | None:
     )
 
 
-def _merged(path: Path) -> tuple[dict[str, Any], bool]:
+def _merged(path: Path, version: int) -> tuple[dict[str, Any], bool]:
     """The configuration merged from all files, and whether all of them could be read. Raises
     OSError, ValueError."""
     found: dict[str, Any] = {}
@@ -78,15 +78,25 @@ def _merged(path: Path) -> tuple[dict[str, Any], bool]:
         _merge(found, _load(path))
     folder, complete = path.parent, True
     patterns = [Path(os.path.normpath(folder / one)) for one in found.get("imports", ())]
-    for pattern in dict.fromkeys((*patterns, folder / DROP_INS)):
+    by_default = (folder / DROP_INS,) if version >= 2 else ()
+    for pattern in dict.fromkeys((*patterns, *by_default)):
         if not pattern.is_relative_to(folder):
             complete = False  # in a folder that is not mounted
             continue
         for one in sorted(folder.glob(str(pattern.relative_to(folder)))):
             other = _load(one)
             complete = complete and not other.get("imports")
+            if version < 2:
+                _forget_plugins_of(other, found)
             _merge(found, other)
     return found, complete
+
+
+def _forget_plugins_of(other: Table, found: dict[str, Any]) -> None:
+    """Remove the sections of plugins that `other` has too: before 2.0, containerd replaces a
+    plugin's section by that of the next file, whatever keys it has."""
+    for name in other.get("plugins", {}):
+        found.get("plugins", {}).pop(name, None)
 
 
 def _merge(into: dict[str, Any], other: Table) -> None:

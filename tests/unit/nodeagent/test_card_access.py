@@ -134,6 +134,35 @@ class TestBestWay:
         assert best_way(access, runtime) == way
 
     @pytest.mark.parametrize(
+        ("imports", "beside", "way"),
+        [
+            ("[]", "", "CDI"),
+            ("['conf.d/*.toml']", "[plugins.'io.containerd.grpc.v1.cri'.registry]", "EnvVar"),
+            ("['conf.d/*.toml']", "[plugins.'io.containerd.internal.v1.opt']\npath = '/a'", "CDI"),
+            ("[]", "[plugins.'io.containerd.grpc.v1.cri'.registry]", "CDI"),
+        ],
+    )
+    def test_a_file_replaces_what_containerd_1_was_told_before(
+        self, host: Host, imports: str, beside: str, way: Way
+    ) -> None:
+        """containerd 1 takes the section of a plugin whole from the last file that has one: what an
+        earlier file says of CDI is lost, and a container with CDI devices would have no card. From
+        2.0 on it merges sections."""
+        host.cdi(CARDS)
+        section = "[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\ncontainerd = {}\n"
+        host.containerd(f"version = 2\nimports = {imports}\n{section}")
+        host.containerd(f"version = 2\n{beside}\n", "conf.d/50-own.toml")
+        assert best_way(host.access(), "containerd://1.7.27") == way
+        assert best_way(host.access(), TWO) == "CDI"
+
+    def test_containerd_1_reads_no_file_that_is_not_imported(self, host: Host) -> None:
+        host.cdi(CARDS)
+        section = "[plugins.'io.containerd.grpc.v1.cri']\ncontainerd = {}\n"
+        host.containerd(section)
+        host.containerd(f"{section}enable_cdi = true\n", "conf.d/50-own.toml")
+        assert best_way(host.access(), "containerd://1.7.27") == "EnvVar"
+
+    @pytest.mark.parametrize(
         "spec",
         [
             {"kind": "other.com/gpu", "devices": [{"name": "GPU-1"}]},
