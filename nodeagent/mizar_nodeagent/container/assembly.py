@@ -100,7 +100,10 @@ async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]
     )
     grants = Grants(state, base.slots)
     component = RuntimeComponent(grants, access, base.cards.minors, base.agent.warn)
-    runtime = RuntimePlugin(config.card_access.nri_socket, component.create, component.look)
+    own = (config.namespace, config.identity) if config.namespace else None
+    runtime = RuntimePlugin(
+        config.card_access.nri_socket, component.create, component.look, own=own
+    )
     if access.may_use_nri:
         access.runtime = runtime
     watch = AccessWatch(

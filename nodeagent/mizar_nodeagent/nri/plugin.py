@@ -21,10 +21,16 @@ Found = Callable[[Sequence[pb.PodSandbox], Sequence[pb.Container]], None]
 
 class RuntimePlugin:
     """The agent's connection to the runtime. `socket`: the runtime's NRI socket. `create` is called
-    for each new container, `found` at each connection with the containers that exist already."""
+    for each new container, `found` at each connection with the containers that exist already.
+    `own`: namespace and name of the agent's own pod; None if they are not known."""
 
     def __init__(
-        self, socket: Path, create: Create, found: Found, backoff: Backoff | None = None
+        self,
+        socket: Path,
+        create: Create,
+        found: Found,
+        backoff: Backoff | None = None,
+        own: tuple[str, str] | None = None,
     ) -> None:
         self.runtime = ""
         """Name and version of the runtime, once it was connected to."""
@@ -36,6 +42,7 @@ class RuntimePlugin:
         self._socket = socket
         self._create = create
         self._found = found
+        self._own = own
         self._backoff = backoff or Backoff(first=0.1, most=2.0)
 
     async def wait(self, within: float) -> None:
@@ -60,6 +67,7 @@ class RuntimePlugin:
     def _synchronized(
         self, runtime: str, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]
     ) -> None:
+        self._check_kubelets(runtime, pods)
         self.runtime = runtime
         self._found(pods, containers)
         log.info("the container runtime is connected", runtime=runtime)
@@ -67,3 +75,14 @@ class RuntimePlugin:
         self.connections += 1
         self._backoff.reset()
         self._connected.set()
+
+    def _check_kubelets(self, runtime: str, pods: Sequence[pb.PodSandbox]) -> None:
+        """Check that this is the kubelet's runtime: it has the agent's own pod. A runtime that
+        starts replaces the socket of any other one of the node, and would not ask about the
+        kubelet's containers. Raises RuntimeRefused."""
+        if self._own and self._own not in ((pod.namespace, pod.name) for pod in pods):
+            raise RuntimeRefused(
+                f"{runtime} there is not the kubelet's container runtime, since it does not have "
+                f"the agent's own pod {'/'.join(self._own)}: have the two runtimes use different "
+                "sockets, and set cardAccess.nriSocket to that of the kubelet's"
+            )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from mizar_kube.timed_wait import wait_until_set
-from mizar_nodeagent.errors import RuntimeAway
+from mizar_nodeagent.errors import RuntimeAway, RuntimeRefused
 from mizar_nodeagent.nri.rpc import Rpc, parsed
 from mizar_nodeagent.proto import nri_pb2 as pb
 
@@ -29,7 +29,8 @@ Create = Callable[[pb.PodSandbox, pb.Container], Awaitable[pb.ContainerAdjustmen
 """Returns the changes to a container that is about to be created. Raises MizarError to refuse
 it."""
 Synchronized = Callable[[str, Sequence[pb.PodSandbox], Sequence[pb.Container]], None]
-"""Called with the runtime's name and version, and the pods and containers that exist already."""
+"""Called with the runtime's name and version, and the pods and containers that exist already.
+Raises RuntimeRefused to end the connection."""
 
 
 class Session:
@@ -43,6 +44,7 @@ class Session:
         self._pods: list[pb.PodSandbox] = []
         self._containers: list[pb.Container] = []
         self._complete = asyncio.Event()
+        self._refused: RuntimeRefused | None = None
 
     async def run(self, socket: Path) -> None:
         """Connect, register, and answer until the connection ends. Raises RuntimeAway,
@@ -79,6 +81,8 @@ class Session:
         await self._rpc.call(method, request, pb.Empty, REGISTERED_WITHIN_S)
         if not await wait_until_set(self._complete, REGISTERED_WITHIN_S):
             raise RuntimeAway(f"it has not listed its containers within {REGISTERED_WITHIN_S:g} s")
+        if self._refused:
+            raise self._refused
 
     async def _configure(self, payload: bytes) -> bytes:
         request = parsed(pb.ConfigureRequest, payload)
@@ -93,9 +97,18 @@ class Session:
         self._containers += request.containers
         if not request.more:
             # The runtime creates no container before it has this answer, and then asks about each.
-            self._synchronized(self._runtime, self._pods, self._containers)
-            self._complete.set()
+            self._accept()
         return pb.SynchronizeResponse(more=request.more).SerializeToString()
+
+    def _accept(self) -> None:
+        """Pass on what the runtime has listed. Raises RuntimeRefused if the connection must end."""
+        try:
+            self._synchronized(self._runtime, self._pods, self._containers)
+        except RuntimeRefused as error:
+            self._refused = error  # for _register, which ends the connection
+            self._complete.set()
+            raise
+        self._complete.set()
 
     async def _shutdown(self, payload: bytes) -> bytes:
         """Acknowledge that the runtime is about to end the connection."""

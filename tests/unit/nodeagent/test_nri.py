@@ -284,6 +284,35 @@ async def test_its_socket_is_closed_however_often_it_is_cancelled(
         await connection.frame()
 
 
+async def test_another_runtime_at_the_socket_is_not_the_kubelets(
+    runtime: FakeRuntime, tmp_path: Path, answers: Answers
+) -> None:
+    """A runtime that starts takes the socket from the one that has it, such as Debian's containerd
+    from that of k3s. It would never ask about the kubelet's containers, which would all be without
+    their cards while the agent says that it is connected."""
+    own = pb.PodSandbox(name="nodeagent-x", namespace="mizar-system")
+    theirs = pb.PodSandbox(name="nodeagent-x", namespace="other")
+    made = RuntimePlugin(
+        tmp_path / "nri.sock",
+        answers.create,
+        answers.look,
+        Backoff(first=0.001, most=0.001),
+        own=("mizar-system", "nodeagent-x"),
+    )
+    async with in_background(made.run()):
+        other = await runtime.connections.get()
+        with pytest.raises((Refused, asyncio.IncompleteReadError)):
+            await other.set_up(pb.SynchronizeRequest(pods=[POD, theirs]))
+        await until(lambda: "not the kubelet's" in made.problem)
+        assert "mizar-system/nodeagent-x" in made.problem
+        assert made.connections == 0 and not answers.found
+        # The agent tries again, since the kubelet's runtime may be back at any time.
+        await runtime.connection(
+            pb.SynchronizeRequest(pods=[POD], more=True), pb.SynchronizeRequest(pods=[own])
+        )
+        assert not made.problem and made.connections == 1
+
+
 async def test_without_a_socket_it_says_which(tmp_path: Path, answers: Answers) -> None:
     lonely = RuntimePlugin(tmp_path / "none.sock", answers.create, answers.look)
     async with in_background(lonely.run()):
