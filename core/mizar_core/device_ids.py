@@ -12,6 +12,9 @@ from mizar_core.errors import DeviceIDRefused
 from mizar_core.names import MAIN_CONTAINER, is_dns_label, is_dns_subdomain
 
 _INDEX = re.compile(r"0|[1-9][0-9]{0,3}")
+_NOT_SUCH = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What the reading of a text raises that is no value of an annotation; RecursionError if its JSON
+is nested too deeply."""
 
 
 class Shape(Protocol):
@@ -87,7 +90,7 @@ def devices_of_value(text: str) -> frozenset[str]:
     DeviceIDRefused if the text is not such a value."""
     try:
         return _joined(owner["*"] for owner in json.loads(text).values())
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except _NOT_SUCH as error:
         raise DeviceIDRefused(f"'{text}' names no virtual devices: {error}") from error
 
 
@@ -96,7 +99,7 @@ def cards_of_value(text: str) -> frozenset[str]:
     not such a value."""
     try:
         return _joined(json.loads(text).values())
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except _NOT_SUCH as error:
         raise DeviceIDRefused(f"'{text}' names no cards: {error}") from error
 
 

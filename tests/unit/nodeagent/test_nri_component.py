@@ -363,6 +363,8 @@ class TestMissed:
             {"annotations": {**SHARES, "mizar.share/cards": CARD}},
             {"annotations": {"a": "b"}},
             {"annotations": {container_devices_from(): "nonsense"}},
+            {"annotations": {container_devices_from(): "[" * 100_000}},
+            {"annotations": {container_devices_ids(): '{"a":' * 50_000}},
             {"pod_sandbox_id": "another"},
             {"state": pb.CONTAINER_STOPPED},
         ],
