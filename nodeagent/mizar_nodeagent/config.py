@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
@@ -26,9 +26,24 @@ def _absolute(path: Path) -> Path:
     return path
 
 
+def _below_dev(pattern: str) -> str:
+    """The pattern, if Path.glob can look for it below a folder."""
+    try:
+        next(iter(Path("/dev/null").glob(pattern)), None)
+    except (ValueError, LookupError, NotImplementedError):
+        usable = False
+    else:
+        usable = ".." not in PurePath(pattern).parts
+    if not usable:
+        raise ValueError("it must be a path or pattern below the folder `dev root`: x, not /dev/x")
+    return pattern
+
+
 Xid = Annotated[int, Field(ge=1, lt=2**32)]
 """NVIDIA's number of a card's error."""
 HostPath = Annotated[Path, AfterValidator(_absolute)]
+NodePattern = Annotated[str, AfterValidator(_below_dev)]
+"""Names device nodes, relative to the folder of device nodes."""
 
 
 class MountConfig(Section):
@@ -94,7 +109,7 @@ class CardAccess(Section):
         description="folder below which the node's `dev root` is mounted into the agent's "
         "container",
     )
-    device_nodes: tuple[str, ...] = Field(
+    device_nodes: tuple[NodePattern, ...] = Field(
         DEVICE_NODES,
         description="with Mounts: device nodes that every share container gets in addition to "
         "those of its cards, if they exist",

@@ -50,6 +50,10 @@ def test_the_chart_writes_what_is_read(tmp_path: Path, monkeypatch: pytest.Monke
         ("--card-access.also=Magic", r"--card-access\.also: .*it must be 'EnvVar', 'Mounts'"),
         ("--ignored-xids=48,all", "--ignored-xids: 1: it must be a valid integer.* not 'all'"),
         ("--ignored-xids=0", "--ignored-xids: 0: it must be greater than or equal to 1, not 0"),
+        ("--card-access.device-nodes=nvidiactl,/dev/nvidia-uvm", "device-nodes: 1: .* not /dev/x"),
+        ("--card-access.device-nodes=../nvidiactl", "device-nodes: 0: .* not /dev/x"),
+        ("--card-access.device-nodes=.", "device-nodes: 0: .* not /dev/x"),
+        ("--card-access.device-nodes=nvidia**", "device-nodes: 0: .* not /dev/x"),
         ("--card-access.cdi-annotation-prefix=cdi.k8s.io", "--card-access.cdi-annotation-prefix"),
     ],
 )

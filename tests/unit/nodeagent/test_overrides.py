@@ -144,6 +144,13 @@ class TestStart:
         world.file.write_text(own(f"{{cardAccess: {{devRoot: {world.state}/driver/dev}}}}"))
         assert (await world.source().start()).access.dev_root == world.state / "driver" / "dev"
 
+    async def test_device_nodes_that_cannot_be_looked_for(self, world: World) -> None:
+        """They would end the agent again and again, and with it the node's share pods."""
+        world.file.write_text(own("{cardAccess: {deviceNodes: [/dev/nvidiactl]}}"))
+        source = world.source()
+        assert await source.start() == world.config
+        assert "not /dev/x" in source.problem
+
     async def test_a_first_one_that_is_bad_changes_nothing(self, world: World) -> None:
         world.file.write_text(BAD)
         source = world.source()
