@@ -190,6 +190,7 @@ ASK(cuMemAlloc_v2, &pointer, MIB)
 ASK(cuMemAllocManaged, &pointer, MIB, 1)
 ASK(cuMemFree_v2, pointer)
 ASK(cuMemGetInfo_v2, &told.size, &told.total)
+ASK(cuPointerGetAttribute, &told.number, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer)
 ASK(cuMemGetAddressRange_v2, &told.base, &told.size, pointer)
 ASK(cuMemGetAllocationPropertiesFromHandle, &told.allocation, handle)
 ASK(cuMemRelease, handle)
@@ -253,6 +254,7 @@ static const struct call {
     ROW(cuMemAllocManaged, NULL, release),
     ROW(cuMemFree_v2, allocate, NULL),
     ROW(cuMemGetInfo_v2, NULL, NULL),
+    ROW(cuPointerGetAttribute, allocate, release),
     ROW(cuMemGetAddressRange_v2, allocate, release),
     ROW(cuMemGetAllocationPropertiesFromHandle, make_handle, release_handle),
     ROW(cuMemRelease, make_handle, NULL),

@@ -280,6 +280,7 @@ enum { CU_STREAM_NON_BLOCKING = 1 };
 enum { CU_EVENT_DEFAULT = 0, CU_EVENT_DISABLE_TIMING = 2 };
 enum { CU_LIMIT_STACK_SIZE = 0, CU_LIMIT_PRINTF_FIFO_SIZE = 1, CU_LIMIT_MALLOC_HEAP_SIZE = 2 };
 enum { CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES = 3 };
+enum { CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9 };
 enum { CU_MULTIPROCESSOR_COUNT = 16, CU_MAX_THREADS_PER_MULTIPROCESSOR = 39 }; /* attributes of devices */
 
 enum {
@@ -638,6 +639,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice device);
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop,
                                                 CUmemGenericAllocationHandle handle);
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value);
+CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer);
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
 CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count);
 CUresult cuGraphNodeGetType(CUgraphNode node, int *type);

@@ -2,9 +2,9 @@
  * Memory that is imported from other APIs or processes. It is charged to the importing process,
  * since it exists as long as that process keeps it or anything mapped from it.
  */
+#include "lookup/cards.h"
 #include "lookup/relax.h"
 #include "memory/allocation.h"
-#include "memory/charge.h"
 #include "memory/imports.h"
 
 static CUresult undo_external(uint64_t key) {
@@ -25,10 +25,10 @@ static CUresult destroy_array(uint64_t key) {
         (CUmipmappedArray)(uintptr_t)(key ^ alloc_key(ALLOC_MIPMAP, NULL)));
 }
 
-/* Reserves the bytes and makes them the charge of a new import. */
-static CUresult begin_import(struct allocation *allocation, uint64_t bytes) {
-    CUresult result = allocation_reserve_whole(allocation, bytes);
-    if (result != CUDA_SUCCESS || !allocation->reserved) return result;
+/* Reserves the bytes on the card of `allocation` and makes them the charge of a new import. */
+static CUresult reserve_import(struct allocation *allocation, uint64_t bytes) {
+    CUresult result = allocation_reserve_located(allocation, bytes);
+    if (result != CUDA_SUCCESS) return result;
     uint64_t number = imports_add(allocation->regions, allocation->alloc.card, allocation->alloc.bytes);
     if (!number) {
         allocation_cancel(allocation);
@@ -37,6 +37,12 @@ static CUresult begin_import(struct allocation *allocation, uint64_t bytes) {
     allocation->alloc.kind = ALLOC_EXTERNAL;
     allocation->alloc.import = number;
     return CUDA_SUCCESS;
+}
+
+static CUresult begin_import(struct allocation *allocation, uint64_t bytes) {
+    CUresult result = allocation_locate(allocation);
+    if (result != CUDA_SUCCESS || !allocation->regions) return result;
+    return reserve_import(allocation, bytes);
 }
 
 EXPORT CUresult cuImportExternalMemory(CUexternalMemory *memory,
@@ -55,6 +61,15 @@ EXPORT CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
     return allocation_finish_free(&allocation, REAL(cuDestroyExternalMemory)(memory), key);
 }
 
+/* Makes the allocation one more holder of the import of that key. Returns false if there is none. */
+static bool join(struct allocation *allocation, uint64_t key) {
+    uint64_t number = imports_join(allocation->regions, key);
+    if (!number) return false;
+    allocation->alloc.kind = ALLOC_EXTERNAL;
+    allocation->alloc.import = number;
+    return allocation->reserved = true;
+}
+
 /*
  * A mapping costs nothing, but keeps the import. Refuses to map from a handle that another thread
  * is destroying, since the mapping would not be counted.
@@ -62,10 +77,7 @@ EXPORT CUresult cuDestroyExternalMemory(CUexternalMemory memory) {
 static CUresult begin_mapping(struct allocation *allocation, CUexternalMemory memory) {
     CUresult result = allocation_locate(allocation);
     if (result != CUDA_SUCCESS || !allocation->regions) return result;
-    allocation->alloc.kind = ALLOC_EXTERNAL;
-    allocation->alloc.import = imports_join(allocation->regions, memory);
-    allocation->reserved = allocation->alloc.import != 0;
-    return allocation->reserved ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    return join(allocation, alloc_key(ALLOC_EXTERNAL, memory)) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
 EXPORT CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *pointer, CUexternalMemory memory,
@@ -89,6 +101,26 @@ EXPORT CUresult cuExternalMemoryGetMappedMipmappedArray(
 }
 
 /*
+ * The card that has memory which was opened: a process may open memory of another card than the one it
+ * works on, as those of a model that is spread over several cards do. `here` if the driver does not tell.
+ */
+static int card_of_opened(struct regions *regions, CUdeviceptr pointer, int here) {
+    CUdevice device = -1;
+    CUresult result = RELAXED(cuPointerGetAttribute, &device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, pointer);
+    int card = result == CUDA_SUCCESS ? cards_of_device(regions, device) : CARD_NONE;
+    return card == CARD_NONE ? here : card;
+}
+
+/* A handle that is open already gives the same pointer again, whose memory is charged once. */
+static CUresult reserve_opened(struct allocation *allocation, CUdeviceptr pointer, uint64_t bytes) {
+    CUresult result = allocation_locate(allocation);
+    if (result != CUDA_SUCCESS || !allocation->regions) return result;
+    if (join(allocation, pointer)) return CUDA_SUCCESS;
+    allocation->alloc.card = card_of_opened(allocation->regions, pointer, allocation->alloc.card);
+    return reserve_import(allocation, bytes);
+}
+
+/*
  * Charges memory that was opened, whose size is known only then. Closes it again if the limit does
  * not allow it.
  */
@@ -97,10 +129,7 @@ static CUresult charge_opened(CUdeviceptr pointer, allocation_undo *undo) {
     CUdeviceptr base;
     size_t bytes = 0;
     RELAXED(cuMemGetAddressRange_v2, &base, &bytes, pointer);
-    CUresult result = allocation_reserve_whole(&allocation, bytes);
-    allocation.alloc.kind = ALLOC_IMPORTED;
-    if (allocation.reserved)
-        charge_absent(allocation.regions, allocation.alloc.card, (int64_t)allocation.alloc.bytes);
+    CUresult result = reserve_opened(&allocation, pointer, bytes);
     if (result == CUDA_SUCCESS) return allocation_settle(&allocation, result, pointer, undo);
     allocation_free(&allocation, bytes, pointer, undo);
     return result;

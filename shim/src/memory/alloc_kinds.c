@@ -43,8 +43,6 @@ static void leave_whole(struct regions *regions, const struct alloc *alloc) {
         estimates_release(regions, alloc->card, alloc->bytes);
     else
         charge_release(regions, alloc->card, alloc->bytes);
-    if (alloc->kind == ALLOC_IMPORTED)
-        charge_absent(regions, alloc->card, -(int64_t)alloc->bytes);
 }
 
 void alloc_kind_release(struct regions *regions, uint64_t pointer, const struct alloc *alloc) {

@@ -16,11 +16,11 @@ enum alloc_kind {
     ALLOC_POOLED,    /* the same, out of a pool: `owner` is the pool's number */
     ALLOC_ARRAY,     /* CUarray */
     ALLOC_MIPMAP,    /* CUmipmappedArray */
-    ALLOC_EXTERNAL,  /* CUexternalMemory; with keys of other kinds, what is mapped from one */
+    ALLOC_EXTERNAL,  /* CUexternalMemory; with keys of other kinds, what is mapped from one, or opened */
     ALLOC_GRAPH_EXEC, /* CUgraphExec: the memory that its launches need */
     ALLOC_MODULE,    /* CUmodule: its code */
     ALLOC_LIBRARY,   /* CUlibrary: its code in one context */
-    ALLOC_IMPORTED   /* device memory of another process, by its address or handle */
+    ALLOC_IMPORTED   /* device memory of another process, by its handle */
 };
 
 struct alloc {

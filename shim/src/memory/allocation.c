@@ -48,10 +48,14 @@ CUresult allocation_locate(struct allocation *allocation) {
     return CUDA_SUCCESS;
 }
 
+CUresult allocation_reserve_located(struct allocation *allocation, uint64_t bytes) {
+    return reserve(allocation, allocation->alloc.card, bytes);
+}
+
 CUresult allocation_reserve_whole(struct allocation *allocation, uint64_t bytes) {
     CUresult result = allocation_locate(allocation);
     if (result != CUDA_SUCCESS || !allocation->regions) return result;
-    return reserve(allocation, allocation->alloc.card, bytes);
+    return allocation_reserve_located(allocation, bytes);
 }
 
 CUresult allocation_reserve_memory(struct allocation *allocation, uint64_t bytes) {

@@ -38,6 +38,9 @@ CUresult allocation_reserve_on(struct allocation *allocation, uint64_t bytes, CU
 /* Only finds the card and number of the current context; reserves nothing. */
 CUresult allocation_locate(struct allocation *allocation);
 
+/* After allocation_locate(): reserves memory with pages of its own on allocation->alloc.card. */
+CUresult allocation_reserve_located(struct allocation *allocation, uint64_t bytes);
+
 /*
  * Changes the reservation to the true size. Returns OUT_OF_MEMORY if the limit does not allow it.
  */

@@ -35,10 +35,10 @@ uint64_t imports_add(struct regions *regions, int card, uint64_t bytes) {
     return number;
 }
 
-uint64_t imports_join(struct regions *regions, CUexternalMemory memory) {
+uint64_t imports_join(struct regions *regions, uint64_t key) {
     struct process *process = regions->process;
     struct alloc handle;
-    if (!alloc_table_find(process, alloc_key(ALLOC_EXTERNAL, memory), &handle)) return 0;
+    if (!alloc_table_find(process, key, &handle) || handle.kind != ALLOC_EXTERNAL) return 0;
     lock_take(&process->import_lock);
     struct import *import = map_get(&process->imports, handle.import);
     if (import) import->holders++;

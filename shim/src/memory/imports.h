@@ -1,6 +1,7 @@
 /*
- * Imported external memory. It exists until its handle is destroyed and all objects mapped from it
- * are freed, in any order. Each of these has an entry in the table of allocations that names the
+ * Imported external memory, and memory of other processes that was opened. The former exists until its
+ * handle is destroyed and all objects mapped from it are freed, in any order; the latter until it was
+ * closed as often as it was opened. Each of these has an entry in the table of allocations that names the
  * import, and the end of the last one gives the charge back.
  */
 #ifndef MIZAR_IMPORTS_H
@@ -16,10 +17,10 @@
 uint64_t imports_add(struct regions *regions, int card, uint64_t bytes);
 
 /*
- * Adds a holder, for an object mapped from the handle's import. Returns the import's number; 0 if
- * it is not known.
+ * Adds a holder to the import of that key in the table of allocations, for an object mapped from its
+ * handle or one more opening. Returns the import's number; 0 if it is not known.
  */
-uint64_t imports_join(struct regions *regions, CUexternalMemory memory);
+uint64_t imports_join(struct regions *regions, uint64_t key);
 
 /* Removes a holder of the import, and gives the charge back after the last one. */
 void imports_leave(struct regions *regions, uint64_t number);

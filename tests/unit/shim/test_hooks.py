@@ -103,6 +103,8 @@ MORE = [
     "import_in_context",
     "imports_wait",
     "import_unremembered",
+    "ipc_of_another_card",
+    "ipc_again",
 ]
 WAYS = ["link", "dlsym", "default", "next", "found_dlsym", "proc", "proc_v1"]
 

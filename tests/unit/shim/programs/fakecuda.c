@@ -1096,17 +1096,32 @@ EXPORT CUresult cuExternalMemoryGetMappedMipmappedArray(
     return result;
 }
 
-/* Everything that is opened is 40 MiB. */
+/* Everything that is opened is 40 MiB. A handle that is open already gives the same pointer again. */
+static CUresult open_memory(CUdeviceptr *pointer, CUipcMemHandle handle) {
+    static uint64_t opened;
+    (void)handle;
+    CUresult result = fake.one_handle && opened ? CUDA_SUCCESS : take(&opened, 512);
+    *pointer = opened;
+    return result;
+}
+
 EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags) {
     CALLED(cuIpcOpenMemHandle);
-    (void)handle, (void)flags;
-    return take(pointer, 512);
+    (void)flags;
+    return open_memory(pointer, handle);
 }
 
 EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags) {
     CALLED(cuIpcOpenMemHandle_v2);
-    (void)handle, (void)flags;
-    return take(pointer, 512);
+    (void)flags;
+    return open_memory(pointer, handle);
+}
+
+EXPORT CUresult cuPointerGetAttribute(void *value, int attribute, CUdeviceptr pointer) {
+    (void)pointer;
+    if (attribute != CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL || fake.memory_device < 0) return CUDA_ERROR_INVALID_VALUE;
+    *(int *)value = fake.memory_device;
+    return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer) {

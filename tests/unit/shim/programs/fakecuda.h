@@ -48,6 +48,8 @@ struct fake {
     int busy;      /* no event has happened yet */
     int keeps_managed; /* cuMemFreeAsync refuses managed memory: the newest of it */
     uint64_t managed;  /* that one's address */
+    int one_handle;    /* all memory that is opened is of one handle */
+    int memory_device; /* the device of all memory; -1: the driver does not tell */
     uint64_t calls[FAKE_CALLS];
 };
 

@@ -1395,6 +1395,41 @@ static void ipc(void) {
     ipc_with(api.cuIpcOpenMemHandle_v2);
 }
 
+/* Memory of another card, as of the next part of a model: that card has it, whichever is current. */
+static void ipc_of_another_card(void) {
+    CUipcMemHandle handle = {{0}};
+    CUdeviceptr pointer;
+    fake_use(1);
+    CHECK_IS(api.cuIpcOpenMemHandle_v2(&pointer, handle, 1), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB); /* more than card 1 has left */
+    CHECK_IS(api_used(1), 0);
+    CHECK_IS(api.cuIpcCloseMemHandle(pointer), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+    fake.memory_device = 3; /* a device that the limits do not name */
+    CHECK_IS(api.cuIpcOpenMemHandle_v2(&pointer, handle, 1), CUDA_ERROR_OUT_OF_MEMORY);
+    fake_use(0);
+    CHECK_IS(api.cuIpcOpenMemHandle_v2(&pointer, handle, 1), CUDA_SUCCESS);
+    fake.memory_device = -1;
+    CHECK_IS(api.cuIpcCloseMemHandle(pointer), CUDA_SUCCESS);
+    CHECK_IS(api.cuIpcOpenMemHandle_v2(&pointer, handle, 1), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+}
+
+/* A handle that is opened again gives the same memory, until it was closed as often. */
+static void ipc_again(void) {
+    CUipcMemHandle handle = {{0}};
+    CUdeviceptr pointer, again;
+    fake.one_handle = 1;
+    CHECK_IS(api.cuIpcOpenMemHandle_v2(&pointer, handle, 1), CUDA_SUCCESS);
+    for (int i = 0; i < 3; i++) CHECK_IS(api.cuIpcOpenMemHandle_v2(&again, handle, 1), CUDA_SUCCESS);
+    CHECK_IS(again, pointer);
+    CHECK_IS(api_used(0), 40 * MIB);
+    for (int i = 0; i < 3; i++) CHECK_IS(api.cuIpcCloseMemHandle(pointer), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(api.cuIpcCloseMemHandle(pointer), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 0);
+}
+
 /* The container's own processes, by the PIDs it knows; not the one that the driver tells of. */
 static void nvml_processes(void) {
     CUdeviceptr pointer;
@@ -1669,6 +1704,8 @@ static const struct {
     {"import_unremembered", import_unremembered},
     {"cuIpcOpenMemHandle", ipc_v1},
     {"cuIpcOpenMemHandle_v2", ipc},
+    {"ipc_of_another_card", ipc_of_another_card},
+    {"ipc_again", ipc_again},
     {"foreign_card", foreign_card},
     {"many", many},
     {"nvml_processes", nvml_processes},
