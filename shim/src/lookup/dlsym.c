@@ -104,6 +104,8 @@ static void *after_caller(const struct question *question, void *found) {
 static void *ask_past_shim(const struct question *question) {
     void *found = ask(question, RTLD_NEXT);
     const struct link_map *object = found ? NULL : object_of(question->caller);
+    if (!found && hooks[question->hook].library == LIBRARY_CUDA && loading_driver_first())
+        return resolve_find(question->hook);
     return object && !is_program(object) ? ask_object(question, object) : found;
 }
 

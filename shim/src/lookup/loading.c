@@ -7,6 +7,8 @@
 #include "base/message.h"
 #include "lookup/redirect.h"
 #include "lookup/resolve.h"
+#include "lookup/symbols.h"
+#include "region/process_slots.h"
 #include "region/process_state.h"
 #include "region/regions.h"
 
@@ -31,10 +33,43 @@ static void find_all(unsigned library) {
 }
 
 static bool redirect_driver(enum hook_library library) {
+    static bool done[LIBRARIES];
     struct link_map *object = resolve_library(library);
-    if (!object) return true;
+    if (!object || done[library]) return true;
     find_all(library);
-    return redirect(object, library);
+    return done[library] = redirect(object, library);
+}
+
+bool loading_driver_first(void) {
+    return symbols_precede("libcuda.so");
+}
+
+/* Whether the object is the shim, whose own references are to the driver. */
+static bool is_shim(const struct link_map *object) {
+    return object->l_ld == _DYNAMIC;
+}
+
+/* The references of all objects that were loaded before the program started. */
+static bool redirect_all_bound(struct link_map *driver) {
+    bool done = true;
+    struct link_map *each = driver;
+    while (each->l_prev) each = each->l_prev;
+    for (; each; each = each->l_next)
+        if (!is_shim(each) && each != driver) done = redirect_bound(each, LIBRARY_CUDA) && done;
+    return done;
+}
+
+/*
+ * With the driver in LD_PRELOAD, as some images have it for programs that do not find it, everything that is
+ * linked with the driver is bound to it and not to the wrappers.
+ */
+__attribute__((constructor)) static void redirect_preloaded(void) {
+    static int told;
+    if (!loading_driver_first() || regions_inert()) return;
+    struct link_map *driver = resolve_library(LIBRARY_CUDA);
+    if (driver && redirect_driver(LIBRARY_CUDA) && redirect_all_bound(driver)) return;
+    message_once(&told, "the driver is in LD_PRELOAD: programs may use CUDA without limits");
+    process_slots_tell_past();
 }
 
 /*

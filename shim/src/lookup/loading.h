@@ -5,6 +5,8 @@
 #ifndef MIZAR_LOADING_H
 #define MIZAR_LOADING_H
 
+#include <stdbool.h>
+
 /*
  * To be called before a library is opened with RTLD_DEEPBIND: makes lookups in the driver itself
  * find the wrappers.
@@ -17,5 +19,11 @@ void loading_deep(void);
  * that is loaded later; an invalid one if the shim cannot be loaded there; and otherwise `space`.
  */
 long loading_space(long space, int mode);
+
+/*
+ * Whether the driver was loaded before the shim, as by LD_PRELOAD. The wrappers were put in its place when the
+ * library was loaded, but no lookup after the shim finds it.
+ */
+bool loading_driver_first(void);
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/sys.h"
+#include "lookup/resolve.h"
 
 struct table {
     ElfW(Dyn) *entry; /* DT_SYMTAB */
@@ -75,13 +76,13 @@ static int find_relro(struct dl_phdr_info *info, size_t size, void *address) {
     return 0;
 }
 
-/* Changes the entry. Most objects' section is read-only after loading, and is made so again. */
-static bool store(ElfW(Dyn) *entry, uintptr_t value) {
-    uintptr_t page = (uintptr_t)entry & -(uintptr_t)sysconf(_SC_PAGESIZE);
-    size_t bytes = (uintptr_t)(entry + 1) - page;
+/* Changes the word. Most objects' section is read-only after loading, and is made so again. */
+static bool store(uintptr_t *word, uintptr_t value) {
+    uintptr_t page = (uintptr_t)word & -(uintptr_t)sysconf(_SC_PAGESIZE);
+    size_t bytes = (uintptr_t)(word + 1) - page;
     if (SYS(SYS_mprotect, page, bytes, PROT_READ | PROT_WRITE) != 0) return false;
-    __atomic_store_n(&entry->d_un.d_ptr, value, __ATOMIC_RELEASE);
-    if (dl_iterate_phdr(find_relro, entry)) SYS(SYS_mprotect, page, bytes, PROT_READ);
+    __atomic_store_n(word, value, __ATOMIC_RELEASE);
+    if (dl_iterate_phdr(find_relro, word)) SYS(SYS_mprotect, page, bytes, PROT_READ);
     return true;
 }
 
@@ -94,5 +95,50 @@ bool redirect(struct link_map *object, enum hook_library library) {
     memcpy(copy, table.symbols, bytes);
     name_wrappers(&table, copy, number, library);
     bool relocated = table.entry->d_un.d_ptr >= table.base;
-    return store(table.entry, (uintptr_t)copy - (relocated ? 0 : table.base));
+    return store(&table.entry->d_un.d_ptr, (uintptr_t)copy - (relocated ? 0 : table.base));
+}
+
+/* ---- references that are bound already ---- */
+
+/* The references that an object's relocations made, in one of its two tables. */
+struct references {
+    const ElfW(Rela) *first;
+    size_t bytes;
+};
+
+static void read_references(const struct link_map *object, struct references *plain, struct references *calls) {
+    for (const ElfW(Dyn) *entry = object->l_ld; entry && entry->d_tag != DT_NULL; entry++) {
+        if (entry->d_tag == DT_RELA) plain->first = at(object, entry->d_un.d_ptr);
+        if (entry->d_tag == DT_RELASZ) plain->bytes = entry->d_un.d_val;
+        if (entry->d_tag == DT_JMPREL) calls->first = at(object, entry->d_un.d_ptr);
+        if (entry->d_tag == DT_PLTRELSZ) calls->bytes = entry->d_un.d_val;
+    }
+}
+
+/* The hook of the driver's function to which the word refers; HOOK_NONE if it refers to none. */
+static int hook_referred(const struct table *table, const ElfW(Rela) *each, const uintptr_t *word,
+                         enum hook_library library) {
+    size_t symbol = ELF64_R_SYM(each->r_info);
+    int hook = symbol ? hooks_by_symbol(table->strings + table->symbols[symbol].st_name) : HOOK_NONE;
+    if (hook == HOOK_NONE || hooks[hook].library != library) return HOOK_NONE;
+    return *word && *word == (uintptr_t)resolve_find(hook) ? hook : HOOK_NONE;
+}
+
+static bool rebind(const struct table *table, const struct references *references, enum hook_library library) {
+    bool done = true;
+    const ElfW(Rela) *end = references->first + references->bytes / sizeof *end;
+    for (const ElfW(Rela) *each = references->first; each < end; each++) {
+        uintptr_t *word = (uintptr_t *)(table->base + each->r_offset);
+        int hook = hook_referred(table, each, word, library);
+        if (hook != HOOK_NONE) done = store(word, (uintptr_t)hooks[hook].wrapper) && done;
+    }
+    return done;
+}
+
+bool redirect_bound(struct link_map *object, enum hook_library library) {
+    struct references plain = {NULL, 0}, calls = {NULL, 0};
+    struct table table;
+    if (!read_table(object, &table)) return true; /* it has no references by name */
+    read_references(object, &plain, &calls);
+    return rebind(&table, &plain, library) && rebind(&table, &calls, library);
 }

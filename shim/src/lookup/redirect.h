@@ -22,4 +22,10 @@
  */
 bool redirect(struct link_map *object, enum hook_library library);
 
+/*
+ * Makes references of the object that are bound to the driver's functions refer to the wrappers. Returns
+ * false if that is not possible.
+ */
+bool redirect_bound(struct link_map *object, enum hook_library library);
+
 #endif

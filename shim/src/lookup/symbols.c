@@ -119,6 +119,13 @@ static void *find_early(const char *name) {
     return found;
 }
 
+bool symbols_precede(const char *path) {
+    const struct link_map *next = &_r_debug ? _r_debug.r_map : NULL;
+    bool any = false;
+    for (; next && next->l_ld != _DYNAMIC; next = next->l_next) any = any || text_contains(next->l_name, path);
+    return next && any;
+}
+
 void *symbols_next(const char *name) {
     void *found = find_early(name);
     if (!found) found = find(name, (void *)&symbols_next, false);

@@ -2,6 +2,8 @@
 #ifndef MIZAR_SYMBOLS_H
 #define MIZAR_SYMBOLS_H
 
+#include <stdbool.h>
+
 /*
  * libc's definition of `name`, even if other objects define it too: another wrapper would call the
  * shim's in turn. If libc has none, the first one in an object after the shim; else NULL.
@@ -13,5 +15,11 @@ void *symbols_next(const char *name);
  * NULL.
  */
 void *symbols_after(const void *code, const char *name);
+
+/*
+ * Whether an object with that text in its path was loaded before the shim, as by LD_PRELOAD. False in
+ * another namespace, whose first object is the shim.
+ */
+bool symbols_precede(const char *path);
 
 #endif

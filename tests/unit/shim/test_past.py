@@ -112,3 +112,14 @@ def test_a_program_with_a_second_driver_says_so(
 def test_a_program_with_one_driver_says_its_shims_version(env: dict[str, str], slot: Slot) -> None:
     run("past/dynamic", env=env)
     assert shim_version(slot) == slot.constant("MIZAR_SHIM_VERSION")
+
+
+@pytest.mark.parametrize("binding", ["", "LD_BIND_NOW"])
+@pytest.mark.parametrize("way", ["link", "dlsym", "default", "next", "proc"])
+def test_a_preloaded_driver(way: str, binding: str, env: dict[str, str]) -> None:
+    """Programs that are linked with it are bound to it at their start, and limited nevertheless."""
+    driver = str(BUILD / "tests" / "fake" / "libcuda.so.1")
+    now = {binding: "1"} if binding else {}
+    env = env | {"LD_PRELOAD": f"{driver} {env['LD_PRELOAD']}"} | now
+    run("snippets", "cuMemAlloc_v2", way, env=env)
+    run("snippets", "cuMemPoolCreate", way, env=env)
