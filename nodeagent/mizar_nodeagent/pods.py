@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -40,6 +41,9 @@ Key = tuple[str, str]
 """(namespace, name) of a pod."""
 
 _STATIC_UID = "kubernetes.io/config.hash"
+_MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of the object that a kubelet makes for a static pod. It has the same value."""
+_IS_API_SERVERS_UID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STARTING = ("", "ContainerCreating", "PodInitializing")
 """Reasons of the kubelet for a container that waits, but not because something has failed."""
 
@@ -147,7 +151,7 @@ def trim(obj: Object) -> Pod | None:
         if meta.get("deletionTimestamp")
         else None,
         same_card=notes.get(ANNOTATION_SAME_CARD) == "true",
-        static_uid=notes.get(_STATIC_UID, ""),
+        static_uid=_static_uid(notes),
         priority=spec.get("priority") or 0,
         container_ids=() if shadow else tuple(_container_ids(status)),
         isolation=_condition(status, POD_CONDITION_ISOLATION),
@@ -161,6 +165,20 @@ def trim(obj: Object) -> Pod | None:
         init_containers=frozenset(_init_containers(spec)),
         hami_devices=notes.get(HAMI_POD_DEVICES, ""),
     )
+
+
+def _static_uid(notes: Mapping[str, str]) -> str:
+    """The kubelet's UID of a static pod; empty for any other pod.
+
+    Every user can set the annotation of the UID, and could name another tenant's pod, whose
+    processes would then be taken for those of his own. So it counts only beside the annotation that
+    no user can add to a pod that exists, and a kubelet deletes a pod that was created with it and
+    is not its own. Until that has happened, such a pod must not have a UID that the API server has
+    given to another one. The kubelet's own are hashes without hyphens.
+    """
+    found = notes.get(_STATIC_UID, "")
+    is_mirror = found == notes.get(_MIRROR)
+    return found if is_mirror and not _IS_API_SERVERS_UID.fullmatch(found) else ""
 
 
 def _spot_cards(spec: Spec) -> dict[str, int]:

@@ -153,7 +153,8 @@ async def test_pods_of_any_shape(world: World, shape: list[Container], static: b
         body = pod_object(pod, FIFTY)
         body["metadata"]["uid"] = uid
         if static:
-            body["metadata"]["annotations"] = {"kubernetes.io/config.hash": pod.uid}
+            notes = {f"kubernetes.io/config.{one}": pod.uid for one in ("hash", "mirror")}
+            body["metadata"]["annotations"] = notes
         world.api.put_pod(body)
         pods.append((pod, replace(pod, uid=uid)))
     await until(lambda: all(uid_of(world, (it.namespace, it.name)) == it.uid for _, it in pods))

@@ -1,8 +1,12 @@
 """The fields of a pod that are kept, and the pods that wait for devices."""
 
+from pathlib import Path
+
 import pytest
 
 from mizar_core.errors import CarveRefused
+from mizar_core.names import SPOT_RESOURCE
+from mizar_nodeagent import container_processes
 from mizar_nodeagent.kubelet.claims import from_list
 from mizar_nodeagent.pods import trim
 from mizar_nodeagent.proto import podresources_pb2 as pb
@@ -47,12 +51,50 @@ def test_a_shadow_pod_that_cannot_start(
 def test_a_share_pod_is_read() -> None:
     body = share_object(count=2)
     body["spec"]["initContainers"] = [{"name": "i", "resources": {"limits": {RESOURCE: "1"}}}]
-    body["metadata"]["annotations"] = {"kubernetes.io/config.hash": "static"}
     pod = trim(body)
     assert pod is not None and not pod.shadow
     assert pod.requested(RESOURCE) == 2 and pod.requested("mizar.share/gpu.2") == 0
-    assert pod.uids == {"uid-share", "static"}
+    assert pod.uids == {"uid-share"}
     assert pod.admitted and not pod.ended
+
+
+STATIC = f"{0xAB:032x}"
+VICTIM = "5b9e9c5e-52a4-4c0e-8d0e-6f1f7a0f3c11"
+"""The UID of another tenant's pod."""
+
+
+@pytest.mark.parametrize(
+    ("notes", "other"),
+    [
+        ({"config.hash": STATIC, "config.mirror": STATIC}, {STATIC}),
+        ({"config.hash": VICTIM}, set()),
+        ({"config.hash": VICTIM, "config.mirror": VICTIM}, set()),
+        ({"config.hash": STATIC}, set()),
+        ({"config.hash": STATIC, "config.mirror": "x"}, set()),
+    ],
+    ids=["static", "another pod's", "another pod's, like a mirror", "no mirror", "another mirror"],
+)
+def test_a_user_gives_his_pod_no_uid_of_another(notes: dict[str, str], other: set[str]) -> None:
+    body = share_object()
+    body["metadata"]["annotations"] = {f"kubernetes.io/{key}": one for key, one in notes.items()}
+    pod = trim(body)
+    assert pod is not None and pod.uids == {"uid-share"} | other
+
+
+@pytest.mark.parametrize("resource", [RESOURCE, SPOT_RESOURCE])
+def test_no_process_of_another_pod_is_taken_for_a_pods_own(tmp_path: Path, resource: str) -> None:
+    """The agent kills the processes of a spot pod that loses its card, by the pod's UIDs."""
+    process = tmp_path / "7"
+    process.mkdir()
+    (process / "cgroup").write_text(f"0::/kubepods.slice/kubepods-pod{VICTIM}.slice/cri-1\n")
+    (process / "stat").write_text("7 (train) S 1")
+    (process / "comm").write_text("train\n")
+    body = share_object(resource=resource)
+    body["metadata"]["annotations"] = {"kubernetes.io/config.hash": VICTIM}
+    pod = trim(body)
+    assert pod is not None
+    assert container_processes.of_pods({VICTIM}, tmp_path)
+    assert not container_processes.of_pods(pod.uids, tmp_path)
 
 
 def test_other_pods_are_of_no_interest() -> None:
