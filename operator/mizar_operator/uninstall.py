@@ -15,6 +15,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from mizar_core.names import LABEL_SPOT_POD
+from mizar_core.pod_requests import spot_cards_requested
 from mizar_kube import logs
 from mizar_kube import settings as common
 from mizar_kube.client import KubeClient
@@ -174,8 +175,11 @@ async def borrowers(client: KubeClient) -> list[str]:
 
 
 def _borrows(pod: Object) -> bool:
-    phase = (pod.get("status") or {}).get("phase")
-    return bool(pod["spec"].get("nodeName")) and phase not in ("Succeeded", "Failed")
+    """Whether it has a node, has not ended, and requests cards: any user can give a pod the
+    label."""
+    spec, phase = pod["spec"], (pod.get("status") or {}).get("phase")
+    runs = bool(spec.get("nodeName")) and phase not in ("Succeeded", "Failed")
+    return runs and spot_cards_requested(spec) > 0
 
 
 def borrowed(pods: Sequence[str], settings: Settings) -> str:

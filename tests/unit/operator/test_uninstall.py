@@ -227,8 +227,10 @@ def test_the_program_fails_when_it_cannot_tell(api: Api) -> None:
         uninstall.main([*MINUTE, "--wait=0"])
 
 
-def spot(name: str, phase: str = "Running", **spec: str) -> Object:
+def spot(name: str, phase: str = "Running", cards: int = 1, **spec: str) -> Object:
     meta = {"namespace": "team-a", "name": name}
+    containers = [{"name": "main", "resources": {"limits": {"mizar.spot/gpu": str(cards)}}}]
+    spec = {"containers": containers, **spec}
     return {"metadata": meta, "spec": spec, "status": {"phase": phase}}
 
 
@@ -250,4 +252,10 @@ def test_borrowed_cards_would_not_go_back_either(api: Api) -> None:
 
 def test_spot_pods_that_wait_or_have_ended_borrow_nothing(api: Api) -> None:
     api.lists[POD] = [spot("ended", "Succeeded", nodeName="n"), spot("waits", "Pending")]
+    uninstall.main(MINUTE)
+
+
+def test_a_label_that_anyone_can_set_holds_up_no_uninstall(api: Api) -> None:
+    labelled = {**spot("labelled", nodeName="n"), "spec": {"nodeName": "n", "containers": []}}
+    api.lists[POD] = [labelled, spot("none", cards=0, nodeName="n")]
     uninstall.main(MINUTE)
