@@ -598,10 +598,13 @@ class TestEscapes:
         kube.delete("pod", "annotated", TENANT, "--grace-period=0", "--force")
 
     def test_a_container_for_debugging_gets_no_further(self, kube: Kube) -> None:
-        kube.apply(objects.share_pod(TENANT, "debugged"))
+        null = {"name": "null", "hostPath": {"path": "/dev/null"}}
+        kube.apply(objects.share_pod(TENANT, "debugged", volumes=[null]))
         debug = {"name": "debug", "image": objects.SAMPLE_IMAGE}
+        every = {"name": "null", "mountPath": "/var/run/nvidia-container-devices/all"}
         for more, sentence in (
             ({"env": [escapes.CUDA]}, f"container debug {escapes.VISIBLE}"),
+            ({"volumeMounts": [every]}, "container debug mounts a volume over"),
             (escapes.context(privileged=True), f"container debug {escapes.PRIVILEGED}"),
             (escapes.context(capabilities={"add": ["SYS_ADMIN"]}), escapes.PRIVILEGED),
             ({}, ""),

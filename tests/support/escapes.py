@@ -87,6 +87,17 @@ ESCAPES: dict[str, tuple[Object, str]] = {
         )
     },
     **{
+        f"cards by a mount {where}: {path}": (
+            {where: {"volumeMounts": [{"name": "v", "mountPath": path}]}, **host("/dev/null")},
+            f"container {where} mounts a volume over",
+        )
+        for where, path in (
+            ("beside", "/var/run/nvidia-container-devices/all"),
+            ("before", "/run//nvidia-container-devices/cdi/nvidia.com/gpu/all"),
+            ("beside", "/var/run/x/../nvidia-container-devices/all"),
+        )
+    },
+    **{
         f"host {path}": (host(path), f"a share pod may not have hostPath {path}, {HOST}")
         for path in (
             "/",
@@ -152,6 +163,7 @@ NO_ESCAPE: dict[str, Object] = {
     "mounts below": mount("/run/app"),
     "mounts that sound alike": mount("/etc/ld.so.preload.d"),
     "mounts beside": {"beside": {"volumeMounts": [{"name": "v", "mountPath": "/etc"}]}},
+    "mounts above": {"beside": {"volumeMounts": [{"name": "v", "mountPath": "/var/run"}]}},
     "folders of one's own": host("/var/lib/mizarre"),
     "logs": host("/var/log"),
     **{

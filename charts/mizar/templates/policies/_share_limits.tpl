@@ -60,6 +60,11 @@
     '..' in m.mountPath.split('/') || [{{ include "mizar.cel.cleanPath" "m.mountPath" }}].exists(p,
     ['/etc/ld.so.preload', '/run/mizar', '/run/nvidia-container-devices'].exists(f,
     {{ include "mizar.cel.touches" . }})))).map(c, c.name)
+    {{- /* NVIDIA's runtime gives any container the cards that its mounts in this folder name. */}}
+    {{- range $containers := $besides }}
+    + variables.{{ $containers }}.filter(c, has(c.volumeMounts) && c.volumeMounts.exists(m,
+    'nvidia-container-devices' in m.mountPath.split('/'))).map(c, c.name)
+    {{- end }}
 - name: folders
   expression: >-
     ({{ if .pod }}request.operation == 'CREATE' && {{ end }}has({{ .spec }}.volumes) ? {{ .spec }}.volumes : [])
