@@ -79,6 +79,12 @@ def resource_entries(spec: Spec) -> Iterator[ResourceEntry]:
                     yield ResourceEntry(str(container.get("name", "")), path, key, str(amount))
 
 
+def entry_count(spec: Spec) -> int:
+    """The number of `resource_entries`, counted without looking at them."""
+    found = (one.get("resources") or {} for kind in CONTAINER_LISTS for one in spec.get(kind) or ())
+    return sum(len(one.get(section) or ()) for one in found for section in SECTIONS)
+
+
 def device_requests(spec: Spec, aliases: Aliases = NO_ALIASES) -> list[DeviceRequest]:
     """The entries that name a profile's resource, in either spelling or by an alias."""
     return [

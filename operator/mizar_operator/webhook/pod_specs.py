@@ -13,6 +13,7 @@ from mizar_core.pod_requests import (
     DeviceRequest,
     Spec,
     device_requests,
+    entry_count,
 )
 
 MIRROR = "kubernetes.io/config.mirror"
@@ -66,6 +67,11 @@ class PodSpec:
         counts."""
         policy = self.spec.get("preemptionPolicy")
         return int(self.spec.get("priority") or 0) > 0 and policy != "Never"
+
+    @property
+    def entries(self) -> int:
+        """The entries of all limits and requests, before and after an update."""
+        return entry_count(self.spec) + entry_count(self.old or {})
 
     def requests(self, aliases: Aliases = NO_ALIASES) -> list[DeviceRequest]:
         """Its requests for devices."""

@@ -81,6 +81,8 @@ class Reviewer:
         if not self._cache.synced:
             raise NotReady("the copies of pools and quotas are not complete yet")
         pod = pod_spec(request)
+        if pod and pod.entries > ENTRIES_MAX:
+            return _refused(request, [_too_many(pod)])
         decision = await self._decide(pod) if pod else Decision()
         if decision.refusals:
             return _refused(request, decision.refusals)
@@ -150,6 +152,19 @@ class Reviewer:
             for kind, name in named
             if name is not None and not await self._cache.has(kind, name)
         ]
+
+
+ENTRIES_MAX = 2000
+"""The most entries of limits and requests that are reviewed. One review holds up all others, and an
+object of 3 MiB, which API servers take from any user, can have 100,000 entries."""
+
+
+def _too_many(pod: PodSpec) -> str:
+    before = ", together with those before the update" if pod.old else ""
+    return (
+        f"it has {pod.entries} limits and requests in its containers{before}, and Mizar reviews at"
+        f" most {ENTRIES_MAX}: use several pods"
+    )
 
 
 SENTENCES = 20

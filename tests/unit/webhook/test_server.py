@@ -7,7 +7,9 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import jsonpatch
@@ -193,18 +195,41 @@ async def test_warnings_reach_the_user() -> None:
     assert "create one" in response["warnings"][0]
 
 
-async def test_of_thousands_of_containers_the_first_are_named() -> None:
-    wrong = [container({"team-b.mizar.share/gpu.2": "1"}, name=f"c{at}") for at in range(3000)]
-    absent = [container({"mizar.share/gpu.2": "1"}, name=f"c{at}") for at in range(3000)]
+async def test_of_hundreds_of_containers_the_first_are_named() -> None:
+    wrong = [container({"team-b.mizar.share/gpu.2": "1"}, name=f"c{at}") for at in range(900)]
+    absent = [container({"mizar.share/gpu.2": "1"}, name=f"c{at}") for at in range(900)]
     async with running(cluster()) as webhook:
         response = await webhook.ask("/mutate", request({"spec": spec(*wrong)}))
     said = response["status"]["message"].split("; ")
     assert "container 'c19'" in said[19]
-    assert said[20:] == ["and 2980 more"]
+    assert said[20:] == ["and 880 more"]
     async with running(Objects()) as webhook:
         template = {"spec": {"template": {"spec": spec(*absent)}}}
         response = await webhook.ask("/mutate", request(template, ("apps", "deployments")))
-    assert response["warnings"][-1] == "and 2980 more"
+    assert response["warnings"][-1] == "and 880 more"
+
+
+@pytest.mark.parametrize("key", ["mizar.share/gpu-x{}", "a{}.mizar.share/gpu.2", "a{}/gpu.2"])
+@pytest.mark.parametrize("updates", [False, True])
+async def test_a_pod_of_a_hundred_thousand_resources_holds_up_no_other(
+    key: str, updates: bool
+) -> None:
+    """API servers take 3 MiB, and any user who may create pods can send that again and again. For
+    as long as one is reviewed, all others wait."""
+    objects = cluster()
+    for at in range(9):
+        objects.put(f"{POOLS}/p{at}", pool_object(f"p{at}", resourcePrefix=f"p{at}.example.com"))
+    many = spec(container(dict.fromkeys(map(key.format, range(50_000)), "1")))
+    few = asking("mizar.share/gpu.2")
+    new, old = (few, many) if updates else (many, None)
+    async with running(objects) as webhook:
+        review = json.dumps(request({"spec": new}, old=old and {"spec": old})).encode()
+        began = process_time()
+        answer = await webhook.http.post("/mutate", data=BytesIO(review))
+        assert process_time() - began < 1
+        response = (await answer.json())["response"]
+    assert "limits and requests in its containers" in response["status"]["message"]
+    assert "at most 2000" in response["status"]["message"]
 
 
 async def test_kinds_without_pods_and_unknown_ones_pass() -> None:
