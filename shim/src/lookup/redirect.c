@@ -10,6 +10,7 @@
 
 #include "base/sys.h"
 #include "lookup/resolve.h"
+#include "lookup/symbols.h"
 
 struct table {
     ElfW(Dyn) *entry; /* DT_SYMTAB */
@@ -19,9 +20,8 @@ struct table {
     uintptr_t base;
 };
 
-/* ld.so has put the base into these pointers already, except where the section is read-only. */
 static const void *at(const struct link_map *object, uintptr_t pointer) {
-    return (const void *)(pointer < object->l_addr ? pointer + object->l_addr : pointer);
+    return (const void *)(symbols_relocated(object->l_addr, object->l_ld) ? pointer : pointer + object->l_addr);
 }
 
 static bool read_table(const struct link_map *object, struct table *table) {
@@ -94,7 +94,7 @@ bool redirect(struct link_map *object, enum hook_library library) {
     if (!copy) return false;
     memcpy(copy, table.symbols, bytes);
     name_wrappers(&table, copy, number, library);
-    bool relocated = table.entry->d_un.d_ptr >= table.base;
+    bool relocated = symbols_relocated(object->l_addr, object->l_ld);
     return store(&table.entry->d_un.d_ptr, (uintptr_t)copy - (relocated ? 0 : table.base));
 }
 

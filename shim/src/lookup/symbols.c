@@ -40,17 +40,23 @@ static const ElfW(Dyn) * dynamic_of(const struct dl_phdr_info *info) {
     return NULL;
 }
 
-/* ld.so has put the base into these pointers already, except where the section is read-only. */
-static const void *at(uintptr_t base, uintptr_t pointer) {
-    return (const void *)(pointer < base ? pointer + base : pointer);
+/*
+ * By the table of strings, which nobody moves: the table of symbols may be a copy (redirect.c) that
+ * lies before the object.
+ */
+bool symbols_relocated(uintptr_t base, const ElfW(Dyn) * entry) {
+    while (entry && entry->d_tag != DT_NULL && entry->d_tag != DT_STRTAB) entry++;
+    return entry && entry->d_tag == DT_STRTAB && entry->d_un.d_ptr >= base;
 }
 
 static bool read_object(uintptr_t base, const ElfW(Dyn) * entry, struct object *object) {
+    uintptr_t added = symbols_relocated(base, entry) ? 0 : base;
     *object = (struct object){.base = base};
     for (; entry && entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_SYMTAB) object->symbols = at(base, entry->d_un.d_ptr);
-        if (entry->d_tag == DT_STRTAB) object->strings = at(base, entry->d_un.d_ptr);
-        if (entry->d_tag == DT_GNU_HASH) object->hash = at(base, entry->d_un.d_ptr);
+        const void *target = (const void *)(entry->d_un.d_ptr + added);
+        if (entry->d_tag == DT_SYMTAB) object->symbols = target;
+        if (entry->d_tag == DT_STRTAB) object->strings = target;
+        if (entry->d_tag == DT_GNU_HASH) object->hash = target;
     }
     return object->symbols && object->strings && object->hash;
 }

@@ -2,7 +2,9 @@
 #ifndef MIZAR_SYMBOLS_H
 #define MIZAR_SYMBOLS_H
 
+#include <link.h>
 #include <stdbool.h>
+#include <stdint.h>
 
 /*
  * libc's definition of `name`, even if other objects define it too: another wrapper would call the
@@ -15,6 +17,12 @@ void *symbols_next(const char *name);
  * NULL.
  */
 void *symbols_after(const void *code, const char *name);
+
+/*
+ * Whether ld.so has added the object's base to the pointers in its dynamic section, as it does except
+ * where the section is read-only.
+ */
+bool symbols_relocated(uintptr_t base, const ElfW(Dyn) * entry);
 
 /*
  * Whether an object with that text in its path was loaded before the shim, as by LD_PRELOAD. False in

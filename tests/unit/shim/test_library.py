@@ -64,6 +64,14 @@ def test_nothing_hides_from_the_limits(how: str, library: str, env: dict[str, st
     run("hidden", f"{library}.so", how, env=env)
 
 
+def test_another_wrapper_behind_the_shim_finds_the_driver(env: dict[str, str]) -> None:
+    """It asks for the next definition after its own, when the driver's table of symbols has been
+    replaced by a copy elsewhere."""
+    preload = f"{env['LD_PRELOAD']} {BUILD / 'tests' / 'past' / 'other.so'}"
+    done = run("hidden", "linked.so", "deep_late", env=env | {"LD_PRELOAD": preload})
+    assert done.stderr == "other: 1048576\n"
+
+
 PROBE = """
 import os, sys, threading, json
 print(json.dumps({

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/cuda_api.h"
 #include "check.h"
@@ -21,14 +22,29 @@ static void *deep_now(const char *path) {
     return dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
 }
 
+/* Maps memory until the next mapping lies before the function's library. */
+static void fill_holes_after(void *function) {
+    Dl_info info;
+    CHECK(dladdr(function, &info));
+    for (int i = 0; i < 100000; i++) {
+        void *hole = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (hole == MAP_FAILED || hole < info.dli_fbase) return;
+    }
+    CHECK(!"there is always another hole");
+}
+
 /* The driver is known to the program already, and stays known. */
 static void *deep_late(const char *path) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     void *init = dlsym(driver, "cuInit");
+    fill_holes_after(init);
     void *library = deep_now(path);
     CHECK(dlsym(driver, "cuInit") == init);
     CHECK(dlsym(RTLD_DEFAULT, "cuInit") == init);
     CHECK(dlvsym(library, "dlsym", OLDEST_LIBC) == (void *)dlsym);
+    CUdeviceptr pointer;
+    __typeof__(&cuMemAlloc_v2) take = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    CHECK(take(&pointer, MIB) != CUDA_SUCCESS); /* before cuInit */
     return library;
 }
 
