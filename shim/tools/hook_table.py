@@ -1,9 +1,9 @@
-"""Writes the hook table, src/lookup/hooks.def, from driver.txt and nvml.txt, and checks it.
+"""Writes the hook table, src/lookup/hooks_generated.def, from cuda_calls.txt and nvml_calls.txt, and checks it.
 
-driver.txt and nvml.txt list how the shim treats each function of the driver and of NVML.
+cuda_calls.txt and nvml_calls.txt list how the shim treats each function of the driver and of NVML.
 
-    hook_table.py            writes src/lookup/hooks.def
-    hook_table.py --check    fails if hooks.def differs from what would be written
+    hook_table.py            writes src/lookup/hooks_generated.def
+    hook_table.py --check    fails if hooks_generated.def differs from what would be written
     hook_table.py --headers  fails if the newest pinned CUDA has a function without a class, or one
                              whose wrapper has other parameters
     hook_table.py --all      the same for every CUDA of cuda-headers.lock
@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SHIM = Path(__file__).resolve().parents[1]
-TABLE = SHIM / "src" / "lookup" / "hooks.def"
+TABLE = SHIM / "src" / "lookup" / "hooks_generated.def"
 UNCLASSIFIED = (
-    "{name} ({entry}) of CUDA {release} has no class: put it below the class of shim/driver.txt"
+    "{name} ({entry}) of CUDA {release} has no class: put it below the class of shim/cuda_calls.txt"
     " that says what the shim must do about it, then run `make -C shim table`"
 )
-STALE = "shim/src/lookup/hooks.def differs from its sources: run `make -C shim table`"
+STALE = "shim/src/lookup/hooks_generated.def differs from its sources: run `make -C shim table`"
 
 
 @dataclass(frozen=True, order=True)
@@ -81,8 +81,8 @@ def _symbol(entry: Entry, entries: list[Entry]) -> str:
     return f"{name}_{entry.flavour}" if entry.flavour else name
 
 
-def read_driver(path: Path = SHIM / "driver.txt") -> list[Function]:
-    """Every function of driver.txt, in the order of the file."""
+def read_driver(path: Path = SHIM / "cuda_calls.txt") -> list[Function]:
+    """Every function of cuda_calls.txt, in the order of the file."""
     functions = []
     for kind, hooked, (base, *words) in _lines(path):
         parsed = [_parse(base, word) for word in words]
@@ -94,8 +94,8 @@ def read_driver(path: Path = SHIM / "driver.txt") -> list[Function]:
     return functions
 
 
-def read_nvml(path: Path = SHIM / "nvml.txt") -> dict[str, bool]:
-    """Every function of nvml.txt, and whether it is hooked."""
+def read_nvml(path: Path = SHIM / "nvml_calls.txt") -> dict[str, bool]:
+    """Every function of nvml_calls.txt, and whether it is hooked."""
     return {name: hooked for _, hooked, names in _lines(path) for name in names}
 
 
@@ -110,7 +110,7 @@ def called_by_shim(sources: Path = SHIM / "src") -> set[str]:
 HEAD = """\
 /*
  * Every function the shim knows, one line each. A file that includes this defines those it wants.
- * Made from driver.txt, nvml.txt and what the sources call: `make -C shim table`.
+ * Made from cuda_calls.txt, nvml_calls.txt and what the sources call: `make -C shim table`.
  *
  * HOOK(library, symbol, base, version, stream)
  *     wrapped: `symbol` is exported and replaces the driver's. cuGetProcAddress hands it out for
@@ -121,7 +121,7 @@ HEAD = """\
  * NEED(library, symbol)
  *     called by the shim itself.
  * NEWEST_CUDA(version)
- *     the newest CUDA that driver.txt knows.
+ *     the newest CUDA that cuda_calls.txt knows.
  */
 #ifndef HOOK
 #define HOOK(library, symbol, base, version, stream)
@@ -154,7 +154,7 @@ def _hook(function: Function) -> str:
 
 
 def render(functions: list[Function], nvml: dict[str, bool], called: set[str]) -> str:
-    """The text of hooks.def."""
+    """The text of hooks_generated.def."""
     own = [name for name, hooked in nvml.items() if hooked]
     hooked = {function.symbol for function in functions if function.hooked} | set(own)
     libc = "".join(f'HOOK(LIBC, {name}, "", 0, ANY)\n' for name in LIBC)
@@ -170,7 +170,7 @@ def render(functions: list[Function], nvml: dict[str, bool], called: set[str]) -
 
 
 def table() -> str:
-    """The text that hooks.def should have."""
+    """The text that hooks_generated.def should have."""
     return render(read_driver(), read_nvml(), called_by_shim())
 
 
@@ -180,7 +180,7 @@ def table() -> str:
 def check_entries(
     published: dict[Entry, object], functions: list[Function], release: str
 ) -> list[str]:
-    """Functions of a CUDA that have no class in driver.txt."""
+    """Functions of a CUDA that have no class in cuda_calls.txt."""
     known = {function.entry for function in functions}
     return [
         UNCLASSIFIED.format(name=entry.base, entry=entry, release=release)
@@ -189,10 +189,10 @@ def check_entries(
 
 
 def check_nvml(published: set[str], known: dict[str, bool]) -> list[str]:
-    """NVML functions about memory, processes or utilization that have no class in nvml.txt."""
+    """NVML functions about memory, processes or utilization that have no class in nvml_calls.txt."""
     telling = re.compile(r"DeviceGet.*(Memory(Info|Usage|Limits)|Process|Utili|Accounting|Samples)")
     return [
-        f"{name} of NVML has no class: put it below one of shim/nvml.txt, then run"
+        f"{name} of NVML has no class: put it below one of shim/nvml_calls.txt, then run"
         " `make -C shim table`"
         for name in sorted(published - known.keys())
         if telling.search(name)

@@ -1,6 +1,6 @@
 /*
  * The types and functions of the CUDA driver and NVML that the shim uses, declared by hand from the
- * public documentation: only those in hooks.def. Handles are opaque.
+ * public documentation: only those in hooks_generated.def. Handles are opaque.
  */
 #ifndef MIZAR_CUDA_API_H
 #define MIZAR_CUDA_API_H

@@ -16,7 +16,7 @@ const struct hook hooks[HOOK_COUNT] = {
     [H_##symbol##_from_##version] = {#symbol, base, (void *)&symbol, version, LIBRARY_##library, \
                                      STREAM_##stream},
 #define NEED(library, symbol) [H_##symbol] = {#symbol, "", NULL, 0, LIBRARY_##library, STREAM_ANY},
-#include "lookup/hooks.def"
+#include "lookup/hooks_generated.def"
 };
 
 /*

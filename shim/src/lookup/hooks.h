@@ -1,4 +1,4 @@
-/* The hook table: hooks.def as data. */
+/* The hook table: hooks_generated.def as data. */
 #ifndef MIZAR_HOOKS_H
 #define MIZAR_HOOKS_H
 
@@ -12,15 +12,15 @@ enum hook_id {
 #define HOOK(library, symbol, base, version, stream) H_##symbol,
 #define ALIAS(library, symbol, base, version, stream) H_##symbol##_from_##version,
 #define NEED(library, symbol) H_##symbol,
-#include "lookup/hooks.def"
+#include "lookup/hooks_generated.def"
     HOOK_COUNT
 };
 
 #define HOOK_NONE (-1)
 
-/* The newest CUDA that driver.txt knows. */
+/* The newest CUDA that cuda_calls.txt knows. */
 #define NEWEST_CUDA(newest) enum { HOOKS_NEWEST_CUDA = newest };
-#include "lookup/hooks.def"
+#include "lookup/hooks_generated.def"
 
 struct hook {
     const char *symbol;

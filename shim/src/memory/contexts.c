@@ -13,7 +13,7 @@
 #include "memory/charge_or_reclaim.h"
 #include "memory/estimates.h"
 #include "memory/lazy_code.h"
-#include "memory/nvml_memory.h"
+#include "memory/whole_card_memory.h"
 #include "memory/vmm.h"
 
 #define OF_A_VIEW (-1) /* the device of a context that is only a view */

@@ -26,7 +26,7 @@ OTHER_WAYS = [
 
 
 def hooks() -> set[str]:
-    table = (ROOT / "shim" / "src" / "lookup" / "hooks.def").read_text()
+    table = (ROOT / "shim" / "src" / "lookup" / "hooks_generated.def").read_text()
     return set(re.findall(r"^HOOK\(\w+, (\w+),", table, re.MULTILINE))
 
 

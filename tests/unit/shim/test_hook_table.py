@@ -1,4 +1,4 @@
-"""The hook table is made of driver.txt, and every function of the driver has a class there."""
+"""The hook table is made of cuda_calls.txt, and every function of the driver has a class there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_whole_driver_is_classified(tool: ModuleType) -> None:
 
 def test_symbols_follow_from_versions(tool: ModuleType, tmp_path: Path) -> None:
     table = write(
-        tmp_path / "driver.txt",
+        tmp_path / "cuda_calls.txt",
         "[takes, hooked]  # why",
         "cuAlloc 2000 3020 7000_ptsz 12000=cuAllocNow",
         "[passes]",
@@ -59,7 +59,7 @@ def test_symbols_follow_from_versions(tool: ModuleType, tmp_path: Path) -> None:
 
 def test_what_is_written(tool: ModuleType, tmp_path: Path) -> None:
     table = write(
-        tmp_path / "driver.txt",
+        tmp_path / "cuda_calls.txt",
         "[takes, hooked]",
         "cuAlloc 2000 7000_ptsz 12000=cuAllocNow",
         "cuAllocNow 11000",

@@ -21,7 +21,7 @@ struct wanted {
 static const struct wanted wanted[] = {
 #define HOOK(library, symbol, base, version, stream) \
     {#library, #symbol, base, version, stream, (void **)&api.symbol},
-#include "lookup/hooks.def"
+#include "lookup/hooks_generated.def"
 };
 
 static void *handle_of(const struct wanted *want) {
@@ -89,7 +89,7 @@ static lookup *lookup_of(const char *way) {
 void api_load(const char *way) {
     if (getenv("API_WAY")) way = getenv("API_WAY"); /* sanitized builds hook no lookups */
 #define HOOK(library, symbol, base, version, stream) api.symbol = symbol;
-#include "lookup/hooks.def"
+#include "lookup/hooks_generated.def"
     lookup *look_up = lookup_of(way);
     CHECK(look_up || !strcmp(way, "link"));
     for (size_t i = 0; look_up && i < sizeof wanted / sizeof *wanted; i++) {

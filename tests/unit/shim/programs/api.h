@@ -21,7 +21,7 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 
 struct api {
 #define HOOK(library, symbol, base, version, stream) __typeof__(&symbol) symbol;
-#include "lookup/hooks.def"
+#include "lookup/hooks_generated.def"
 };
 extern struct api api;
 

@@ -21,7 +21,7 @@ static const struct entry {
     int version, stream;
 } entries[] = {
 #define HOOK(library, symbol, base, version, stream) {#library, #symbol, base, version, stream},
-#include "lookup/hooks.def"
+#include "lookup/hooks_generated.def"
 };
 
 static void *driver;

@@ -1306,7 +1306,7 @@ static const struct entry {
 #define ENTRY_NVML(symbol, base, version, stream)
 #define HOOK(library, symbol, base, version, stream) ENTRY_##library(symbol, base, version, stream)
 #define ALIAS(library, symbol, base, version, stream) ENTRY_##library(symbol, base, version, stream)
-#include "lookup/hooks.def"
+#include "lookup/hooks_generated.def"
     {"cuDeviceGetCount", 2000, 0, (void *)&cuDeviceGetCount},
 #if FAKE_VERSION >= 14000
     {"cuMemAlloc", 14000, 0, (void *)&cuMemAlloc_v3},
@@ -1323,7 +1323,7 @@ static void *exported(const char *name) {
 #define SYMBOL_LIBC(symbol)
 #define SYMBOL_NVML(symbol)
 #define HOOK(library, symbol, base, version, stream) SYMBOL_##library(symbol)
-#include "lookup/hooks.def"
+#include "lookup/hooks_generated.def"
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(all[i].symbol, name)) return all[i].function;

@@ -9,7 +9,7 @@
 enum fake_call {
 #define HOOK(library, symbol, base, version, stream) FAKE_##symbol,
 #define NEED(library, symbol) FAKE_##symbol,
-#include "lookup/hooks.def"
+#include "lookup/hooks_generated.def"
     FAKE_CALLS
 };
 

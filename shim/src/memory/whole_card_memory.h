@@ -1,6 +1,6 @@
 /* A card's memory according to NVML, from which the cost of a context is learned. */
-#ifndef MIZAR_NVML_MEMORY_H
-#define MIZAR_NVML_MEMORY_H
+#ifndef MIZAR_WHOLE_CARD_MEMORY_H
+#define MIZAR_WHOLE_CARD_MEMORY_H
 
 #include "region/regions.h"
 

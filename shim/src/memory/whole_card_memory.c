@@ -1,4 +1,4 @@
-#include "memory/nvml_memory.h"
+#include "memory/whole_card_memory.h"
 
 #include <dlfcn.h>
 
