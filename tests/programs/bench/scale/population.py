@@ -52,12 +52,12 @@ class Population:
 
     async def tenants_and_nodes(self) -> None:
         """Nodes, a pool, and a quota for each tenant."""
-        await self._each(self._client.create, map(objects.namespace, self._size.tenant_names()))
+        await each(self._client.create, map(objects.namespace, self._size.tenant_names()))
         await self._client.create(objects.pool())
         profile = {"devices": DEVICES, "min": 0, "max": 1_000}
         quotas = [objects.quota(tenant, profile) for tenant in self._size.tenant_names()]
-        await self._each(self._client.create, quotas)
-        await self._each(self._client.create, (self._node(n) for n in range(self._size.nodes)))
+        await each(self._client.create, quotas)
+        await each(self._client.create, (self._node(n) for n in range(self._size.nodes)))
 
     async def shares(self, count: int, prefix: str) -> None:
         """That many pending share pods, spread over the tenants."""
@@ -66,7 +66,7 @@ class Population:
             _share(tenant, f"{prefix}-{number}")
             for number, tenant in zip(range(count), tenants, strict=False)
         ]
-        await self._each(self._client.create, pods)
+        await each(self._client.create, pods)
 
     async def serve_all(self) -> None:
         """Give every shadow pod a node and every share pod a device, as the scheduler, kubelets and
@@ -81,7 +81,7 @@ class Population:
             own = waiting.get(shadow["metadata"]["namespace"], [])
             holders = [own.pop() for _ in range(min(DEVICES, len(own)))]
             jobs.append((shadow, holders, f"node-{number % self._size.nodes:04}"))
-        await self._each(self._serve, jobs)
+        await each(self._serve, jobs)
 
     async def _serve(self, job: tuple[Object, list[Object], str]) -> None:
         shadow, holders, node = job
@@ -112,14 +112,16 @@ class Population:
             "status": {"capacity": amounts, "allocatable": amounts, "conditions": [ready]},
         }
 
-    async def _each(self, do: Callable[[T], Awaitable[Any]], items: Iterable[T]) -> None:
-        limit = asyncio.Semaphore(AT_ONCE)
 
-        async def one(item: T) -> None:
-            async with limit:
-                await _persistently(do, item)
+async def each(do: Callable[[T], Awaitable[Any]], items: Iterable[T]) -> None:
+    """Does it for all items, many of them at a time."""
+    limit = asyncio.Semaphore(AT_ONCE)
 
-        await asyncio.gather(*(one(item) for item in items))
+    async def one(item: T) -> None:
+        async with limit:
+            await _persistently(do, item)
+
+    await asyncio.gather(*(one(item) for item in items))
 
 
 async def _persistently(do: Callable[[T], Awaitable[Any]], item: T) -> None:

@@ -72,7 +72,7 @@ class Operator:
 @contextmanager
 def running(kubeconfig: Path, folder: Path) -> Iterator[Operator]:
     """A running operator that is the only replica; it is ended afterwards."""
-    port, log = _free_port(), folder / "operator.log"
+    port, log = free_port(), folder / "operator.log"
     argv = [sys.executable, "-m", "mizar_operator.main", f"--kubeconfig={kubeconfig}"]
     argv += ["--no-leader-election", f"--port={port}", "--log-level=WARNING"]
     with log.open("ab") as output:
@@ -84,7 +84,8 @@ def running(kubeconfig: Path, folder: Path) -> Iterator[Operator]:
         operator.stop()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A TCP port that nobody uses now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])
