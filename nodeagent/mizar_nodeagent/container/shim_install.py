@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mizar_nodeagent.errors import ConfigRefused
-from mizar_nodeagent.files import write_atomically
+from mizar_nodeagent.files import read_promptly, write_atomically
 
 IN_CONTAINER = "/run/mizar/libmizar.so"
 PRELOAD_IN_CONTAINER = "/etc/ld.so.preload"
@@ -34,6 +34,15 @@ class Shim:
         except OSError:
             part.unlink(missing_ok=True)
             raise
+
+    def is_cut_off(self, copy: Path) -> bool:
+        """Whether the file is only the beginning of the library, or empty: a power cut leaves this
+        of a copy that the kernel had not written to the disk yet. Raises OSError."""
+        size = copy.stat().st_size
+        if size >= self.library.stat().st_size:
+            return False
+        with self.library.open("rb") as whole:
+            return whole.read(size) == read_promptly(copy)
 
     def copy_preload(self, target: Path) -> None:
         """Write the ld.so.preload that loads the shim, for one container. Raises OSError."""

@@ -186,7 +186,8 @@ class Slots:
 
     def complete(self, slot: Slot) -> None:
         """Create the slot's files if that was not possible before, or those that are missing, since
-        an agent may have ended between two of them. Raises OSError."""
+        an agent may have ended between two of them, and a shim of which a power cut left only the
+        beginning. Raises OSError."""
         if slot.name not in self._incomplete:
             self._make_missing(slot)
             return
@@ -208,7 +209,9 @@ class Slots:
 
     def _make_missing(self, slot: Slot) -> None:
         """Create the files that are missing. For a mounted file that is missing, the runtime would
-        create a folder of that name, and the container would start without limits."""
+        create a folder of that name, and the container would start without limits. So it would with
+        a shim that is cut off: the dynamic loader prints one line, and the program runs without
+        it."""
         makers = {
             slot.limits: limits_file.create_empty,
             slot.usage: usage_file.create,
@@ -218,7 +221,7 @@ class Slots:
         for path, make in makers.items():
             if path.is_dir():
                 path.rmdir()
-            if not path.exists():
+            if not path.exists() or (path == slot.library and self.shim.is_cut_off(path)):
                 log.warning("a file of a slot is made again", path=path, **slot.names)
                 make(path)
         wanted = _preload(slot.opted_out)

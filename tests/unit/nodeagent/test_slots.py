@@ -148,6 +148,26 @@ def test_a_file_that_an_agent_did_not_live_to_make_is_made_before_a_start(
     assert {path.name: path.read_bytes() for path in slot.folder.iterdir()} == whole
 
 
+@pytest.mark.parametrize("left", [b"", b"the "])
+def test_a_shim_of_which_a_power_cut_left_the_beginning_is_made_again(
+    slots: Slots, left: bytes
+) -> None:
+    """The dynamic loader skips a library that is cut off, and the program runs without limits."""
+    slot = slots.create(RESOURCE, [D0], 1.0)
+    slot.library.write_bytes(left)
+    next_agents = again(slots)
+    next_agents.complete(next_agents.all()[0])
+    assert (slot.library.read_bytes(), slot.library.stat().st_mode & 0o777) == (b"the shim", 0o755)
+
+
+def test_the_shim_of_an_earlier_agent_stays(slots: Slots) -> None:
+    """It belongs to the version of the slot's other files, and a container may have it mounted."""
+    slot = slots.create(RESOURCE, [D0], 1.0)
+    slot.library.write_bytes(b"old one")
+    slots.complete(slot)
+    assert slot.library.read_bytes() == b"old one"
+
+
 @pytest.mark.parametrize("out", [False, True])
 def test_what_loads_the_shim_is_as_the_slot_says(slots: Slots, out: bool) -> None:
     """An agent may end between writing the one and the other."""
