@@ -49,6 +49,16 @@ def open_promptly(path: Path, flags: int) -> int:
         raise
 
 
+def allocate_exactly(descriptor: int, size: int) -> None:
+    """Give a file of another size this one, with all of its blocks: if the disk became full later,
+    the kernel would kill (SIGBUS) a process that writes to a mapped page without a block. Raises
+    OSError."""
+    if os.fstat(descriptor).st_size != size:
+        # First the blocks: on a full disk the file keeps its wrong size, and the next try sees it.
+        os.posix_fallocate(descriptor, 0, size)
+        os.ftruncate(descriptor, size)
+
+
 def read_promptly(path: Path) -> bytes:
     """The content of a small file that is mounted into a container. Raises OSError."""
     with os.fdopen(open_promptly(path, os.O_RDONLY), "rb") as file:

@@ -285,13 +285,14 @@ class PreStart:
                         )
 
     def write(self, slot: Slot, owner: Owner, limits: ContainerLimits) -> None:
-        """Repair the slot's usage file, write its limits, and record its owner; of an owner that it
+        """Repair the slot's files, write its limits, and record its owner; of an owner that it
         has already, only the pod's UID is updated. Raises NotYet, StartRefused."""
         owner = owner if slot.owner is None else replace(slot.owner, pod_uid=owner.pod_uid)
         identity = limits_file.ContainerIdentity(
             owner.namespace, owner.pod, owner.pod_uid, owner.container, slot.name
         )
         try:
+            limits_file.repair_size(slot.limits)
             usage_file.repair_header(slot.usage, limits_file.version(slot.limits))
             limits_file.write(slot.limits, identity, limits.cards, limits.physical, limits.contexts)
             self.slots.assign(slot, owner)

@@ -13,7 +13,7 @@ from typing import Final
 from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode, MemoryMode
 from mizar_nodeagent.errors import RegionDamaged, RegionUnserved
-from mizar_nodeagent.files import open_promptly
+from mizar_nodeagent.files import allocate_exactly, open_promptly
 from mizar_nodeagent.regions import layout
 from mizar_nodeagent.regions.layout import Limits, LimitsCard, LimitsLive
 
@@ -49,6 +49,16 @@ def create_empty(path: Path) -> None:
         # Allocate all blocks now, as for the usage file: the agent maps this file too.
         os.posix_fallocate(descriptor, 0, layout.LIMITS_SIZE)
         _put_head(descriptor, 0, 0, layout.VERSION)
+    finally:
+        os.close(descriptor)
+
+
+def repair_size(path: Path) -> None:
+    """Give the file its size again before its container starts, if a power cut has left less of it.
+    Its content is damaged then until limits are written. Raises OSError."""
+    descriptor = open_promptly(path, os.O_RDWR)
+    try:
+        allocate_exactly(descriptor, layout.LIMITS_SIZE)
     finally:
         os.close(descriptor)
 

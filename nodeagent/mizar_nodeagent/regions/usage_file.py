@@ -10,7 +10,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from mizar_nodeagent.files import open_promptly
+from mizar_nodeagent.files import allocate_exactly, open_promptly
 from mizar_nodeagent.regions import layout
 
 _HEADER: Final = Struct("<8sIIII")
@@ -46,8 +46,7 @@ def repair_header(path: Path, version: int) -> None:
     """
     descriptor = open_promptly(path, os.O_RDWR)
     try:
-        if os.fstat(descriptor).st_size != layout.USAGE_SIZE:
-            os.ftruncate(descriptor, layout.USAGE_SIZE)
+        allocate_exactly(descriptor, layout.USAGE_SIZE)
         if not header_is_good(os.pread(descriptor, HEADER_SIZE, 0), {version}):
             _put_header(descriptor, version)
     finally:

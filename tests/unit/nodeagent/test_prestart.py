@@ -1,5 +1,6 @@
 """PreStartContainer: its checks, and the slots that it writes."""
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -153,6 +154,22 @@ async def test_containers_of_one_pod_may_have_different_profiles(node: Node) -> 
     other = replace(share_claim(device(0, WIDE.key), resource=FOUR), container="side")
     await node.start(share_claim(D0), other)
     assert written(slot) == "uid-share"
+
+
+@pytest.mark.parametrize("left", [0, 100, 4096, 9000])
+async def test_limits_of_another_size_are_mended_before_a_start(node: Node, left: int) -> None:
+    """A power cut may leave an empty file, and the kubelet starts the container again with it."""
+    slot = node.slot()
+    await node.start(share_claim(D0))
+    before = limits_file.read(slot.limits)
+    os.truncate(slot.limits, left)
+    os.truncate(slot.usage, 0)
+    await node.start(share_claim(D0))
+    found = limits_file.read(slot.limits)
+    assert limits_file.card_limits(found) == limits_file.card_limits(before)
+    for path, size in ((slot.limits, layout.LIMITS_SIZE), (slot.usage, layout.USAGE_SIZE)):
+        status = path.stat()
+        assert (status.st_size, status.st_blocks * 512 >= size) == (size, True), "SIGBUS later"
 
 
 async def test_a_damaged_account_is_mended_before_a_start(node: Node) -> None:
