@@ -165,14 +165,13 @@ class Auditor:
             if slot.owner is None or pod is None:
                 continue
             ids = frozenset(one for one, name in pod.container_ids if name == slot.owner.container)
-            if not self._has_shim(slot):
+            audited = _audited(slot, pod.uids, ids) if self._has_shim(slot) else None
+            if audited is None:
+                # A limits file that is gone or damaged names no cards to audit.
                 found.append(unlimited(slot.name, slot.owner, pod.uids, ids))
-                continue
-            # A limits file that is gone or damaged names no cards to audit.
-            audited = _audited(slot, pod.uids, ids)
             # The kubelet's claims leave out init containers, but those run while they have
             # processes.
-            if audited and (slot.name in holding or audited.alive):
+            elif slot.name in holding or audited.alive:
                 found.append(audited)
         return found
 

@@ -50,8 +50,9 @@ class AuditedContainer:
 def unlimited(
     slot: str, owner: Owner, pod_uids: frozenset[str], ids: frozenset[str]
 ) -> AuditedContainer:
-    """A container without limits. It takes part in the comparison so that its processes are not
-    attributed to another container of its pod; nothing is reported about them."""
+    """A container without limits, or whose limits cannot be read now. It takes part in the
+    comparison so that its processes are not attributed to another container of its pod; nothing is
+    reported about them."""
     return AuditedContainer(slot, owner, pod_uids, ids, {}, frozenset(), {})
 
 

@@ -3,6 +3,7 @@ figures."""
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,11 +33,23 @@ from mizar_nodeagent.audit.processes_without_shim import STEADY
 from mizar_nodeagent.audit.unaccounted import AUDITS, Unaccounted, UnaccountedMemory
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.container_processes import ContainerProcess
+from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
 from mizar_nodeagent.regions.layout import UsageCard, UsageHead
 from mizar_nodeagent.regions.usage_snapshot import Holding, ProcessKey
 from support.waiting import PATIENCE_S, wait_for
-from unit.nodeagent.makers import CARD, CGROUP, GIB, OWNER, UID, carve, one_container
+from unit.nodeagent.makers import (
+    CARD,
+    CGROUP,
+    GIB,
+    OWNER,
+    UID,
+    carve,
+    device,
+    one_container,
+    share_claim,
+    snapshot,
+)
 from unit.nodeagent.makers import CONTAINER_ID as ID
 
 MIB = 1 << 20
@@ -408,6 +421,11 @@ class Node:
         carving = SimpleNamespace(carve=carve(isolation=isolation))
         self._state.carving_of = lambda device: carving
 
+    def hold(self, *claims: Claim) -> None:
+        """The pod's containers hold these devices."""
+        pods = list((self._state.snapshot.pods or {}).values())
+        self._state.snapshot = snapshot(1.0, pods, claims=claims)
+
     async def workers(self, uuids: set[str]) -> dict[str, dict[int, int]]:
         if self.is_silent:
             return {}
@@ -595,6 +613,33 @@ async def test_a_container_that_opted_out_is_no_concern_of_its_neighbour(tmp_pat
     node.slots.all = lambda: [sibling, out]
     await node.audit(AUDITS + 1)
     assert node.warnings == []
+
+
+async def test_who_has_damaged_limits_is_no_concern_of_its_neighbour(tmp_path: Path) -> None:
+    """Its shim keeps the last good limits, so its work goes on. What it holds must not be taken off
+    another container's limit, nor that one be blamed for it."""
+    node = Node(tmp_path, Isolation())
+    put_process(node.proc, 500, CGROUP)
+    node.on_card = {500: 300 * MIB}
+    own = node.slots.all()[0]
+    (tmp_path / "a").mkdir()
+    other = replace(share_claim(device(1)), container="other")
+    sibling = replace(
+        own,
+        name="a",
+        folder=tmp_path / "a",
+        ids=other.ids,
+        owner=replace(OWNER, container="other"),
+    )
+    node.hold(share_claim(device(0)), other)
+    for path in (own.limits, own.usage):
+        shutil.copyfile(path, sibling.folder / path.name)
+    with own.limits.open("r+b") as file:
+        file.seek(layout.Limits.cards.offset)
+        file.write(b"a bit flipped on disk")
+    node.slots.all = lambda: [sibling, own]
+    await node.audit(AUDITS + 1)
+    assert (node.warnings, node.told[-1]["a", CARD]) == ([], Unaccounted(0, 0))
 
 
 async def test_a_container_that_asked_for_no_shim_is_left_alone(tmp_path: Path) -> None:
