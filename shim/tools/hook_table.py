@@ -1,6 +1,7 @@
-"""Writes the hook table, src/lookup/hooks_generated.def, from cuda_calls.txt and nvml_calls.txt, and checks it.
+"""Writes the hook table, src/lookup/hooks_generated.def, and checks it.
 
-cuda_calls.txt and nvml_calls.txt list how the shim treats each function of the driver and of NVML.
+Its sources are cuda_calls.txt and nvml_calls.txt, which list how the shim treats each function of
+the driver and of NVML.
 
     hook_table.py            writes src/lookup/hooks_generated.def
     hook_table.py --check    fails if hooks_generated.def differs from what would be written
@@ -189,7 +190,7 @@ def check_entries(
 
 
 def check_nvml(published: set[str], known: dict[str, bool]) -> list[str]:
-    """NVML functions about memory, processes or utilization that have no class in nvml_calls.txt."""
+    """NVML functions about memory, processes or use that have no class in nvml_calls.txt."""
     telling = re.compile(r"DeviceGet.*(Memory(Info|Usage|Limits)|Process|Utili|Accounting|Samples)")
     return [
         f"{name} of NVML has no class: put it below one of shim/nvml_calls.txt, then run"
