@@ -32,6 +32,7 @@ from mizar_nodeagent.audit.compare import (
     compare,
     unlimited,
 )
+from mizar_nodeagent.audit.permitted import PermittedMemory
 from mizar_nodeagent.audit.processes_without_shim import ProcessesWithoutShim
 from mizar_nodeagent.audit.unaccounted import Unaccounted, UnaccountedMemory
 from mizar_nodeagent.cards import CardSource
@@ -82,6 +83,7 @@ class Auditor:
         self._soon = asyncio.Event()
         self._memory: dict[SlotCard, UnaccountedMemory] = {}
         self._without_shim = ProcessesWithoutShim(warn, self._is_strict, proc)
+        self._permitted = PermittedMemory({slot.name for slot in slots.all()})
         self._reported_at = -math.inf
 
     @property
@@ -159,13 +161,14 @@ class Auditor:
         snapshot, slots = self._state.snapshot, self._slots.all()
         pods = {pod.uid: pod for pod in (snapshot.pods or {}).values()}
         holding = {slot.name for slot in slots_in_use(slots, snapshot)}
+        self._permitted.keep_only({slot.name for slot in slots})
         found = []
         for slot in slots:
             pod = pods.get(slot.owner.pod_uid) if slot.owner else None
             if slot.owner is None or pod is None:
                 continue
             ids = frozenset(one for one, name in pod.container_ids if name == slot.owner.container)
-            audited = _audited(slot, pod.uids, ids) if self._has_shim(slot) else None
+            audited = self._audited(slot, pod.uids, ids) if self._has_shim(slot) else None
             if audited is None:
                 # A limits file that is gone or damaged names no cards to audit.
                 found.append(unlimited(slot.name, slot.owner, pod.uids, ids))
@@ -174,6 +177,30 @@ class Auditor:
             elif slot.name in holding or audited.alive:
                 found.append(audited)
         return found
+
+    def _audited(
+        self, slot: Slot, uids: frozenset[str], ids: frozenset[str]
+    ) -> AuditedContainer | None:
+        assert slot.owner is not None
+        try:
+            region = limits_file.read(slot.limits)
+        except (OSError, RegionDamaged):
+            return None
+        uuids = [card.uuid.decode(errors="replace") for card in region.cards[: region.card_count]]
+        try:
+            found = usage_snapshot.take(slot.usage, len(uuids))
+        except (OSError, RegionDamaged):
+            found = usage_snapshot.empty(len(uuids))
+        holdings = dict(zip(uuids, found.holdings, strict=True))
+        uses = {uuid: card.code_uses for uuid, card in zip(uuids, found.cards, strict=True)}
+        charged = dict(zip(uuids, found.charged, strict=False))
+        permitted = {
+            uuid: self._permitted.update((slot.name, uuid), card.memory_limit, charged.get(uuid))
+            for uuid, card in zip(uuids, region.cards, strict=False)
+        }
+        return AuditedContainer(
+            slot.name, slot.owner, uids, ids, holdings, found.alive, uses, found.past, permitted
+        )
 
     def _has_shim(self, slot: Slot) -> bool:
         if slot.resource == SPOT_RESOURCE:
@@ -187,25 +214,3 @@ class Auditor:
         except (DeviceIDRefused, ValueError):
             return None
         return carving.carve.isolation if carving else None
-
-
-def _audited(slot: Slot, uids: frozenset[str], ids: frozenset[str]) -> AuditedContainer | None:
-    assert slot.owner is not None
-    try:
-        region = limits_file.read(slot.limits)
-    except (OSError, RegionDamaged):
-        return None
-    uuids = [card.uuid.decode(errors="replace") for card in region.cards[: region.card_count]]
-    try:
-        found = usage_snapshot.take(slot.usage, len(uuids))
-    except (OSError, RegionDamaged):
-        found = usage_snapshot.empty(len(uuids))
-    holdings = dict(zip(uuids, found.holdings, strict=True))
-    uses = {uuid: card.code_uses for uuid, card in zip(uuids, found.cards, strict=True)}
-    permitted = {
-        uuid: max(card.memory_limit, charged) if card.memory_limit else 0
-        for uuid, card, charged in zip(uuids, region.cards, found.charged, strict=False)
-    }
-    return AuditedContainer(
-        slot.name, slot.owner, uids, ids, holdings, found.alive, uses, found.past, permitted
-    )

@@ -32,8 +32,8 @@ class AuditedContainer:
     at the container runtime. `holdings`: for each card, what each process holds. `alive`: its
     living registered processes. `code_uses`: for each card, the number of first uses of code so
     far. `past`: the living processes that have a second driver, which the shim does not limit.
-    `permitted`: for each card, the bytes that it may hold: its limit, or more if it was charged
-    more before the limit was lowered; 0 if its limit is 0.
+    `permitted`: for each card, the bytes that it may hold (see PermittedMemory); 0 if its limit is
+    0.
     """
 
     slot: str

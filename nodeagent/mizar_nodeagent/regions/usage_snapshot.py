@@ -129,10 +129,9 @@ class UsageSnapshot:
 
 
 def empty(cards: int) -> UsageSnapshot:
-    """A snapshot of `cards` cards without processes, in place of a file that cannot be read."""
-    return UsageSnapshot(
-        (CardUsage(0, 0),) * cards, 0, frozenset(), ({},) * cards, charged=(0,) * cards
-    )
+    """A snapshot of `cards` cards without processes, in place of a file that cannot be read. It
+    does not say what is charged."""
+    return UsageSnapshot((CardUsage(0, 0),) * cards, 0, frozenset(), ({},) * cards)
 
 
 @dataclass(frozen=True)

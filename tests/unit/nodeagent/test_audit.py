@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,6 +30,7 @@ from mizar_nodeagent.audit.compare import (
     unlimited,
 )
 from mizar_nodeagent.audit.kill import kill
+from mizar_nodeagent.audit.permitted import PermittedMemory
 from mizar_nodeagent.audit.processes_without_shim import STEADY
 from mizar_nodeagent.audit.unaccounted import AUDITS, Unaccounted, UnaccountedMemory
 from mizar_nodeagent.container.slots import Owner
@@ -397,8 +399,8 @@ class Node:
         (slot,) = slots.all()
         limits_file.create_empty(slot.limits)
         usage_file.create(slot.usage)
-        identity = limits_file.ContainerIdentity("team-a", "share", UID, "main", "s")
-        limits_file.write(slot.limits, identity, [CardLimit(CARD, GIB, 5000, "Hard", "None")], {})
+        self._slot = slot
+        self.limit(GIB)
         self.on_card: dict[int, int] = {}
         self.is_silent = False
         self.told: list[Mapping[tuple[str, str], Unaccounted]] = []
@@ -415,6 +417,18 @@ class Node:
             self.proc,
             clock=lambda: self.now,
         )
+
+    def limit(self, size: int) -> None:
+        """Limit the container to so many bytes."""
+        identity = limits_file.ContainerIdentity("team-a", "share", UID, "main", "s")
+        limit = CardLimit(CARD, size, 5000, "Hard", "None")
+        limits_file.write(self._slot.limits, identity, [limit], {})
+
+    def charge(self, total: int) -> None:
+        """The ledger says that the container holds so many bytes."""
+        with self.usage.open("r+b") as file:
+            file.seek(UsageHead.cards.offset + 8)
+            file.write((total << 21).to_bytes(8, "little"))
 
     def isolate(self, isolation: Isolation) -> None:
         """Change the quota's isolation."""
@@ -650,34 +664,87 @@ async def test_a_container_that_asked_for_no_shim_is_left_alone(tmp_path: Path) 
     assert node.warnings == []
 
 
-async def test_a_forged_account_is_told(tmp_path: Path) -> None:
-    """The process has a slot, a lock and bytes of its own, and the ledger says nothing."""
-    node = Node(tmp_path, Isolation())
+FORGE = (
+    "import struct, fcntl, os, sys\n"
+    "f = os.open(sys.argv[1], os.O_RDWR)\n"
+    "os.pwrite(f, struct.pack('<II', 1, 1), 24)\n"
+    "os.pwrite(f, struct.pack('<IIQ', 7, 1, 4242), 12288)\n"
+    "os.pwrite(f, struct.pack('<Q', 3 << 30), 12288 + int(sys.argv[2]))\n"
+    "os.pwrite(f, struct.pack('<Q', int(sys.argv[3]) << 21), 4096 + 8)\n"
+    "ask = struct.pack('hhxxxxqqixxxx', fcntl.F_WRLCK, 0, 12288, 1, 0)\n"
+    "fcntl.fcntl(f, fcntl.F_OFD_SETLK, ask)\n"
+    "print('lives', flush=True)\n"
+    "sys.stdin.read()\n"
+)
+"""A process with a slot, a lock and 3 GiB of its own. Arguments: usage file, offset of `held` in a
+slot, total of the ledger."""
+
+
+@asynccontextmanager
+async def forger(node: Node, total: int) -> AsyncIterator[None]:
+    """Runs that process with 3 GiB on the card; the ledger says `total`."""
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 3 * GIB}
-    code = (
-        "import struct, fcntl, os, sys\n"
-        "f = os.open(sys.argv[1], os.O_RDWR)\n"
-        "os.pwrite(f, struct.pack('<II', 1, 1), 24)\n"
-        "os.pwrite(f, struct.pack('<IIQ', 7, 1, 4242), 12288)\n"
-        "os.pwrite(f, struct.pack('<Q', 3 << 30), 12288 + int(sys.argv[2]))\n"
-        "ask = struct.pack('hhxxxxqqixxxx', fcntl.F_WRLCK, 0, 12288, 1, 0)\n"
-        "fcntl.fcntl(f, fcntl.F_OFD_SETLK, ask)\n"
-        "print('lives', flush=True)\n"
-        "sys.stdin.read()\n"
-    )
+    held = layout.UsageSlot.held.offset
     child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", code, node.usage, str(layout.UsageSlot.held.offset)),
+        *(sys.executable, "-c", FORGE, node.usage, str(held), str(total)),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
     assert child.stdout and await child.stdout.readline() == b"lives\n"
-    await node.audit(STEADY)
+    yield
     await child.communicate(b"")  # ends it
+
+
+@pytest.mark.parametrize("total", [0, 3 * GIB, layout.BYTES_MAX])
+async def test_a_forged_account_is_told(node: Node, total: int) -> None:
+    """The tenant can write any total into the ledger, so it permits nothing by itself."""
+    await node.audit(1)
+    async with forger(node, total):
+        await node.audit(STEADY)
     ((owner, _, sentence),) = node.warnings
     assert (
         owner == OWNER and "far more memory of card" in sentence and "limit of 1024 MiB" in sentence
     )
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_what_a_container_had_before_its_limit_was_lowered_is_permitted(
+    node: Node, known: bool
+) -> None:
+    """`known`: the agent has seen the limit before; otherwise it was lowered in an earlier run."""
+    if known:
+        node.limit(3 * GIB)
+    async with forger(node, 3 * GIB):
+        await node.audit(STEADY * known)
+        node.limit(GIB)
+        await node.audit(STEADY)
+        assert node.warnings == []
+        # What was given back may not be taken again.
+        node.charge(GIB)
+        await node.audit(1)
+        node.charge(3 * GIB)
+        await node.audit(STEADY)
+    ((_, _, sentence),) = node.warnings
+    assert "limit of 1024 MiB" in sentence
+
+
+def test_of_a_new_container_not_even_the_first_account_permits_more() -> None:
+    permitted = PermittedMemory({"old"})
+    assert permitted.update(("old", CARD), GIB, 3 * GIB) == 3 * GIB
+    assert permitted.update(("new", CARD), GIB, 3 * GIB) == GIB
+
+
+def test_what_is_permitted_stays_while_the_account_cannot_be_read() -> None:
+    permitted = PermittedMemory({"s"})
+    permitted.update(("s", CARD), GIB, 3 * GIB)
+    assert permitted.update(("s", CARD), GIB, None) == 3 * GIB
+    assert permitted.update(("s", CARD), 0, 2 * GIB) == 0, "the card is lost"
+    assert permitted.update(("s", CARD), GIB, 3 * GIB) == 2 * GIB
+    permitted.keep_only({"s"})
+    assert permitted.update(("s", CARD), GIB, 3 * GIB) == 2 * GIB
+    permitted.keep_only({"another"})
+    assert permitted.update(("s", CARD), GIB, 3 * GIB) == 3 * GIB, "it is forgotten"
 
 
 def test_the_process_of_a_locked_slot_is_alive(tmp_path: Path) -> None:
