@@ -118,9 +118,9 @@ class _Course:
     since: float | None = None
 
     def follow(self, seen: bool | None, sign: Sign, now: float) -> None:
-        if seen is self.active:
+        if seen is None or seen is self.active:
             self.since = None
-        elif seen is not None:
+        else:
             self.since = now if self.since is None else self.since
             if now - self.since >= (sign.calm if self.active else sign.after):
                 self.active, self.since = seen, None

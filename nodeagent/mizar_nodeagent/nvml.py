@@ -58,6 +58,7 @@ class Nvml:
         self._others: dict[str, tuple[float, list[Any]]] = {}
         self._untold: list[tuple[str, int]] = []
         self._ready = False
+        self._open = False
         self._starts = 0
         self._started = asyncio.Event()
 
@@ -149,8 +150,6 @@ class Nvml:
             self._start()
         cards = {card.uuid: card for card in all_cards()}
         if self._restart.is_due(not cards.keys() >= set(expected)):
-            self._keep_untold()
-            pynvml.nvmlShutdown()
             self._start()
             cards = {card.uuid: card for card in all_cards()}
         return cards
@@ -193,11 +192,23 @@ class Nvml:
         return loads
 
     def _start(self) -> None:
+        """Start NVML, or start it again."""
         self._ready = False
+        self._stop()
         load_driver(self._root, self._nodes_root)
         pynvml.nvmlInit()
-        self._ready = True
+        self._open = self._ready = True
         self._starts += 1
+
+    def _stop(self) -> None:
+        """End NVML's session, if there is one. NVML counts sessions and looks for cards and its
+        driver at the start of the first, so one that is left open would make later restarts do
+        nothing."""
+        if self._open:
+            self._keep_untold()
+            self._open = False
+            with suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
 
     def _minors(self, uuids: Collection[str]) -> dict[str, int | None]:
         if not self._ready:

@@ -65,6 +65,11 @@ class TestTemperature:
         course.pass_by(12, HOT)
         assert course.pass_by(3600, WARM) == self.BAD
 
+    def test_two_hot_moments_are_no_heat_that_lasts(self, course: Course) -> None:
+        course.pass_by(2, HOT)
+        course.pass_by(3600, WARM)
+        assert course.pass_by(2, HOT) == []
+
     def test_it_does_not_flap(self, course: Course) -> None:
         course.pass_by(12, HOT)
         for _ in range(10):

@@ -27,10 +27,13 @@ TIMEOUT = pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
 
 class Library:
     """`listed`: UUIDs of the cards. `silent`: those of which calls fail. `events`: faults that wait
-    to be asked for. `samples`: (PID, time in us, percent)."""
+    to be asked for. `samples`: (PID, time in us, percent). `sessions`: those that are open, of
+    which only the end of the last one ends anything. `away`: whether it does not answer."""
 
     def __init__(self) -> None:
         self.starts = 0
+        self.sessions = 0
+        self.away = False
         self.listed = [ONE, TWO]
         self.silent: set[str] = set()
         self.events: list[tuple[str, int]] = []
@@ -38,9 +41,17 @@ class Library:
 
     def init(self) -> None:
         self.starts += 1
+        self.sessions += 1
 
     def shut_down(self) -> None:
-        self.events.clear()
+        self.sessions -= 1
+        if not self.sessions:
+            self.events.clear()
+
+    def count(self) -> int:
+        if self.away:
+            raise TIMEOUT
+        return len(self.listed)
 
     def memory(self, uuid: str) -> Any:
         if uuid in self.silent:
@@ -72,7 +83,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     answers = {
         "nvmlInit": made.init,
         "nvmlShutdown": made.shut_down,
-        "nvmlDeviceGetCount": lambda: len(made.listed),
+        "nvmlDeviceGetCount": made.count,
         "nvmlDeviceGetHandleByIndex": lambda index: made.listed[index],
         "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
         "nvmlDeviceGetUUID": lambda handle: handle,
@@ -142,6 +153,30 @@ async def test_a_card_that_is_gone_for_good_has_nvml_restarted_ever_less_often(
     before = library.starts
     await nvml.read([ONE, TWO])
     assert library.starts == before + 1
+
+
+async def test_a_read_that_fails_leaves_no_session_open(nvml: Nvml, library: Library) -> None:
+    """With one, a later restart would find no card that has come back."""
+    await nvml.read()
+    library.away = True
+    for _ in range(3):
+        with pytest.raises(CardsUnknown):
+            await nvml.read()
+    library.away = False
+    await nvml.read()
+    assert library.sessions == 1
+
+
+async def test_a_read_that_fails_loses_no_fault(nvml: Nvml, library: Library) -> None:
+    await nvml.read()
+    await nvml._run(nvml._register)
+    library.events.append((ONE, 79))
+    library.away = True
+    with pytest.raises(CardsUnknown):
+        await nvml.read()
+    library.away = False
+    await nvml.read()
+    assert nvml._next(nvml._starts, None) == [(ONE, 79)]
 
 
 async def test_a_restart_of_nvml_loses_no_fault(
