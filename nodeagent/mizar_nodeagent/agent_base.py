@@ -106,8 +106,9 @@ def restore(
 
 
 def _trim(slots: Path) -> None:
-    """Cut off what tenants added to their usage files while no agent ran: on a disk that they have
-    filled, the agent could not install its shim, and would never come to cut it off."""
+    """Remove what tenants added to their usage files while no agent ran: on a disk that they have
+    filled, the agent could not install its shim, and would never come to remove it."""
     for usage in slots.glob("*/usage"):
-        with suppress(OSError):
-            usage_file.truncate_excess(usage)
+        for remove in (usage_file.truncate_excess, usage_file.remove_attributes):
+            with suppress(OSError):
+                remove(usage)

@@ -8,6 +8,7 @@ kubelet is asked which devices are held now.
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import time
 from collections.abc import Callable, Container, Iterable
@@ -108,11 +109,19 @@ class ShutdownCleanup:
         except OSError:
             return
         shutil.rmtree(self._folder / "lib", ignore_errors=True)
-        kept = (self._folder / CONTEXTS, self._folder / OVERRIDES)
         saved = () if self._remembers() else self._folder.glob("*checkpoint.*")
-        for file in (*saved, *kept):
+        overrides = () if self._has_overrides() else (self._folder / OVERRIDES,)
+        for file in (*saved, *overrides, self._folder / CONTEXTS):
             with suppress(OSError):
                 file.unlink()
+
+    def _has_overrides(self) -> bool:
+        """Whether the node's settings differ from others': the next agent needs them if it cannot
+        use or find out those of its time."""
+        try:
+            return bool(json.loads((self._folder / OVERRIDES).read_bytes()))
+        except (OSError, ValueError):
+            return False
 
 
 def _may_be_for(slot: Slot, pods: Iterable[Pod]) -> bool:

@@ -1053,18 +1053,19 @@ async def test_auto_is_settled_before_anybody_is_answered(world: World) -> None:
 async def test_a_tenant_that_filled_the_disk_keeps_no_new_agent_from_starting(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While no agent runs, nothing cuts off what it adds to its usage file."""
+    """While no agent runs, nothing removes what it adds to its usage file."""
     await world.serve_shadow()
     usage = limits_of(await world.start_share()).parent / "usage"
     await world.stop_agent()
     size = usage.stat().st_size
     with usage.open("ab") as file:
         file.write(bytes(1 << 20))
+    os.setxattr(usage, "user.filler", b"as large as the file system permits")
     (world.folder / "libmizar.so").write_bytes(b"the next version's shim")
     write = shim_install.write_atomically
 
     def write_if_there_is_room(*given: Any) -> None:
-        if usage.stat().st_size > size:
+        if usage.stat().st_size > size or os.listxattr(usage):
             raise OSError(errno.ENOSPC, "No space left on device")
         write(*given)
 

@@ -11,6 +11,7 @@ import pytest
 from mizar_nodeagent import shutdown_cleanup
 from mizar_nodeagent.cuda_context.costs import CONTEXTS
 from mizar_nodeagent.kubelet import device_checkpoint, podresources
+from mizar_nodeagent.overrides.source import KEPT
 from mizar_nodeagent.regions.layout import Limits
 from mizar_nodeagent.single_instance import InstanceLock
 from support.waiting import PATIENCE_S, until
@@ -166,6 +167,17 @@ async def test_what_was_promised_stays_while_there_is_a_shadow_pod(world: World)
     await world.stop_agent()
     assert "checkpoint.json" in left(world)
     assert CARD in (world.config.state_dir / "checkpoint.json").read_text()
+
+
+@pytest.mark.parametrize(("settings", "stay"), [('{"ignoredXids": [79]}', True), ("{}", False)])
+async def test_settings_of_this_node_stay(world: World, settings: str, stay: bool) -> None:
+    """An upgrade that brings overrides which cannot be used must not undo them."""
+    await used(world)
+    await end_share(world)
+    await end_shadow(world)
+    (world.config.state_dir / KEPT).write_text(settings)
+    await world.stop_agent()
+    assert (KEPT in left(world)) == stay
 
 
 async def test_what_others_put_into_the_folder_stays(world: World) -> None:
