@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from mizar_core.condition import find_condition
@@ -12,13 +12,12 @@ from mizar_core.names import SPOT_RESOURCE, ConditionType
 from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.snapshot import NodeView
 from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
-from mizar_core.planning.spot.actions import OpenGate
 from mizar_kube.work_queue import WorkQueue
 from mizar_operator.announcements import Announcements
 from mizar_operator.caches import SPOT, Caches
 from mizar_operator.reconcile import DUE_SLACK_S, run_here
-from mizar_operator.reconcile_state import REFUSED_FIRST_S, REFUSED_MOST_S, Backoffs
-from mizar_operator.spot.apply import Failure, SpotApplier
+from mizar_operator.spot.apply import SpotApplier
+from mizar_operator.spot.closed_gates import ClosedGates
 from mizar_operator.spot.metrics import SpotMetrics
 from mizar_operator.spot.promises import Promises
 from mizar_operator.spot.rules_writer import RulesWriter
@@ -53,7 +52,7 @@ class SpotReconciler:
         self._enabled = enabled
         self._clock = clock
         self._announcements = Announcements(clock)
-        self._unopenable = Backoffs[str](REFUSED_FIRST_S, REFUSED_MOST_S)
+        self._closed = ClosedGates()
         self._promises = Promises()
 
     async def reconcile(self) -> None:
@@ -64,7 +63,7 @@ class SpotReconciler:
         self._promises.note(plan.kept)
         self._metrics.planned(plan)
         failures = await self._applier.apply(plan.actions)
-        self._note_unopenable(failures)
+        self._closed.note(plan.actions, failures, self._clock())
         self._announcements.note(one for one in plan.actions if isinstance(one, EmitEvent))
         self._requeue(plan)
         if not self._caches.pools.unreadable:
@@ -74,17 +73,12 @@ class SpotReconciler:
         if failures:
             raise failures[0].error
 
-    def _note_unopenable(self, failures: Iterable[Failure]) -> None:
-        for action, error in failures:
-            if isinstance(action, OpenGate):
-                self._unopenable.record(action.uid, self._clock(), str(error))
-
     def gather(self) -> SpotSnapshot:
         """The snapshot that the plan is made from, out of the caches."""
         spots = self._promises.dated(self._caches.spots.values(), self._now())
         uids = {one.uid for one in spots}
         self._applier.forget(uids)
-        self._unopenable.keep_only(uids)
+        self._closed.keep_only(uids, {one.namespace for one in spots})
         return SpotSnapshot(
             enabled=self._enabled,
             pools=tuple(self._caches.pools.values()),
@@ -94,14 +88,15 @@ class SpotReconciler:
             announced=self._announcements.known(uids),
             unreadable=frozenset(namespace for namespace, _ in self._caches.quotas.unreadable),
             heard=self._promises.heard,
-            unopenable=dict(self._unopenable.active(self._clock())),
+            unopenable=self._closed.pods(self._clock()),
+            closed=self._closed.namespaces(self._clock()),
         )
 
     def _requeue(self, plan: SpotPlan) -> None:
         if plan.due is not None:
             wait = (plan.due - self._now()).total_seconds()
             self._queue.add(SPOT, after=max(DUE_SLACK_S, wait + DUE_SLACK_S))
-        if (tried_in_s := self._unopenable.next(self._clock())) is not None:
+        if (tried_in_s := self._closed.next(self._clock())) is not None:
             self._queue.add(SPOT, after=tried_in_s + DUE_SLACK_S)
         if (wait_s := self._announcements.next(plan.held_back)) is not None:
             self._queue.add(SPOT, after=wait_s + DUE_SLACK_S)

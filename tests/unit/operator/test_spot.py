@@ -18,7 +18,7 @@ from mizar_core.planning.spot import SpotPlan, SpotSnapshot, plan_spot
 from mizar_core.spot_rules import CONFIG_MAP, KEY
 from mizar_kube.client import KubeClient
 from mizar_kube.clock import Clock
-from mizar_kube.errors import KubeError, Unavailable
+from mizar_kube.errors import Forbidden, KubeError, Unavailable
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
 from mizar_kube.kinds import CONFIG_MAP as CONFIG_MAPS
@@ -705,6 +705,57 @@ def test_a_gate_that_cannot_be_opened_keeps_no_card_from_others() -> None:
         with suppress(KubeError):
             cluster.work()
     assert 4 <= len(tries) <= 10, "it is tried again, ever more seldom"
+
+
+def test_a_job_whose_gates_cannot_be_opened_keeps_no_card_from_others() -> None:
+    """Each of its pods would be tried in turn, since its namespace borrows nothing."""
+    mine = [pod(f"p{number}", "a", age=99) for number in range(40)]
+    others = [pod(f"q{number}", "b") for number in range(4)]
+    cluster = Cluster(quota("a", 99), quota("b", 99), node(4), *mine, *others)
+
+    def fail(write: Write) -> None:
+        if write[1].namespace == "a" and write[1].kind == POD:
+            raise Unavailable("failed calling webhook x.example.com", status=500)
+
+    cluster.api.before_write = fail
+    for _ in range(2):
+        with suppress(KubeError):
+            cluster.round()
+    assert set(cluster.gated()) == {one["metadata"]["name"] for one in mine}
+    assert any("webhook x.example.com" in note for _, _, note in cluster.events.told)
+
+
+def test_a_pod_whose_gate_cannot_be_opened_holds_up_none_of_its_namespace() -> None:
+    """A policy refuses the pod, and no other."""
+    cluster = Cluster(quota("a", 4), node(1), pod("p", "a", age=9), pod("q", "a", age=8))
+
+    def fail(write: Write) -> None:
+        if write[1].name == "p":
+            raise Forbidden("denied by a policy", status=403)
+
+    cluster.api.before_write = fail
+    for _ in range(8):
+        with suppress(KubeError):
+            cluster.round()
+        cluster.now += timedelta(seconds=1)
+    assert cluster.gated() == ["p"]
+
+
+@pytest.mark.parametrize("lost", [Unavailable("no answer"), Unavailable("timeout", status=504)])
+def test_a_gate_that_may_be_open_keeps_its_card(lost: KubeError) -> None:
+    """The API server has opened it, but its answer was lost."""
+    cluster = Cluster(quota("a", 1), node(1), pod("p", "a", age=9), pod("q", "a", age=8))
+
+    def fail(write: Write) -> None:
+        raise lost
+
+    cluster.api.before_write = fail
+    for _ in range(2):
+        with suppress(KubeError):
+            cluster.round()
+    cluster.api.before_write = lambda write: None
+    cluster.round()
+    assert cluster.gated() == ["q"]
 
 
 def test_rules_that_cannot_be_written_delay_no_eviction(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
     granted = []
     if snapshot.enabled:
         # A card that is given to a pod whose gate stays closed would be lent to nobody.
-        able = [one for one in waiting if one.uid not in snapshot.unopenable]
+        able = [one for one in waiting if not snapshot.refusal(one)]
         granted = take_turns(able, room, accounts, in_use, schedulers, now)
     served = {one.key for one in granted}
     left = [one for one in waiting if one.key not in served]

@@ -156,7 +156,7 @@ class SpotSnapshot:
     posted again yet. `unreadable`: namespaces with a quota that cannot be read: no pod there loses
     a card because of its quota. `heard`: when the operator last saw each scheduler bind or refuse a
     spot pod. `unopenable`: the pods, by their UIDs, whose gates the API server refused to open a
-    moment ago, each with its message.
+    moment ago, each with its message; `closed`: the namespaces in which it opened none, likewise.
     """
 
     enabled: bool = True
@@ -168,3 +168,8 @@ class SpotSnapshot:
     unreadable: frozenset[str] = frozenset()
     heard: Mapping[str, datetime] = field(default_factory=dict)
     unopenable: Mapping[str, str] = field(default_factory=dict)
+    closed: Mapping[str, str] = field(default_factory=dict)
+
+    def refusal(self, spot: SpotView) -> str:
+        """Why the pod's gate cannot be opened now; empty if it can."""
+        return self.unopenable.get(spot.uid) or self.closed.get(spot.namespace, "")

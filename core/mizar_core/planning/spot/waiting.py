@@ -77,12 +77,10 @@ def _not_installed(snapshot: SpotSnapshot) -> str:
 
 
 def _unopenable(snapshot: SpotSnapshot, spot: SpotView) -> str:
-    if spot.uid not in snapshot.unopenable:
+    if not (refusal := snapshot.refusal(spot)):
         return ""
-    return (
-        "its turn has come, but the API server does not let its scheduling gate be opened:"
-        f" {snapshot.unopenable[spot.uid]}"
-    )
+    whose = "its gate" if spot.uid in snapshot.unopenable else "gates in its namespace"
+    return f"the API server does not let {whose} be opened: {refusal}"
 
 
 def _over_quota(spot: SpotView, accounts: Accounts, in_use: Counter[str]) -> str:

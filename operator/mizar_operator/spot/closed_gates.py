@@ -1,0 +1,76 @@
+"""Remembers which spot pods' gates the API server refused to open, so that they keep no card from
+other pods."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from mizar_core.planning.spot.actions import OpenGate, SpotAction
+from mizar_kube.errors import BadRequest, Forbidden, Invalid, KubeError
+from mizar_operator.reconcile_state import REFUSED_FIRST_S, REFUSED_MOST_S, Backoffs
+from mizar_operator.spot.apply import Failure
+
+WEBHOOK = "webhook"
+"""A word in the message of the internal error by which the API server says that a webhook did not
+answer."""
+INTERNAL_ERROR = 500
+
+
+class ClosedGates:
+    """The gates that stay closed, with the API server's message about each. Times are seconds.
+
+    A namespace in which no gate could be opened waits as a whole, since a Job's other pods would be
+    refused as well, one after the other. A pod waits for longer than its namespace, so that another
+    one is tried next.
+    """
+
+    def __init__(self) -> None:
+        self._pods = Backoffs[str](2 * REFUSED_FIRST_S, 2 * REFUSED_MOST_S)
+        self._namespaces = Backoffs[str](REFUSED_FIRST_S, REFUSED_MOST_S)
+        self._refused: set[str] = set()
+
+    def note(self, actions: Iterable[SpotAction], failures: Iterable[Failure], now: float) -> None:
+        """Note what became of the actions of a plan."""
+        failed = {one.action: one.error for one in failures}
+        tried = [one for one in actions if isinstance(one, OpenGate)]
+        refused = {one: failed[one] for one in tried if one in failed and _refuses(failed[one])}
+        for action, error in refused.items():
+            self._pods.record(action.uid, now, str(error))
+        messages = {action.spot[0]: str(error) for action, error in refused.items()}
+        self._note_namespaces({one.spot[0] for one in tried if one not in failed}, messages, now)
+
+    def _note_namespaces(
+        self, opened: Collection[str], refused: Mapping[str, str], now: float
+    ) -> None:
+        for namespace, message in refused.items():
+            if namespace not in opened:
+                self._namespaces.record(namespace, now, message)
+        self._refused = (self._refused | refused.keys()) - set(opened)
+        self._namespaces.keep_only(self._refused)
+
+    def keep_only(self, uids: Collection[str], namespaces: Collection[str]) -> None:
+        """Forget all but these pods and namespaces."""
+        self._pods.keep_only(uids)
+        self._refused &= set(namespaces)
+        self._namespaces.keep_only(self._refused)
+
+    def pods(self, now: float) -> Mapping[str, str]:
+        """The messages by the UIDs of the pods that are not tried now."""
+        return dict(self._pods.active(now))
+
+    def namespaces(self, now: float) -> Mapping[str, str]:
+        """The last message for each namespace of which no pod is tried now."""
+        return dict(self._namespaces.active(now))
+
+    def next(self, now: float) -> float | None:
+        """In how many seconds one may be tried again; None if there is none."""
+        waits = (self._pods.next(now), self._namespaces.next(now))
+        return min((one for one in waits if one is not None), default=None)
+
+
+def _refuses(error: KubeError) -> bool:
+    """Whether the gate is closed for certain, and not only until the API server answers: if its
+    answer was lost, the gate may be open, and its card must be given to no other pod."""
+    if error.status == INTERNAL_ERROR:
+        return WEBHOOK in str(error)
+    return isinstance(error, BadRequest | Forbidden | Invalid)
