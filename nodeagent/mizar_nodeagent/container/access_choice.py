@@ -39,6 +39,11 @@ class Runtime(Protocol):
         """How often the runtime was connected to."""
         ...
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another runtime than the kubelet's was at the socket last."""
+        ...
+
     async def wait(self, within: float) -> None:
         """Wait until there is no problem, `within` seconds at most."""
         ...
@@ -91,11 +96,14 @@ class AccessChoice:
     @property
     def strategy(self) -> Strategy:
         """How new containers get their cards. With Auto, the answer stays NRI once the agent has
-        been connected to the runtime."""
+        been connected to the kubelet's runtime; until then, it is not NRI while another runtime is
+        at the socket."""
         if self.config.strategy != "Auto":
             return self.config.strategy
-        asked = self.runtime is not None and self.runtime.connections > 0
-        return "NRI" if self._found.nri or asked else self._found.way
+        if self.runtime is None:
+            return "NRI" if self._found.nri else self._found.way
+        found = self._found.nri and not self.runtime.is_foreign
+        return "NRI" if found or self.runtime.connections > 0 else self._found.way
 
     @property
     def by_nri(self) -> bool:

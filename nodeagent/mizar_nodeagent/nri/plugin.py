@@ -37,7 +37,9 @@ class RuntimePlugin:
         self.problem = f"NRI at {socket}: not tried yet"
         """Why there is no connection; empty while there is one."""
         self.connections = 0
-        """How often the runtime was connected to."""
+        """How often the kubelet's runtime was connected to."""
+        self.is_foreign = False
+        """Whether another runtime was at the socket last."""
         self._connected = asyncio.Event()
         self._socket = socket
         self._create = create
@@ -80,9 +82,12 @@ class RuntimePlugin:
         """Check that this is the kubelet's runtime: it has the agent's own pod. A runtime that
         starts replaces the socket of any other one of the node, and would not ask about the
         kubelet's containers. Raises RuntimeRefused."""
-        if self._own and self._own not in ((pod.namespace, pod.name) for pod in pods):
+        pods_there = {(pod.namespace, pod.name) for pod in pods}
+        self.is_foreign = self._own is not None and self._own not in pods_there
+        if self._own and self.is_foreign:
             raise RuntimeRefused(
                 f"{runtime} there is not the kubelet's container runtime, since it does not have "
                 f"the agent's own pod {'/'.join(self._own)}: have the two runtimes use different "
-                "sockets, and set cardAccess.nriSocket to that of the kubelet's"
+                "sockets, and set cardAccess.nriSocket to that of the kubelet's; or, if that has "
+                "no NRI, use another cardAccess.strategy"
             )

@@ -2,7 +2,8 @@
  * The loader finds an object's symbol table by the DT_SYMTAB entry, which it reads at every lookup.
  * The entry is changed to a copy of the table in which the hooked functions have the wrappers'
  * addresses. That is a single store of one word, so a lookup in another thread uses either the old
- * table or the new one.
+ * table or the new one. References that ld.so has bound already, as to a driver in LD_PRELOAD, are
+ * changed one by one.
  */
 #include "lookup/redirect.h"
 
@@ -65,12 +66,15 @@ static void name_wrappers(const struct table *table, ElfW(Sym) *symbols, size_t 
     }
 }
 
+/* What ld.so has made read-only after loading: the whole pages of PT_GNU_RELRO. */
 static int find_relro(struct dl_phdr_info *info, size_t size, void *address) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     (void)size;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         uintptr_t start = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-        if (info->dlpi_phdr[i].p_type == PT_GNU_RELRO &&
-            (uintptr_t)address - start < info->dlpi_phdr[i].p_memsz)
+        uintptr_t end = start + info->dlpi_phdr[i].p_memsz;
+        if (info->dlpi_phdr[i].p_type == PT_GNU_RELRO && (uintptr_t)address >= (start & -page) &&
+            (uintptr_t)address < (end & -page))
             return 1;
     }
     return 0;

@@ -5,8 +5,8 @@
  * Needed for RTLD_DEEPBIND, with which Julia opens every library by default: a libcudart, cuBLAS or
  * plugin opened with it finds libc's own dlsym and the driver's own functions before any preloaded
  * ones. Without this, such a program's use of CUDA would have no limits although it does
- * not try to evade them, so it cannot be left to the audit. Only programs that use the flag pay for
- * it. docs/adr/0010 has the alternatives.
+ * not try to evade them, so it cannot be left to the audit. The same holds for programs with the driver
+ * in LD_PRELOAD. Other programs do not pay for it. docs/adr/0010 has the alternatives.
  */
 #ifndef MIZAR_REDIRECT_H
 #define MIZAR_REDIRECT_H

@@ -125,10 +125,18 @@ static void *find_early(const char *name) {
     return found;
 }
 
-bool symbols_precede(const char *path) {
+/* Whether the file's name begins so. */
+static bool is_named(const char *path, const char *name) {
+    const char *file = path;
+    for (; *path; path++)
+        if (*path == '/') file = path + 1;
+    return text_begins(file, name);
+}
+
+bool symbols_precede(const char *name) {
     const struct link_map *next = &_r_debug ? _r_debug.r_map : NULL;
     bool any = false;
-    for (; next && next->l_ld != _DYNAMIC; next = next->l_next) any = any || text_contains(next->l_name, path);
+    for (; next && next->l_ld != _DYNAMIC; next = next->l_next) any = any || is_named(next->l_name, name);
     return next && any;
 }
 

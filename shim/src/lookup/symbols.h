@@ -25,9 +25,9 @@ void *symbols_after(const void *code, const char *name);
 bool symbols_relocated(uintptr_t base, const ElfW(Dyn) * entry);
 
 /*
- * Whether an object with that text in its path was loaded before the shim, as by LD_PRELOAD. False in
+ * Whether an object whose file's name begins so was loaded before the shim, as by LD_PRELOAD. False in
  * another namespace, whose first object is the shim.
  */
-bool symbols_precede(const char *path);
+bool symbols_precede(const char *name);
 
 #endif

@@ -512,7 +512,7 @@ class TestWatch:
     ) -> None:
         host.containerd(RUNC)
         host.cdi(CARDS)
-        runtime = SimpleNamespace(problem="", connections=1)
+        runtime = SimpleNamespace(problem="", connections=1, is_foreign=False)
         made = AccessChoice(host.access(strategy="NRI", nri_gives="EnvVar"), runtime)
         await self.watch(made, TWO).start()
         assert made.problem and not made.runtime_problem
@@ -543,8 +543,11 @@ class TestDiscovery:
         assert not (await discover(host.access(), TWO)).nri
 
 
-def choice(access: CardAccess, nri: bool, way: Way, connections: int = 0) -> AccessChoice:
-    runtime = SimpleNamespace(problem="" if connections else "gone", connections=connections)
+def choice(
+    access: CardAccess, nri: bool, way: Way, connections: int = 0, foreign: bool = False
+) -> AccessChoice:
+    problem = "" if connections else "gone"
+    runtime = SimpleNamespace(problem=problem, connections=connections, is_foreign=foreign)
     made = AccessChoice(access, runtime)
     made.settle(Discovery(nri, way))
     return made
@@ -567,8 +570,15 @@ class TestChoice:
         Allocate says."""
         made = choice(host.access(), nri=False, way="EnvVar", connections=1)
         assert made.by_nri and not made.problem
-        made.runtime = SimpleNamespace(problem="gone again", connections=1)
+        made.runtime = SimpleNamespace(problem="gone again", connections=1, is_foreign=False)
         assert made.by_nri and "gone again" in made.problem
+
+    def test_another_runtime_at_the_socket_is_no_nri(self, host: Host) -> None:
+        """The kubelet's may have none, as containerd 1.7 of k3s beside Debian's containerd."""
+        made = choice(host.access(), nri=True, way="CDI", foreign=True)
+        assert (made.strategy, made.by_nri, made.problem) == ("CDI", False, "")
+        made = choice(host.access(), nri=True, way="CDI", connections=1, foreign=True)
+        assert made.by_nri, "the kubelet's was there before: it has NRI"
 
     def test_what_is_configured_counts(self, host: Host) -> None:
         made = choice(host.access(strategy="CDI"), nri=True, way="Mounts")
@@ -617,7 +627,7 @@ class TestReport:
                 "message": "containers get their cards by NRI, which gives Mounts",
             }
         ], "once"
-        made.runtime = SimpleNamespace(problem="socket gone", connections=1)
+        made.runtime = SimpleNamespace(problem="socket gone", connections=1, is_foreign=False)
         await reporter.write()
         assert pods.written[-1]["status"] == "False"
         assert "no container gets its card: socket gone" in pods.written[-1]["message"]
@@ -704,5 +714,5 @@ class TestReport:
             ("mizar_runtime_containers_total", "n", "refused"): 2,
             ("mizar_runtime_containers_total", "n", "missed"): 1,
         }
-        made.runtime = SimpleNamespace(problem="gone", connections=1)
+        made.runtime = SimpleNamespace(problem="gone", connections=1, is_foreign=False)
         assert samples(made)["mizar_runtime_connected", "n"] == 0

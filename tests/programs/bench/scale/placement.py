@@ -146,6 +146,8 @@ def scheduler(program: Path, kubeconfig: Path, folder: Path) -> Iterator[Schedul
     argv = [str(program), f"--kubeconfig={kubeconfig}", "--leader-elect=false"]
     argv += ["--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={folder}"]
     argv += ["--authorization-always-allow-paths=/metrics"]
+    # By default it makes 50 calls a second, which would hide how long it computes.
+    argv += ["--kube-api-qps=10000", "--kube-api-burst=10000"]
     with log.open("ab") as output:
         process = subprocess.Popen(argv, stdout=output, stderr=output)
     try:
