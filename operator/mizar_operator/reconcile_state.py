@@ -62,6 +62,10 @@ class Backoffs(Generic[K]):
         """Forget the obstacles that were not met again for so many seconds after their delay."""
         self._entries = {k: e for k, e in self._entries.items() if e.until + seconds > now}
 
+    def forget(self, keys: Collection[K]) -> None:
+        """Forget these obstacles, since they are gone."""
+        self._entries = {k: e for k, e in self._entries.items() if k not in keys}
+
     def keep_only(self, keys: Collection[K]) -> None:
         """Forget all obstacles but these."""
         self._entries = {k: e for k, e in self._entries.items() if k in keys}

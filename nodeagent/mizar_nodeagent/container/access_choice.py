@@ -100,10 +100,9 @@ class AccessChoice:
         at the socket."""
         if self.config.strategy != "Auto":
             return self.config.strategy
-        if self.runtime is None:
-            return "NRI" if self._found.nri else self._found.way
-        found = self._found.nri and not self.runtime.is_foreign
-        return "NRI" if found or self.runtime.connections > 0 else self._found.way
+        asked = self.runtime is not None and self.runtime.connections > 0
+        foreign = self.runtime is not None and self.runtime.is_foreign
+        return "NRI" if asked or (self._found.nri and not foreign) else self._found.way
 
     @property
     def by_nri(self) -> bool:

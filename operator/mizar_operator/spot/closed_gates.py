@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Mapping
 
 from mizar_core.planning.spot.actions import OpenGate, SpotAction
 from mizar_kube.errors import BadRequest, Forbidden, Invalid, KubeError
+from mizar_operator.evictor import INTERNAL_ERROR
 from mizar_operator.reconcile_state import REFUSED_FIRST_S, REFUSED_MOST_S, Backoffs
 from mizar_operator.spot.apply import Failure
 
 WEBHOOK = "webhook"
 """A word in the message of the internal error by which the API server says that a webhook did not
 answer."""
-INTERNAL_ERROR = 500
 
 
 class ClosedGates:
@@ -27,32 +27,22 @@ class ClosedGates:
     def __init__(self) -> None:
         self._pods = Backoffs[str](2 * REFUSED_FIRST_S, 2 * REFUSED_MOST_S)
         self._namespaces = Backoffs[str](REFUSED_FIRST_S, REFUSED_MOST_S)
-        self._refused: set[str] = set()
 
     def note(self, actions: Iterable[SpotAction], failures: Iterable[Failure], now: float) -> None:
         """Note what became of the actions of a plan."""
-        failed = {one.action: one.error for one in failures}
-        tried = [one for one in actions if isinstance(one, OpenGate)]
-        refused = {one: failed[one] for one in tried if one in failed and _refuses(failed[one])}
-        for action, error in refused.items():
-            self._pods.record(action.uid, now, str(error))
-        messages = {action.spot[0]: str(error) for action, error in refused.items()}
-        self._note_namespaces({one.spot[0] for one in tried if one not in failed}, messages, now)
-
-    def _note_namespaces(
-        self, opened: Collection[str], refused: Mapping[str, str], now: float
-    ) -> None:
-        for namespace, message in refused.items():
-            if namespace not in opened:
-                self._namespaces.record(namespace, now, message)
-        self._refused = (self._refused | refused.keys()) - set(opened)
-        self._namespaces.keep_only(self._refused)
+        failed = {one.action: one.error for one in failures if isinstance(one.action, OpenGate)}
+        refused = {action: str(error) for action, error in failed.items() if _refuses(error)}
+        for action, message in refused.items():
+            self._pods.record(action.uid, now, message)
+        for namespace, message in {one.spot[0]: refused[one] for one in refused}.items():
+            self._namespaces.record(namespace, now, message)
+        tried = (one for one in actions if isinstance(one, OpenGate))
+        self._namespaces.forget({one.spot[0] for one in tried if one not in failed})
 
     def keep_only(self, uids: Collection[str], namespaces: Collection[str]) -> None:
         """Forget all but these pods and namespaces."""
         self._pods.keep_only(uids)
-        self._refused &= set(namespaces)
-        self._namespaces.keep_only(self._refused)
+        self._namespaces.keep_only(namespaces)
 
     def pods(self, now: float) -> Mapping[str, str]:
         """The messages by the UIDs of the pods that are not tried now."""

@@ -19,16 +19,14 @@ struct table {
     const char *strings;
     const uint32_t *gnu_hash, *hash;
     uintptr_t base;
+    uintptr_t added; /* to pointers of the dynamic section: the base, unless ld.so has added it */
 };
 
-static const void *at(const struct link_map *object, uintptr_t pointer) {
-    return (const void *)(symbols_relocated(object->l_addr, object->l_ld) ? pointer : pointer + object->l_addr);
-}
-
 static bool read_table(const struct link_map *object, struct table *table) {
-    *table = (struct table){.base = object->l_addr};
+    uintptr_t added = symbols_relocated(object->l_addr, object->l_ld) ? 0 : object->l_addr;
+    *table = (struct table){.base = object->l_addr, .added = added};
     for (ElfW(Dyn) *entry = object->l_ld; entry && entry->d_tag != DT_NULL; entry++) {
-        const void *target = at(object, entry->d_un.d_ptr);
+        const void *target = (const void *)(entry->d_un.d_ptr + added);
         if (entry->d_tag == DT_SYMTAB) table->entry = entry, table->symbols = target;
         if (entry->d_tag == DT_STRTAB) table->strings = target;
         if (entry->d_tag == DT_GNU_HASH) table->gnu_hash = target;
@@ -98,8 +96,7 @@ bool redirect(struct link_map *object, enum hook_library library) {
     if (!copy) return false;
     memcpy(copy, table.symbols, bytes);
     name_wrappers(&table, copy, number, library);
-    bool relocated = symbols_relocated(object->l_addr, object->l_ld);
-    return store(&table.entry->d_un.d_ptr, (uintptr_t)copy - (relocated ? 0 : table.base));
+    return store(&table.entry->d_un.d_ptr, (uintptr_t)copy - table.added);
 }
 
 /* ---- references that are bound already ---- */
@@ -110,11 +107,12 @@ struct references {
     size_t bytes;
 };
 
-static void read_references(const struct link_map *object, struct references *plain, struct references *calls) {
+static void read_references(const struct link_map *object, uintptr_t added, struct references *plain,
+                            struct references *calls) {
     for (const ElfW(Dyn) *entry = object->l_ld; entry && entry->d_tag != DT_NULL; entry++) {
-        if (entry->d_tag == DT_RELA) plain->first = at(object, entry->d_un.d_ptr);
+        if (entry->d_tag == DT_RELA) plain->first = (const void *)(entry->d_un.d_ptr + added);
         if (entry->d_tag == DT_RELASZ) plain->bytes = entry->d_un.d_val;
-        if (entry->d_tag == DT_JMPREL) calls->first = at(object, entry->d_un.d_ptr);
+        if (entry->d_tag == DT_JMPREL) calls->first = (const void *)(entry->d_un.d_ptr + added);
         if (entry->d_tag == DT_PLTRELSZ) calls->bytes = entry->d_un.d_val;
     }
 }
@@ -143,6 +141,6 @@ bool redirect_bound(struct link_map *object, enum hook_library library) {
     struct references plain = {NULL, 0}, calls = {NULL, 0};
     struct table table;
     if (!read_table(object, &table)) return true; /* it has no references by name */
-    read_references(object, &plain, &calls);
+    read_references(object, table.added, &plain, &calls);
     return rebind(&table, &plain, library) && rebind(&table, &calls, library);
 }
