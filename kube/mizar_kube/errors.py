@@ -12,15 +12,23 @@ class KubeError(Exception):
     call.
 
     `status` is the HTTP status (0 when no answer came), `reason` the Status object's reason,
-    `retry_after` the seconds the server asked to wait, if it did.
+    `causes` the reasons of its details' causes, `retry_after` the seconds the server asked to wait,
+    if it did.
     """
 
     def __init__(
-        self, message: str, *, status: int = 0, reason: str = "", retry_after: float | None = None
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        causes: frozenset[str] = frozenset(),
+        retry_after: float | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.reason = reason
+        self.causes = causes
         self.retry_after = retry_after
 
 
@@ -106,7 +114,18 @@ def error_from_status(
     default = Unavailable if status >= 500 else KubeError
     kind = _BY_REASON.get(reason) or _BY_STATUS.get(status, default)
     message = str(body.get("message") or f"HTTP {status}")
-    return kind(f"{asked}: {message}", status=status, reason=reason, retry_after=retry_after)
+    return kind(
+        f"{asked}: {message}",
+        status=status,
+        reason=reason,
+        causes=_causes(body),
+        retry_after=retry_after,
+    )
+
+
+def _causes(body: dict[str, Any]) -> frozenset[str]:
+    details = body.get("details") or {}
+    return frozenset(str(one.get("reason")) for one in details.get("causes") or ())
 
 
 def is_refusal(error: KubeError) -> bool:

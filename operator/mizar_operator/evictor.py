@@ -16,7 +16,9 @@ from mizar_operator.live_objects import is_there
 
 log = get_logger(__name__)
 
-TOO_MANY_REQUESTS = 429
+BUDGET_CAUSE = "DisruptionBudget"
+"""The cause in the details of a refusal by a PodDisruptionBudget. Its status, 429, is also that of
+an API server with too much to do, which says nothing about budgets."""
 INTERNAL_ERROR = 500
 SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 """Part of the message of the internal error with which the API server refuses to evict a pod that
@@ -94,4 +96,4 @@ def _held_off(error: KubeError) -> bool:
     lets the operator delete Mizar's pods, but not evict them."""
     if error.status == INTERNAL_ERROR:
         return SEVERAL_BUDGETS in str(error)
-    return isinstance(error, Forbidden) or error.status == TOO_MANY_REQUESTS
+    return isinstance(error, Forbidden) or BUDGET_CAUSE in error.causes

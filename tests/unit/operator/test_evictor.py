@@ -18,7 +18,14 @@ from mizar_core.planning.actions import (
     WriteQuotaStatus,
 )
 from mizar_core.planning.snapshot import PodView, ShadowView
-from mizar_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
+from mizar_kube.errors import (
+    Conflict,
+    Forbidden,
+    KubeError,
+    NotFound,
+    Unavailable,
+    error_from_status,
+)
 from mizar_kube.kinds import Object, Ref
 from mizar_operator.evictor import BUDGET_RESPECTED_S, Evictor
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
@@ -174,7 +181,24 @@ class Api:
         return {"metadata": {"name": ref.name, "uid": self.there}}
 
 
-BUDGET = Unavailable("Cannot evict pod as it would violate its disruption budget", status=429)
+BUDGET = error_from_status(
+    429,
+    {
+        "kind": "Status",
+        "message": "Cannot evict pod as it would violate the pod's disruption budget.",
+        "reason": "TooManyRequests",
+        "details": {
+            "causes": [
+                {
+                    "reason": "DisruptionBudget",
+                    "message": "The disruption budget serve needs 2 healthy pods",
+                }
+            ]
+        },
+    },
+    "POST pods team-a/p eviction",
+)
+"""As kube-apiserver 1.36 answers."""
 BUDGETS = Unavailable(
     "This pod has more than one PodDisruptionBudget, which the eviction subresource does not "
     "support.",
@@ -248,7 +272,11 @@ def test_a_pod_that_changed_meanwhile_is_tried_again() -> None:
         _evict(Api(Conflict("the object has been modified"), there="uid-p"), 0.0)
 
 
-@pytest.mark.parametrize("status", [500, 503])
-def test_an_api_server_that_is_away_is_trouble(status: int) -> None:
-    with pytest.raises(Unavailable):
-        _evict(Api(Unavailable("no answer", status=status)), 0.0)
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_an_api_server_that_is_away_or_overloaded_is_trouble(status: int) -> None:
+    """It has not asked the pod's budget, so a deletion after a while would pass the budget by."""
+    api = Api(*[Unavailable("no answer", status=status)] * 2)
+    for at_time in (0.0, 2 * BUDGET_RESPECTED_S):
+        with pytest.raises(Unavailable):
+            _evict(api, at_time)
+    assert api.asked == [ASKED] * 2

@@ -282,7 +282,8 @@ def refusing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     async def evict(ref: Ref, **_: Any) -> Object:
         counted.append(cluster.figure("mizar_spot_evictions_total", reason="QuotaReclaim"))
-        raise Unavailable("a budget is in the way", status=429)
+        causes = frozenset({"DisruptionBudget"})
+        raise Unavailable("a budget is in the way", status=429, causes=causes)
 
     monkeypatch.setattr(cluster.api, "evict", evict)
     return counted
