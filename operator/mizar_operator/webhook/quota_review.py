@@ -104,12 +104,18 @@ def _unused_scaling(pool: GPUPool) -> tuple[str, ...]:
 
 
 def _newly_broken(quota: GPUQuota, pool: GPUPool, old: GPUPool | None) -> list[str]:
-    before = set(check_quota_against_pool(quota, old)) if old else set()
+    """A sentence for each field of the quota that fits the old pool but not the new one.
+
+    The sentence about a field that was wrong before may change, since it lists what the pool has.
+    """
+    if old is None:
+        return []
+    wrong_before = {problem.field for problem in check_quota_against_pool(quota, old)}
     place = "/".join(_name(quota))
     return [
         f"GPUQuota {place} would not fit any more ({problem}): change that quota first"
         for problem in check_quota_against_pool(quota, pool)
-        if old is not None and problem not in before
+        if problem.field not in wrong_before
     ]
 
 

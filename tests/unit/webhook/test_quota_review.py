@@ -88,6 +88,31 @@ def test_what_was_wrong_before_does_not_hold_up_the_pool() -> None:
     assert review_pool(pool(), None, [], quotas) == Findings()
 
 
+@pytest.mark.parametrize(
+    "profiles",
+    [
+        [{"devices": 2, "cards": 1}, {"devices": 6, "cards": 1}],
+        [{"devices": 2, "cards": 1}, {"devices": 4, "cards": 2}, {"devices": 5, "cards": 1}],
+    ],
+    ids=["one of two that are missing", "another one"],
+)
+def test_a_profile_can_be_added_beside_a_quota_that_was_wrong_before(profiles: Any) -> None:
+    """The quota may have been created before its pool, or the pool created again without the
+    profiles; the sentence about it lists the pool's profiles, which is not a new problem."""
+    both = [{"devices": 3, "max": 1}, {"devices": 5, "max": 1}, {"devices": 6, "max": 1}]
+    before = pool(profiles=[{"devices": 2, "cards": 1}])
+    after = pool(profiles=profiles)
+    assert review_pool(after, before, [before], [quota(profiles=both)]) == Findings()
+
+
+def test_a_quota_that_was_wrong_before_keeps_what_it_has_right() -> None:
+    both = [{"devices": 2, "max": 1}, *UNKNOWN]
+    (problem,) = review_pool(
+        pool(profiles=[{"devices": 4, "cards": 2}]), pool(), [pool()], [quota(profiles=both)]
+    ).problems
+    assert "spec.profiles[0].devices" in problem
+
+
 def test_compute_that_nobody_shares_out_needs_no_scaling() -> None:
     (warning,) = review_pool(pool(coreScaling="2"), None, [], []).warnings
     assert warning.startswith("coreScaling changes nothing while isolation.compute is None")
