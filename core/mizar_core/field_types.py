@@ -174,6 +174,8 @@ _ALIAS_RULES = rules(
 )
 
 Count = Annotated[int, Field(strict=True, ge=0, le=COUNT_MAX)]
+Generation = Annotated[int, Field(strict=True, ge=0)]
+"""An object's metadata.generation, which grows with every change of its spec, without bound."""
 Devices = Annotated[int, Field(strict=True, ge=1, le=DEVICES_MAX)]
 Cards = Annotated[int, Field(strict=True, ge=1, le=CARDS_MAX)]
 Seconds = Annotated[int, Field(strict=True, ge=0, le=7 * 24 * 3600)]

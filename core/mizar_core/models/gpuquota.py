@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from mizar_core.condition import Condition
-from mizar_core.field_types import Count, Devices, LabelName, Seconds
+from mizar_core.field_types import Count, Devices, Generation, LabelName, Seconds
 from mizar_core.model_base import Model, Time
 from mizar_core.models.isolation import Isolation, IsolationOverride
 from mizar_core.models.meta import ObjectMeta
@@ -136,7 +136,7 @@ class GPUQuotaStatus(Model):
     next_sequence: Annotated[int, Field(strict=True, ge=0)] = 0
     """The number from which the name of the next shadow pod is derived."""
 
-    observed_generation: Count | None = None
+    observed_generation: Generation | None = None
     conditions: Annotated[
         tuple[Condition, ...], Field(max_length=16, json_schema_extra=list_map("type"))
     ] = ()

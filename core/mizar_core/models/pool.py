@@ -12,6 +12,7 @@ from mizar_core.field_types import (
     Cards,
     Count,
     Devices,
+    Generation,
     Memory,
     Name,
     NamespaceName,
@@ -301,7 +302,7 @@ class GPUPoolStatus(Model):
     models: Annotated[
         tuple[ModelCounts, ...], Field(max_length=64, json_schema_extra=list_map("model"))
     ] = ()
-    observed_generation: Count | None = None
+    observed_generation: Generation | None = None
     conditions: Annotated[
         tuple[Condition, ...], Field(max_length=16, json_schema_extra=list_map("type"))
     ] = ()

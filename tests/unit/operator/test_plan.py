@@ -77,6 +77,17 @@ def test_more_devices_may_be_waited_for_than_a_status_can_have() -> None:
     assert status.status.waiting == status.status.profiles[0].waiting == 1_000_000
 
 
+def test_a_spec_may_be_changed_more_than_a_million_times() -> None:
+    """Two controllers that undo each other's changes every few seconds do so within weeks."""
+    often = 1_000_001
+    changed = quota("team-a"), pool()
+    own, of = (one.changed(metadata=one.metadata.changed(generation=often)) for one in changed)
+    snapshot = small(quotas=(own,), pools=(of,), shares=(waiting("p"),))
+    assert actions(CreateShadow, snapshot)
+    assert status(snapshot).observed_generation == often
+    assert _pool_status(snapshot).observed_generation == often
+
+
 def test_a_second_quota_pays_when_the_first_is_exhausted() -> None:
     quotas = (
         quota("team-a", "first", profiles=[{"devices": 2, "max": 1}]),
