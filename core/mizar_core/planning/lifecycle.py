@@ -106,8 +106,10 @@ def used_by(draft: Draft, shadow: ShadowView) -> str | None:
 
 
 def _is_outdated(draft: Draft, shadow: ShadowView) -> bool:
-    """Whether the shadow pod is unschedulable and names card models that the pool no longer has."""
+    """Whether the shadow pod is unschedulable and could later get a node that its pool does not
+    have any more: it lacks the pool's present node selector or card models."""
     pod = shadow.pod
     if pod is None or pod.unschedulable is None:
         return False
-    return not has_models_of(pod.own_needs, draft.feasible_nodes.of_pool(shadow.pool))
+    own, wanted = pod.own_needs, draft.feasible_nodes.of_pool(shadow.pool)
+    return not (wanted.selector <= own.selector and has_models_of(own, wanted))

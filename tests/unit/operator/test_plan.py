@@ -23,7 +23,7 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.events import NO_QUOTA_AFTER
 from mizar_core.planning.node_fit import Needs, Requirement, Term, fits
-from mizar_core.planning.snapshot import NodeView, PodView, Refused, ShadowView
+from mizar_core.planning.snapshot import NodeView, PodView, Refused, ShadowView, ShareView
 from mizar_operator.pod_views import SharePod, pod_view
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, satisfied, small, status
@@ -358,6 +358,33 @@ def test_a_new_model_of_the_pool_makes_a_waiting_shadow_pod_anew() -> None:
     widened = replace(snapshot, pools=(pool(cardModels=["A100*", "T4*"]),))
     assert actions(DeleteShadow, widened)
     assert [one.needs.terms for one in actions(CreateShadow, widened)] == [_any_but("V100")]
+
+
+@pytest.mark.parametrize("shares", [(), (waiting("p"),)], ids=["kept warm", "for a share pod"])
+def test_a_narrower_pool_makes_a_waiting_shadow_pod_anew(shares: tuple[ShareView, ...]) -> None:
+    """The next card that becomes free outside the pool would be shared all the same."""
+    stuck = shadow(pod=PodView(unschedulable="no free card"))
+    snapshot = small(
+        pools=(pool(nodeSelector={"zone": "west"}),),
+        quotas=(quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}]),),
+        nodes=(node("n1"), node("n2", zone="west")),
+        shadows=(stuck,),
+        shares=shares,
+    )
+    assert actions(DeleteShadow, snapshot)
+    assert [one.needs.selector for one in actions(CreateShadow, snapshot)] == [WEST.selector]
+    fits = replace(stuck, pod=PodView(unschedulable="no free card", needs=WEST))
+    assert not actions(DeleteShadow, replace(snapshot, shadows=(fits,)))
+
+
+def test_a_pod_that_selects_nodes_itself_does_not_have_its_shadow_pod_made_anew() -> None:
+    own = Needs(selector=frozenset({("arch", "amd64")}))
+    of = pool(nodeSelector={"zone": "east"})
+    start = small(pools=(of,), nodes=(), shares=(waiting("p", needs=own),))
+    (made,) = actions(CreateShadow, start)
+    assert made.needs.selector == EAST.selector | own.selector
+    stuck = shadow(pod=PodView(unschedulable="no node", needs=made.needs))
+    assert not actions(DeleteShadow, replace(start, shadows=(stuck,)))
 
 
 def test_a_pod_that_excludes_models_itself_does_not_have_its_shadow_pod_made_anew() -> None:
