@@ -88,10 +88,13 @@ def check_default_quota(pool: GPUPool) -> list[Problem]:
 
 
 def check_aliases(
-    pool: GPUPool, others: Iterable[GPUPool], permitted: Collection[str]
+    pool: GPUPool,
+    others: Iterable[GPUPool],
+    permitted: Collection[str],
+    known: Collection[str] = (),
 ) -> list[Problem]:
-    """The problems of the pool's aliases: those that the installation does not permit, and those
-    that another pool has."""
+    """The problems of the pool's aliases, except those `known` before: those that the installation
+    does not permit, and those that another pool has."""
     taken = {
         alias: other.metadata.name
         for other in others
@@ -101,7 +104,9 @@ def check_aliases(
     return [
         Problem(f"spec.profiles[{at}].alias", problem)
         for at, profile in enumerate(pool.spec.profiles)
-        if profile.alias and (problem := _alias_problem(profile.alias, taken, permitted))
+        if profile.alias
+        and profile.alias not in known
+        and (problem := _alias_problem(profile.alias, taken, permitted))
     ]
 
 

@@ -89,11 +89,10 @@ def unchecked(unreadable: Collection[tuple[str, str]]) -> list[str]:
 def _new_aliases(
     pool: GPUPool, old: GPUPool | None, pools: Sequence[GPUPool], names: Collection[str]
 ) -> list[Problem]:
-    """The problems of the pool's aliases, unless it had the same before: the installation may have
-    lost a name, which must not prevent other changes."""
-    if old is not None and old.spec.aliases == pool.spec.aliases:
-        return []
-    return check_aliases(pool, pools, names)
+    """The problems of the aliases that the pool did not have before: the installation may have lost
+    a name since, which must not prevent other changes, nor the removal of such names one by
+    one."""
+    return check_aliases(pool, pools, names, old.spec.aliases if old else ())
 
 
 def _unused_scaling(pool: GPUPool) -> tuple[str, ...]:

@@ -197,3 +197,18 @@ class TestAliases:
         profiles = self.NAMED.to_dict()["spec"]["profiles"]
         changed = pool(profiles=profiles, idleTimeoutSeconds=1)
         assert not review_pool(changed, self.NAMED, [self.NAMED], []).problems
+
+    def test_a_name_that_is_permitted_no_more_holds_up_no_other_name(self) -> None:
+        """Neither the removal of a second such name nor a new name that is permitted."""
+        lost = {"devices": 2, "cards": 1, "alias": "nvidia.com/vgpu"}
+        plain, lost_too, fine = (
+            {"devices": 4, "cards": 2, **more}
+            for more in ({}, {"alias": "nvidia.com/vgpu-4"}, {"alias": "nvidia.com/quarter"})
+        )
+        permitted = ["nvidia.com/quarter"]
+        for before, after in ((lost_too, plain), (plain, fine)):
+            old, new = (pool(profiles=[lost, one]) for one in (before, after))
+            assert not review_pool(new, old, [old], [], permitted).problems
+        old, new = (pool(profiles=[lost, one]) for one in (plain, lost_too))
+        (problem,) = review_pool(new, old, [old], [], permitted).problems
+        assert problem.startswith("spec.profiles[1].alias: Mizar was installed without the name")
