@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from mizar_core.condition import Condition
-from mizar_core.field_types import Count, Devices, Generation, LabelName, Seconds
+from mizar_core.field_types import DEVICES_MAX, Count, Devices, Generation, LabelName, Seconds
 from mizar_core.model_base import Model, Time
 from mizar_core.models.isolation import Isolation, IsolationOverride
 from mizar_core.models.meta import ObjectMeta
@@ -111,8 +111,10 @@ class SpotStatus(Model):
 class GPUQuotaStatus(Model):
     """What the namespace has. Numbers of devices are sums over all profiles."""
 
+    # Any number of profiles may have been replaced by others while pods used them.
     profiles: Annotated[
-        tuple[ProfileStatus, ...], Field(max_length=16, json_schema_extra=list_map("devices"))
+        tuple[ProfileStatus, ...],
+        Field(max_length=DEVICES_MAX, json_schema_extra=list_map("devices")),
     ] = ()
     ready: Annotated[int, Field(strict=True)] = 0
     """Free devices minus those that share pods wait for; may be negative."""

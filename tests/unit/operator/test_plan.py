@@ -88,6 +88,23 @@ def test_a_spec_may_be_changed_more_than_a_million_times() -> None:
     assert _pool_status(snapshot).observed_generation == often
 
 
+def test_all_profiles_may_be_replaced_by_others_while_pods_use_them() -> None:
+    """Those in use remain until their pods end, and the new ones serve who waits."""
+    new = range(20, 30)
+    used = [
+        ready(f"shadow-{n}-aaaaa", devices=n, healthy=n, holders=(("team-a", f"p{n}"),))
+        for n in range(2, 12)
+    ]
+    snapshot = small(
+        pools=(pool(profiles=[{"devices": n, "cards": 1} for n in new]),),
+        quotas=(quota("team-a", profiles=[{"devices": n, "max": 1} for n in new]),),
+        shadows=tuple(used),
+        shares=(waiting("p", resource="team-a.mizar.share/gpu.20"),),
+    )
+    assert [one.devices for one in actions(CreateShadow, snapshot)] == [20]
+    assert [one.devices for one in status(snapshot).profiles] == [*range(2, 12), *new]
+
+
 def test_a_second_quota_pays_when_the_first_is_exhausted() -> None:
     quotas = (
         quota("team-a", "first", profiles=[{"devices": 2, "max": 1}]),
