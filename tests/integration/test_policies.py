@@ -443,6 +443,22 @@ class TestShadowPodObjects:
         assert status != 0
         assert "only Mizar's operator changes a ShadowPod" in said
 
+    def test_a_quota_may_leave_them_to_its_successor(self, kube: Kube, shadow: str) -> None:
+        """With `kubectl delete gpuquota --cascade=orphan`, the garbage collector takes them from
+        the quota; until it can, the quota is neither gone nor replaceable."""
+        collector = "--as=system:serviceaccount:kube-system:generic-garbage-collector"
+        quota = {"apiVersion": "mizar.share/v1alpha1", "kind": "GPUQuota", "name": "gpus"}
+        owned = merge({"ownerReferences": [{**quota, "uid": "b"}]})
+        assert patch(kube, OPERATOR, *owned, kind="shadowpod")[0] == 0
+        orphaned = merge({"ownerReferences": None})
+        for who in ("", EDITOR):
+            assert patch(kube, who, *orphaned, kind="shadowpod")[0] != 0
+        status, said = patch(kube, collector, *orphaned, kind="shadowpod")
+        assert status == 0, said
+        status, said = patch(kube, collector, *merge({"labels": {"a": "b"}}), kind="shadowpod")
+        assert status != 0
+        assert "only Mizar's operator changes a ShadowPod" in said
+
     def test_only_the_agents_say_who_holds_devices(self, kube: Kube, shadow: str) -> None:
         idle = merge(status={"node": "elsewhere"})
         status, said = patch(kube, "", "--subresource=status", *idle, kind="shadowpod")

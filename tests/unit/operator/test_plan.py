@@ -656,6 +656,13 @@ def test_a_shadow_pod_of_an_earlier_quota_of_that_name_goes() -> None:
     assert actions(Drain, small(shadows=(ready(quota_uid="an earlier one"),)))
 
 
+def test_an_orphan_of_an_earlier_quota_of_that_name_is_left_to_its_successor() -> None:
+    orphan = ready(quota_uid="")
+    assert not actions(Drain, small(shadows=(orphan,)))
+    assert status(small(shadows=(orphan,))).ready == 2
+    assert actions(Drain, small(shadows=(orphan,), quotas=()))
+
+
 def test_the_pod_is_made_when_only_the_shadow_pod_was() -> None:
     half = replace(shadow(), pod=None, phase=None)
     assert actions(CreatePod, small(shadows=(half,)))
