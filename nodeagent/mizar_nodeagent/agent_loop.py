@@ -51,6 +51,11 @@ REST_ALLOCATING_MOST_S = 0.1
 """The same while containers are being given devices, when the rest is longer: the kubelet admits
 one pod after the other, and each waits for those before it. Steps that need a plan, such as those
 of a drain, wait longer meanwhile."""
+COUNTED_AGAIN_S = 300.0
+"""Seconds after which a shadow pod that is still excluded from the plan is counted and logged
+again, as the operator does. If it is excluded from the agent's first plan on, which is the rule
+after an upgrade, the counter is 1 before Prometheus reads it for the first time, and never seems to
+grow."""
 DEFAULT_GRACE = GracePeriods()
 
 
@@ -94,6 +99,7 @@ class Agent:
         self._repaired = repaired
         self._seen_at: dict[str, float] = {}
         self._gone_at: dict[Key, float] = {}
+        self._counted_at: dict[Key, float] = {}
         self._wake = asyncio.Event()
         self._planned_at = clock()
 
@@ -150,7 +156,7 @@ class Agent:
             await let_calls_in()
             await self._checkpoint.keep(self._known(plan))
             await let_calls_in()
-            self._log_excluded(before, plan)
+            self._log_excluded(plan)
             self._apply(before, plan)
             self._planned_at = self._clock()
             await asyncio.sleep(rest_after(time.thread_time() - began, bool(self.state.allocating)))
@@ -222,8 +228,15 @@ class Agent:
             grace=self._grace,
         )
 
-    def _log_excluded(self, before: Plan | None, plan: Plan) -> None:
-        for key in sorted(plan.excluded.keys() - (before.excluded if before else {}).keys()):
+    def _log_excluded(self, plan: Plan) -> None:
+        now = self._clock()
+        self._counted_at = {
+            key: at
+            for key, at in self._counted_at.items()
+            if key in plan.excluded and now - at < COUNTED_AGAIN_S
+        }
+        for key in sorted(plan.excluded.keys() - self._counted_at.keys()):
+            self._counted_at[key] = now
             self._outputs.planning_failed()
             log.error(
                 "excluded from the plan",

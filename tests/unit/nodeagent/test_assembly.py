@@ -713,6 +713,29 @@ async def test_a_bug_in_planning_for_one_shadow_pod_leaves_the_agent_running(
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
 
 
+async def test_a_bug_in_planning_that_lasts_is_counted_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MizarPlanningFailed looks for an increase, and Prometheus sees none if the first scrape comes
+    after the first plan."""
+
+    def counted() -> float | None:
+        labels = {"kind": "ShadowPod"}
+        return world.app.registry.get_sample_value("mizar_planning_errors_total", labels)
+
+    await world.serve_shadow()
+    await world.stop_agent()
+    monkeypatch.setattr(plan, "step", lambda *_: 1 // 0)
+    await world.start_agent()
+    await until(lambda: counted() == 1)
+    await world.planned()
+    await world.planned()
+    assert counted() == 1
+    monkeypatch.setattr(world.app.agent, "_clock", lambda: time.monotonic() + 301)
+    await world.planned()
+    assert counted() == 2
+
+
 async def test_a_fault_survives_the_agent_and_ends_with_the_boot(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
