@@ -47,7 +47,8 @@ class HolderPod:
 @dataclass(frozen=True)
 class SharePod:
     """A pod that requests devices. `demands`: one view per resource, with the resource's prefix.
-    `running_at`: when the last of its containers began to run; None until all of them run."""
+    `running_at`: when the last of its containers began to run for the first time; None until all of
+    them run, and when one of them has been restarted."""
 
     demands: tuple[tuple[str, ShareView], ...]
     running_at: datetime | None = None
@@ -170,10 +171,10 @@ def _claims(pod: str, spec: Json) -> Iterator[str]:
 
 
 def _running_at(status: Json) -> datetime | None:
-    found = [
-        ((one.get("state") or {}).get("running") or {}).get("startedAt")
-        for one in status.get("containerStatuses") or ()
-    ]
+    containers = status.get("containerStatuses") or ()
+    if any(one.get("restartCount") for one in containers):
+        return None
+    found = [((one.get("state") or {}).get("running") or {}).get("startedAt") for one in containers]
     times = [time for one in found if (time := time_or_none(one)) is not None]
     return max(times) if times and len(times) == len(found) else None
 

@@ -123,7 +123,8 @@ def test_refused_creations_of_a_quota_that_another_key_plans_now_stay(metrics: M
     assert not _values(metrics, "mizar_shadow_pods_refused_total")
 
 
-def _pod(started: str | None) -> SharePod:
+def _pod(started: str | None, restarts: int = 0) -> SharePod:
+    status = {"name": "c", "restartCount": restarts}
     state: dict[str, Any] = {"running": {"startedAt": started}} if started else {"waiting": {}}
     container = {"name": "c", "resources": {"limits": {"team-a.mizar.share/gpu.2": "1"}}}
     view = pod_view(
@@ -134,7 +135,7 @@ def _pod(started: str | None) -> SharePod:
                 "creationTimestamp": "2026-01-31T12:00:00Z",
             },
             "spec": {"containers": [container]},
-            "status": {"phase": "Pending", "containerStatuses": [{"name": "c", "state": state}]},
+            "status": {"phase": "Pending", "containerStatuses": [{**status, "state": state}]},
         }
     )
     assert isinstance(view, SharePod)
@@ -146,6 +147,15 @@ def test_how_long_a_share_pod_took_to_run(metrics: Metrics) -> None:
     metrics.pod_changed(starting, running)
     metrics.pod_changed(running, _pod("2026-01-31T13:00:00Z"))
     metrics.pod_changed(None, running)
+    assert _values(metrics, "mizar_share_pod_start_seconds_count") == {(): 1}
+    assert _values(metrics, "mizar_share_pod_start_seconds_sum") == {(): 7}
+
+
+def test_a_container_that_restarts_is_no_start_of_its_pod(metrics: Metrics) -> None:
+    """It ran out of memory after three days: it is between two runs, and runs again."""
+    metrics.pod_changed(_pod(None), _pod("2026-01-31T12:00:07Z"))
+    metrics.pod_changed(_pod("2026-01-31T12:00:07Z"), _pod(None))
+    metrics.pod_changed(_pod(None), _pod("2026-02-03T12:00:00Z", restarts=1))
     assert _values(metrics, "mizar_share_pod_start_seconds_count") == {(): 1}
     assert _values(metrics, "mizar_share_pod_start_seconds_sum") == {(): 7}
 
