@@ -3,9 +3,10 @@ fact."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from mizar_core.names import CreationReason, LossReason, ReapReason
 from mizar_core.planning.actions import (
@@ -23,9 +24,9 @@ from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
 
 class ShadowCounters:
     """`applied` gets the actions that the API server has carried out; `changed` is a listener to
-    changes of ShadowPods."""
+    changes of ShadowPods. `now` returns seconds since 1970."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, now: Callable[[], float] = time.time) -> None:
         def counter(name: str, text: str) -> Counter:
             return Counter(
                 f"mizar_shadow_pods_{name}_total", text, ["pool", "reason"], registry=registry
@@ -34,6 +35,15 @@ class ShadowCounters:
         self._created = counter("created", "Shadow pods that were created, by reason.")
         self._reaped = counter("reaped", "Shadow pods that are gone and had their cards, by why.")
         self._lost = counter("lost", "Shadow pods that lost their cards, by how.")
+        # A new leader may find a loss in its first plan, before Prometheus has read the counter as
+        # 0. An alert on the counter's increase would not see that.
+        self._lost_at = Gauge(
+            "mizar_shadow_pods_last_lost_timestamp_seconds",
+            "When the operator last counted a lost shadow pod, since 1970; 0 if it has not.",
+            ["pool", "reason"],
+            registry=registry,
+        )
+        self._now = now
         self._reasons: dict[Key, ReapReason] = {}
         self._known_lost: set[str] = set()
         self._pools: dict[str, set[str]] = {}
@@ -59,10 +69,11 @@ class ShadowCounters:
         for counter, reason in self._series():
             counter.remove(pool, reason)
 
-    def _series(self) -> Iterator[tuple[Counter, str]]:
+    def _series(self) -> Iterator[tuple[Counter | Gauge, str]]:
         yield from ((self._created, one.value) for one in CreationReason)
         yield from ((self._reaped, one.value) for one in ReapReason)
         yield from ((self._lost, one.value) for one in LossReason)
+        yield from ((self._lost_at, one.value) for one in LossReason)
 
     def _count(self, counter: Counter, pool: str, reason: str) -> None:
         self._show(pool)
@@ -93,7 +104,9 @@ class ShadowCounters:
             return
         self._known_lost.add(shadow.uid)
         if shadow.phase != "Lost":
-            self._count(self._lost, shadow.pool, loss_of(shadow, nodes).value)
+            how = loss_of(shadow, nodes).value
+            self._count(self._lost, shadow.pool, how)
+            self._lost_at.labels(shadow.pool, how).set(self._now())
 
     def changed(self, old: ShadowView | None, new: ShadowView | None) -> None:
         """Count a ShadowPod that is gone as reaped, unless it was lost before."""

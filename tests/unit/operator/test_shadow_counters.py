@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -89,6 +90,23 @@ def test_a_lost_node_is_a_loss_and_no_reaping(operator: Harness) -> None:
         operator.model.control()
     assert count(operator, "lost") == {"NodeGone": 1}
     assert count(operator, "reaped") == {}
+
+
+def test_when_shadow_pods_were_lost(operator: Harness) -> None:
+    """A new operator finds the loss in its first plan: its counter begins with 1."""
+    served(operator)
+    operator.model.lose_node("n1")
+    operator.restart()
+    began = time.time()
+    operator.round()
+    labels = {"pool": "pool", "reason": "NodeGone"}
+    read = operator.metrics.registry.get_sample_value
+    assert read("mizar_shadow_pods_lost_total", labels) == 1
+    at = read("mizar_shadow_pods_last_lost_timestamp_seconds", labels)
+    assert at is not None and began <= at <= time.time()
+    assert (
+        read("mizar_shadow_pods_last_lost_timestamp_seconds", labels | {"reason": "CardLost"}) == 0
+    )
 
 
 def series_of(operator: Harness, pool: str) -> set[str]:
