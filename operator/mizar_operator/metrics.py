@@ -59,7 +59,10 @@ class Metrics:
             )
         }
         self.node_cards = Series(
-            "mizar_node_cards", "Cards of a pool's node.", ["pool", "node", "health"], registry
+            "mizar_node_cards",
+            "Cards of a pool's node.",
+            ["pool", "node", "resource", "health"],
+            registry,
         )
         self.shadow_pods = Series(
             "mizar_shadow_pods", "Shadow pods by phase.", ["pool", "phase"], registry
@@ -184,8 +187,9 @@ def _of_nodes(snapshot: Snapshot) -> Mapping[Labels, float]:
     for pool in snapshot.pools:
         for node in snapshot.nodes:
             if in_pool(node, pool):
-                cards = node.cards[pool.spec.physical_resource]
-                labels = pool.metadata.name, node.name
+                resource = pool.spec.physical_resource
+                cards = node.cards[resource]
+                labels = pool.metadata.name, node.name, resource
                 found[*labels, "healthy"] = cards.healthy
                 found[*labels, "unhealthy"] = cards.total - cards.healthy
     return found

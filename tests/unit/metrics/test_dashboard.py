@@ -26,7 +26,7 @@ from support.dashboard import (
     variables,
 )
 from support.metrics import PROGRAMS, Documented, all_documented, documented
-from support.promtool import MINUTES, promtool_says
+from support.promtool import MINUTES, fired, promtool_says
 
 LABELS = {"health": "unhealthy"}
 """Values of labels that panels name."""
@@ -149,6 +149,42 @@ def test_each_panel_shows_something(board: Board, promtool: Path, tmp_path: Path
     nothing in common."""
     assert empty_panels(promtool, tmp_path, board, series()) == set()
     assert empty_panels(promtool, tmp_path, board, ()) > {"Cards", "Quotas"}
+
+
+def test_cards_that_two_pools_share_are_shown_once(
+    board: Board, promtool: Path, tmp_path: Path
+) -> None:
+    """As README advises for both tenancies: two pools, by default of the same nodes. The node's MIG
+    devices are cards of their own."""
+    resources = {"shared": "nvidia.com/gpu", "own": "nvidia.com/gpu", "mig": "nvidia.com/mig-1g"}
+    given = [
+        {"series": f"mizar_{name}", "values": f"{count}x{MINUTES}"}
+        for pool, resource in resources.items()
+        for name, count in (
+            (f'pool_cards{{pool="{pool}"}}', 8),
+            (_node_cards(pool, resource, "healthy"), 7),
+            (_node_cards(pool, resource, "unhealthy"), 1),
+        )
+    ]
+    wanted = {
+        ("Cards", "all"): 16,
+        ("Unhealthy cards", "unhealthy"): 2,
+        ("Cards by health", "{{health}}"): 16,
+    }
+    rules = [
+        {"alert": title.replace(" ", ""), "expr": f"sum({expression}) != {wanted[title, legend]}"}
+        for (title, _, legend), (_, expression) in zip(
+            targets(board), as_prometheus_sees_them(board), strict=True
+        )
+        if (title, legend) in wanted
+    ]
+    assert len(rules) == len(wanted)
+    groups = {"groups": [{"name": "panels", "rules": rules}]}
+    assert fired(promtool, tmp_path, groups, given) == set()
+
+
+def _node_cards(pool: str, resource: str, health: str) -> str:
+    return f'node_cards{{pool="{pool}", node="n1", resource="{resource}", health="{health}"}}'
 
 
 def series() -> Iterator[dict[str, str]]:

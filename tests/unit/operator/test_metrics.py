@@ -52,7 +52,8 @@ def test_cards_by_health(metrics: Metrics) -> None:
     half = replace(node("n1"), cards={"nvidia.com/gpu": CardsOnNode(4, 3)})
     _show(metrics, small(nodes=(half,)))
     found = _values(metrics, "mizar_node_cards")
-    assert found == {("healthy", "n1", "pool"): 3, ("unhealthy", "n1", "pool"): 1}
+    place = ("n1", "pool", "nvidia.com/gpu")
+    assert found == {("healthy", *place): 3, ("unhealthy", *place): 1}
 
 
 def test_waiting_pods_by_reason(metrics: Metrics) -> None:
