@@ -45,6 +45,7 @@ class Webhook:
         self._tls = ServingTLS()
         self._metrics = Metrics()
         self._metrics.expiry.set_function(self._expiry)
+        self._metrics.lifetime.set_function(lambda: self._tls.lifetime.total_seconds())
         self._cache = Cache(client)
         self._certificate = _certificate(settings, client, self._tls)
         self._draining = False

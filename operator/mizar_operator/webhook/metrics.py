@@ -33,3 +33,8 @@ class Metrics:
             "When the serving certificate ends, in seconds since 1970.",
             registry=self.registry,
         )
+        self.lifetime = Gauge(
+            "mizar_webhook_certificate_lifetime_seconds",
+            "How long the serving certificate is valid in all; 0 without one.",
+            registry=self.registry,
+        )

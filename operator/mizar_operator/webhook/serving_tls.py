@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from cryptography import x509
 
@@ -16,6 +16,7 @@ class ServingTLS:
         self.context = _context()
         self._used: bytes = b""
         self.expires: datetime | None = None
+        self.lifetime = timedelta(0)
 
     def use(self, certificate: bytes, key: bytes) -> bool:
         """Serve with this certificate (PEM) from now on; False if it is in use already.
@@ -25,7 +26,8 @@ class ServingTLS:
         """
         if certificate == self._used:
             return False
-        expires = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+        parsed = x509.load_pem_x509_certificate(certificate)
+        expires = parsed.not_valid_after_utc
         # In memory, so that no key is ever written to a disk.
         with os.fdopen(os.memfd_create("certificate"), "wb", buffering=0) as file:
             file.write(certificate + b"\n" + key)
@@ -33,6 +35,7 @@ class ServingTLS:
             for context in (_context(), self.context):
                 context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
         self.expires, self._used = expires, certificate
+        self.lifetime = expires - parsed.not_valid_before_utc
         return True
 
 

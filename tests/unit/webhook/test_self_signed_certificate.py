@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
 from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Ref
-from mizar_operator.webhook.certificates import CA_LIFE, SERVING_LIFE, Bundle, from_secret
+from mizar_operator.webhook.certificates import CA_LIFE, SERVING_LIFE, SKEW, Bundle, from_secret
 from mizar_operator.webhook.self_signed_certificate import SelfSigned, trust_patch
 from mizar_operator.webhook.serving_tls import ServingTLS
 from stateful.memory_api import MemoryApi, Write
@@ -88,6 +88,7 @@ async def test_the_first_makes_everything() -> None:
         assert bundle is not None
         assert trusted(objects) == {bundle.ca_pem}
         assert one.tls.expires == START + SERVING_LIFE
+        assert one.tls.lifetime == SKEW + SERVING_LIFE
 
 
 async def test_the_second_uses_what_the_first_has_made() -> None:
