@@ -200,9 +200,15 @@ def creation_elsewhere(draft: Draft, share: ShareView) -> Creation | Denial:
     if isinstance(found, Creation):
         draft.record_attempt(Attempt(what, share.uid))
         return found
-    also = f" (on other nodes: {found.message})" if found else ""
+    return scheduler_refuses(share, found)
+
+
+def scheduler_refuses(share: ShareView, elsewhere: Denial | None = None) -> Denial:
+    """The denial of a share pod that the scheduler refuses although devices are free. `elsewhere`:
+    why no shadow pod is created on another node."""
+    also = f" (on other nodes: {elsewhere.message})" if elsewhere else ""
     return Denial(
         EventReason.NO_NODE_FITS,
         f"devices are free, but the scheduler finds no node: {share.unschedulable}{also}",
-        found.entitlement if found else None,
+        elsewhere.entitlement if elsewhere else None,
     )

@@ -3,7 +3,7 @@ wait, and keeps the `min` of each quota warm for future ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -16,6 +16,7 @@ from mizar_core.planning.creation_checks import (
     creation_for,
     denial_for,
     has_node,
+    scheduler_refuses,
     too_many_devices,
 )
 from mizar_core.planning.draft import Draft
@@ -23,7 +24,7 @@ from mizar_core.planning.feasible_nodes import on_node
 from mizar_core.planning.first_fit import Bins
 from mizar_core.planning.postponed import JUDGED_MAX, without_postponed
 from mizar_core.planning.quotas import Entitlement
-from mizar_core.planning.refused_nodes import RefusedNodes
+from mizar_core.planning.refused_nodes import RefusedNodes, refused_on_every_node
 from mizar_core.planning.scheduling import (
     Assignment,
     Availability,
@@ -120,7 +121,18 @@ def meet_demand(
         denials = _create(draft, open_, choose, later if claimed is None else None)
         denials |= _create(draft, refused, creation_elsewhere)
         if len(draft.actions) == planned:
+            denials |= dict(_in_vain(draft, waiting, placement))
             return _outcome(waiting, placement, denials, postponed, deferred=bool(later))
+
+
+def _in_vain(
+    draft: Draft, waiting: Iterable[ShareView], placement: Placement
+) -> Iterator[tuple[str, Denial]]:
+    """The share pods whose devices are free and that the scheduler refuses on every node."""
+    for share in waiting:
+        free = _availability(placement, share) is Availability.FREE
+        if free and refused_on_every_node(draft, share):
+            yield share.uid, scheduler_refuses(share)
 
 
 def _outcome(

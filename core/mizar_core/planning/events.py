@@ -73,7 +73,8 @@ def _why(draft: Draft, share: ShareView, outcome: DemandOutcome, silence: str) -
         return _not_admitted(draft, share)
     assignment = outcome.placement.assignments[share.uid]
     if assignment.availability is Availability.FREE:
-        return None
+        denied = outcome.denials.get(share.uid)
+        return (denied.reason, denied.message) if denied else None
     if assignment.availability is Availability.COMING:
         return _coming(assignment, silence)
     if assignment.availability is Availability.BLOCKED:

@@ -5,6 +5,7 @@ its decisions can be observed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -21,6 +22,23 @@ REFUSAL_CONFIRMED_AFTER = timedelta(seconds=15)
 """How long devices must have been free while the scheduler refuses the node, until the refusal
 counts as confirmed: long enough for the scheduler to have tried again with devices that have just
 become free."""
+
+
+_NO_NODE_NAMED = re.compile(r" nodes are available: (?!\d+ )")
+"""How the message begins with which a scheduler refuses a pod before it looks at any node:
+otherwise each reason follows the number of its nodes."""
+
+
+def refused_on_every_node(draft: Draft, share: ShareView) -> bool:
+    """Whether the scheduler has refused the pod for a while because of the pod itself, for example
+    since a claim of a volume does not exist: no other node would help."""
+    since = share.unschedulable_since
+    confirmed = since is not None and since + REFUSAL_CONFIRMED_AFTER <= draft.now
+    return confirmed and _names_no_node(share)
+
+
+def _names_no_node(share: ShareView) -> bool:
+    return _NO_NODE_NAMED.search(share.unschedulable or "") is not None
 
 
 _DRAINED = (ShadowStage.DRAINING, ShadowStage.LEAVING)
@@ -43,6 +61,8 @@ class RefusedNodes:
         """The share pod, with the nodes that it cannot have excluded from its needs, among them
         those of zones (or other groups of nodes) that the scheduler refuses as a whole."""
         nodes, since = self._occupied(share.groups), share.unschedulable_since
+        if _names_no_node(share):
+            since = None
         if since is not None and since + REFUSAL_CONFIRMED_AFTER <= self._draft.now:
             refused = self._by(share.needs, share.count) | self._before_a_drain(share, since)
             if refused:

@@ -366,6 +366,39 @@ def test_a_shadow_pod_is_carried_to_a_node_that_the_scheduler_has_not_refused() 
     assert [one.about for one in plan(_passed(), NOW).attempts] == ["uid-team-a-p"]
 
 
+NO_CLAIM = '0/2 nodes are available: persistentvolumeclaim "missing" not found. not found'
+
+
+def _without_claim(**parts: Any) -> Snapshot:
+    """The scheduler refuses the pod itself, whatever the node."""
+    (one,) = _passed().shares
+    return _passed(shares=(replace(one, unschedulable=NO_CLAIM),), **parts)
+
+
+def test_a_pod_that_is_refused_on_every_node_moves_no_card() -> None:
+    """Another tenant may need the card that another shadow pod would take, or each new one would
+    be released again and the next one created."""
+    one = quota("team-a", profiles=[{"devices": 2, "max": 1}], idleTimeoutSeconds=5)
+    for snapshot in (_without_claim(), _without_claim(quotas=(one,))):
+        assert not actions(CreateShadow, snapshot)
+        assert not actions(Drain, snapshot)
+        (event,) = actions(EmitEvent, snapshot)
+        assert (event.type, event.reason) == ("Warning", EventReason.NO_NODE_FITS)
+        assert NO_CLAIM in event.message
+        assert (satisfied(snapshot).status, satisfied(snapshot).reason) == ("False", "NoNodeFits")
+        assert not plan(snapshot, NOW).refused_nodes
+
+
+def test_a_claim_that_is_being_bound_is_no_reason_to_warn() -> None:
+    (share,) = _without_claim().shares
+    fresh = _without_claim()
+    fresh = replace(fresh, shares=(replace(share, unschedulable_since=at(5)),))
+    assert not actions(EmitEvent, fresh)
+    due = plan(fresh, NOW).due
+    assert due is not None and due <= at(-10)
+    assert [one for one in plan(fresh, at(-10)).actions if isinstance(one, EmitEvent)]
+
+
 SPREAD = "0/3 nodes are available: 1 node(s) didn't match pod topology spread constraints."
 ZONES = (node("n1", "east"), node("n2", "east"), node("n3", "west"))
 
