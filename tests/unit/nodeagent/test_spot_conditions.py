@@ -175,7 +175,8 @@ async def test_a_condition_is_written_once_and_to_that_very_pod() -> None:
         running = asyncio.create_task(writer.run())
         other, nameless = PodIdentity("team-a", "share", "uid-old"), PodIdentity("team-a", "x")
         writer.set_desired({WHO: ACTIVE, other: ACTIVE, nameless: ACTIVE})
-        await until(lambda: len(api.writes) == 2)
+        # Two writes, and then a read, since the one to the pod that is gone was refused.
+        await until(lambda: len(api.asked) == 3)
         (condition,) = api.conditions.values()
         assert condition == {
             "type": "mizar.share/active",
