@@ -22,6 +22,7 @@ from mizar_core.planning.creation_checks import (
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.feasible_nodes import on_node
 from mizar_core.planning.first_fit import Bins
+from mizar_core.planning.lifecycle import is_misplaced
 from mizar_core.planning.postponed import JUDGED_MAX, without_postponed
 from mizar_core.planning.quotas import Entitlement
 from mizar_core.planning.refused_nodes import RefusedNodes, refused_on_every_node
@@ -242,7 +243,8 @@ def _cancel_one_drain(draft: Draft, entitlement: Entitlement) -> bool:
     if draft.usage.live.limit_reached(entitlement) is not None:
         return False
     for shadow in _cancellable(draft, entitlement.resource):
-        if shadow.quota_key == entitlement.key:
+        # One that has left its pool is drained whatever `min` says, and would be again at once.
+        if shadow.quota_key == entitlement.key and not is_misplaced(draft, shadow):
             draft.do(CancelDrain(shadow.key))
             return True
     return False

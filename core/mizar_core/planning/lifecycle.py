@@ -14,6 +14,7 @@ from mizar_core.planning.actions import (
 from mizar_core.planning.device_users import may_be_used
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.feasible_nodes import has_models_of
+from mizar_core.planning.pool_nodes import in_pool
 from mizar_core.planning.shadow_stage import (
     UNPLACED,
     ShadowStage,
@@ -72,6 +73,19 @@ def _is_unanswered(draft: Draft, shadow: ShadowView) -> bool:
     before it offers anything."""
     at = drain_unanswered_at(shadow)
     return at is not None and at <= draft.now and shadow.key in draft.silence.unanswered
+
+
+def is_misplaced(draft: Draft, shadow: ShadowView) -> bool:
+    """Whether the shadow pod is of no use to the `min` of its quota: its node has left its pool, or
+    it gets no node because of constraints from an earlier state of its pool or from share pods that
+    are gone, while a shadow pod without them could be placed elsewhere."""
+    pod, node = shadow.pod, draft.nodes.get(shadow.on_node or "")
+    if node is not None:
+        return node.available and not in_pool(node, draft.pools[shadow.pool])
+    if pod is None or shadow.unschedulable is None:
+        return False
+    feasible = draft.feasible_nodes
+    return not feasible.covers(shadow.pool, pod.own_needs, feasible.of_pool(shadow.pool))
 
 
 def waits_for_silent_agent(draft: Draft, shadow: ShadowView) -> bool:

@@ -11,8 +11,7 @@ from mizar_core.names import ReapReason
 from mizar_core.planning.actions import DeleteShadow, Drain
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.lifecycle import retire
-from mizar_core.planning.pool_nodes import in_pool
+from mizar_core.planning.lifecycle import is_misplaced, retire
 from mizar_core.planning.refused_nodes import was_idle_while_refused
 from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage
 from mizar_core.planning.snapshot import Key, ShadowView
@@ -105,7 +104,7 @@ def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevice
     for shadow in by_idleness(draft, draft.of_resource(resource)):
         stage = draft.stages[shadow.key]
         if not draft.is_live(shadow) or not (
-            is_above_min(draft, shadow) or _is_misplaced(draft, shadow)
+            is_above_min(draft, shadow) or is_misplaced(draft, shadow)
         ):
             continue
         if stage in UNPLACED:
@@ -143,19 +142,6 @@ def is_above_min(draft: Draft, shadow: ShadowView, beside: Iterable[ShadowView] 
     least = entitlement.limits.min if entitlement else 0
     others = sum(_shape(one) == shape for one in beside)
     return draft.usage.live.shadows[shape] - others > least
-
-
-def _is_misplaced(draft: Draft, shadow: ShadowView) -> bool:
-    """Whether the shadow pod is of no use to the `min` of its quota: its node has left its pool, or
-    it gets no node because of constraints from an earlier state of its pool or from share pods that
-    are gone, while a shadow pod without them could be placed elsewhere."""
-    pod, node = shadow.pod, draft.nodes.get(shadow.on_node or "")
-    if node is not None:
-        return node.available and not in_pool(node, draft.pools[shadow.pool])
-    if pod is None or shadow.unschedulable is None:
-        return False
-    feasible = draft.feasible_nodes
-    return not feasible.covers(shadow.pool, pod.own_needs, feasible.of_pool(shadow.pool))
 
 
 def _shape(shadow: ShadowView) -> tuple[Key, int]:

@@ -297,6 +297,25 @@ def test_what_is_kept_warm_leaves_a_node_that_has_left_the_pool() -> None:
     assert not actions(Drain, inside)
 
 
+def test_min_does_not_call_back_what_leaves_a_node_outside_the_pool() -> None:
+    """Otherwise drain and cancellation would follow each other for ever."""
+    shadows = (ready(idle_since=at(60)),)
+    left = small(
+        pools=(pool(nodeSelector={"zone": "east"}, idleTimeoutSeconds=50),),
+        quotas=(quota("team-a", profiles=[{"devices": 2, "min": 1, "max": 2}]),),
+        nodes=EVERYWHERE,
+        shadows=shadows,
+    )
+    assert len(actions(Drain, left)) == 1
+    assert not actions(CancelDrain, left)
+    draining = replace(
+        left, shadows=(ready(pod=PodView(node="n1", drain_asked=at(1)), draining=True),)
+    )
+    assert not actions(CancelDrain, draining)
+    wanted = replace(draining, shares=(waiting("p"),))
+    assert actions(CancelDrain, wanted), "a share pod may still use it"
+
+
 # Replicas that must be apart.
 
 
