@@ -11,9 +11,12 @@ from random import Random
 
 from mizar_core.model_base import format_time
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object
+from mizar_kube.store import key_of
 from simulation.history import HistoryApi
 from stateful.model import Carved, Model, NodeState
 
+EVICTED_AFTER_S = 40.0
+"""Seconds for which pods tolerate a node that does not answer."""
 SETTLED = 2
 """Looks in a row that change nothing, after which a part waits for a change."""
 
@@ -29,6 +32,8 @@ class Cluster(Model):
         self.random = random
         self.pace = pace
         self.down: set[str] = set()
+        self.silent: dict[str, float] = {}
+        """Nodes whose kubelets do not answer, and since when."""
         self._ticked = 0.0
         self._reported: dict[str, float] = {}
 
@@ -69,7 +74,7 @@ class Cluster(Model):
 
     def _kubelet_of(self, node: str) -> Callable[[], None]:
         def look() -> None:
-            if self.api.find(NODE, node) is not None:
+            if self.api.find(NODE, node) is not None and node not in self.silent:
                 before = dict(self.nodes[node].held), dict(self.nodes[node].cards)
                 self.kubelet(node)
                 if before != (self.nodes[node].held, self.nodes[node].cards):
@@ -93,7 +98,7 @@ class Cluster(Model):
 
     def _agent_of(self, node: str) -> Callable[[], None]:
         def look() -> None:
-            if node not in self.down:
+            if node not in self.down and node not in self.silent:
                 self.agent(node)
 
         return look
@@ -128,3 +133,38 @@ class Cluster(Model):
         if obj is not None:
             obj["spec"]["unschedulable"] = unschedulable
             self.api.touch(obj)
+
+    def silence(self, node: str, silent: bool) -> None:
+        """The node's network fails, or works again. Kubernetes deletes its pods after a while."""
+        loop = asyncio.get_running_loop()
+        self.silent.pop(node, None)
+        if silent:
+            self.silent[node] = loop.time()
+            loop.call_later(EVICTED_AFTER_S, self._evict_from, node, loop.time())
+        if (obj := self.api.find(NODE, node)) is not None:
+            ready = "Unknown" if silent else "True"
+            obj["status"]["conditions"] = [{"type": "Ready", "status": ready}]
+            self.api.touch(obj)
+
+    def _evict_from(self, node: str, since: float) -> None:
+        if self.silent.get(node) != since:
+            return
+        self.catch_up()
+        for pod in list(self.pods_on(node)):
+            self.lost.add(key_of(pod))
+            self.api.start_delete(pod)
+
+    def end_namespace(self, namespace: str) -> None:
+        """kubectl delete namespace; somebody creates it again as soon as it is gone."""
+        self.api.ending.add(namespace)
+        for obj in list(self.api.objects.values()):
+            if obj["metadata"].get("namespace") == namespace:
+                if obj["kind"] == "Pod":
+                    self.lost.add(key_of(obj))
+                self.api.start_delete(obj)
+
+    def control(self) -> None:
+        """As the model does; and a namespace that is being deleted is gone when it is empty."""
+        super().control()
+        left = (one for one in self.api.objects.values() if one["kind"] != "Event")
+        self.api.ending &= {one["metadata"].get("namespace") for one in left}

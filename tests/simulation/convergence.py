@@ -191,14 +191,23 @@ def _is_refused(schedule: Schedule, namespace: str, size: int) -> bool:
     if quota is None or not list(schedule.api.all(GPU_POOL)):
         return True
     own = [one for one in schedule.api.all(SHADOW_POD) if one["metadata"]["namespace"] == namespace]
-    most = next(one["max"] for one in quota["spec"]["profiles"] if one["devices"] == size)
+    cards = _profiles_of_pool(schedule).get(size)
+    most = next((one["max"] for one in quota["spec"]["profiles"] if one["devices"] == size), 0)
+    if cards is None:
+        return True
     same = [one for one in own if one["spec"]["devices"] == size]
     waits = [one for one in same if not _pod_of(schedule, one)["spec"].get("nodeName")]
     return (
         len(same) >= most
-        or sum(one["spec"]["cards"] for one in own) >= quota["spec"].get("maxCards", 10**6)
+        or sum(one["spec"]["cards"] for one in own) + cards > quota["spec"].get("maxCards", 10**6)
         or bool(waits)
     )
+
+
+def _profiles_of_pool(schedule: Schedule) -> dict[int, int]:
+    """The cards of each profile that the pool has, by its devices."""
+    profiles = (one for pool in schedule.api.all(GPU_POOL) for one in pool["spec"]["profiles"])
+    return {one["devices"]: one["cards"] for one in profiles}
 
 
 def _pod_of(schedule: Schedule, shadow: Object) -> Object:
@@ -208,13 +217,14 @@ def _pod_of(schedule: Schedule, shadow: Object) -> Object:
 
 def _only_the_minimum_is_left(schedule: Schedule) -> None:
     have = Counter((key_of(one)[0], one["spec"]["devices"]) for one in schedule.api.all(SHADOW_POD))
-    pool = bool(list(schedule.api.all(GPU_POOL)))
+    offered = _profiles_of_pool(schedule)
     wanted: Counter[tuple[str, int]] = Counter()
     for quota in schedule.api.all(GPU_QUOTA):
         if "maxCards" in quota["spec"]:
             continue
         for one in quota["spec"]["profiles"]:
-            wanted[quota["metadata"]["namespace"], one["devices"]] = one["min"] if pool else 0
+            least = one["min"] if one["devices"] in offered else 0
+            wanted[quota["metadata"]["namespace"], one["devices"]] = least
     capped = {
         one["metadata"]["namespace"]
         for one in schedule.api.all(GPU_QUOTA)

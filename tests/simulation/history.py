@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from mizar_kube.errors import Forbidden, Gone
-from mizar_kube.kinds import EVENT, LEASE, Kind, Object, ref_of
+from mizar_kube.kinds import EVENT, LEASE, POD, Kind, Object, Ref, ref_of
 from simulation.selectors import Selector
 from stateful.memory_api import Id, MemoryApi, id_of
 
+TERMINATING = "unable to create new content in namespace because it is being terminated"
 UNNOTICED = (EVENT.plural, LEASE.plural)
 
 
@@ -46,6 +47,10 @@ class HistoryApi(MemoryApi):
         self.compacted = 0
         self.forbidden: set[str] = set()
         """Namespaces that pods cannot be created in, for want of a ResourceQuota."""
+        self.unchangeable: set[str] = set()
+        """Namespaces in which a policy refuses every patch of a pod."""
+        self.ending: set[str] = set()
+        """Namespaces that are being deleted, in which nothing can be created."""
         self._changes: defaultdict[str, list[Change]] = defaultdict(list)
         self._bodies: dict[Id, tuple[str, Object]] = {}
         self._waiters: defaultdict[str, list[asyncio.Future[None]]] = defaultdict(list)
@@ -54,7 +59,15 @@ class HistoryApi(MemoryApi):
         """As KubeClient.create."""
         if obj["kind"] == "Pod" and obj["metadata"]["namespace"] in self.forbidden:
             raise Forbidden("exceeded quota (simulated)", status=403)
+        if obj["metadata"].get("namespace") in self.ending:
+            raise Forbidden(TERMINATING, status=403)
         return await super().create(obj, **more)
+
+    async def patch_merge(self, ref: Ref, patch: Object, **more: Any) -> Object:
+        """As KubeClient.patch_merge."""
+        if ref.kind == POD and ref.namespace in self.unchangeable:
+            raise Forbidden("a policy denied the request (simulated)", status=403)
+        return await super().patch_merge(ref, patch, **more)
 
     def touch(self, obj: Object) -> Object:
         """The object has changed; without a difference nothing happens."""

@@ -9,6 +9,7 @@ from random import Random
 
 from mizar_core.names import shadow_name
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
+from simulation.administrators import Administrators
 from simulation.cluster import Cluster
 from stateful.model import is_spot
 
@@ -26,7 +27,8 @@ class Users:
         self._api = cluster.api
         self._random = random
         self._told = told
-        self._shares = self._spots = 0
+        self._shares = self._spots = self._wholes = 0
+        self._administrators = Administrators(cluster, random, NODES, NAMESPACES, SIZES)
         often: dict[Callable[[], str], int] = {
             self._create_share: 10,
             self._end_share: 6,
@@ -45,6 +47,9 @@ class Users:
             self._change_pool: 1,
             self._delete_or_add_pool: 1,
             self._forbid_or_allow: 1,
+            self._create_whole: 2,
+            self._end_whole: 2,
+            **self._administrators.acts(),
         }
         # Each schedule leaves some of the acts out, which makes room for rare ones.
         self._does = [
@@ -74,7 +79,7 @@ class Users:
         """All share pods end, and nothing hinders the operator any more."""
         self._cluster.catch_up()
         self._told("all share pods end")
-        for pod in self.shares():
+        for pod in (*self.shares(), *self._wholes_left()):
             self._api.start_delete(pod)
 
     def relent(self) -> None:
@@ -84,6 +89,7 @@ class Users:
         self._api.forbidden.clear()
         for node in NODES:
             self._cluster.cordon(node, False)
+        self._administrators.relent()
         self._cluster.wake()
 
     def shares(self) -> list[Object]:
@@ -95,11 +101,16 @@ class Users:
             and "deletionTimestamp" not in pod["metadata"]
         ]
 
+    def _a_namespace(self) -> str:
+        """A namespace, and none that is being deleted while there is another."""
+        left = [one for one in NAMESPACES if one not in self._api.ending]
+        return self._random.choice(left or NAMESPACES)
+
     # Users.
 
     def _create_share(self) -> str:
         self._shares += 1
-        namespace, size = self._random.choice(NAMESPACES), self._random.choice(SIZES)
+        namespace, size = self._a_namespace(), self._random.choice(SIZES)
         count = min(size, self._random.choice((1, 1, 1, 2, 4)))
         name = f"p{self._shares}"
         self._cluster.add_share(namespace, name, f"{namespace}.mizar.share/gpu.{size}", count)
@@ -118,7 +129,7 @@ class Users:
 
     def _create_spot(self) -> str:
         self._spots += 1
-        namespace, name = self._random.choice(NAMESPACES), f"b{self._spots}"
+        namespace, name = self._a_namespace(), f"b{self._spots}"
         nobody = {"schedulerName": "nobody"} if self._random.random() < 0.3 else {}
         self._cluster.add_spot(namespace, name, self._random.choice((1, 1, 1, 2)), **nobody)
         return f"create spot pod {namespace}/{name}" + " that no scheduler sees" * bool(nobody)
@@ -129,6 +140,22 @@ class Users:
             return "no spot pod to end"
         self._api.start_delete(pod)
         return f"delete {_name(pod)}"
+
+    def _create_whole(self) -> str:
+        self._wholes += 1
+        namespace, name = self._a_namespace(), f"w{self._wholes}"
+        self._cluster.add_whole(namespace, name, cards := self._random.choice((1, 1, 2)))
+        return f"create {namespace}/{name}: {cards} whole cards"
+
+    def _end_whole(self) -> str:
+        pod = self._one_of(self._wholes_left())
+        if pod is None:
+            return "no pod with whole cards to end"
+        self._api.start_delete(pod)
+        return f"delete {_name(pod)}"
+
+    def _wholes_left(self) -> list[Object]:
+        return [one for one in self._api.all(POD) if one["metadata"]["name"].startswith("w")]
 
     def _lend(self) -> str:
         node, cards = self._random.choice(NODES), self._random.choice((0, 1, 2, 3))
@@ -156,7 +183,7 @@ class Users:
     # Administrators.
 
     def _change_quota(self) -> str:
-        return self._change_quota_of(self._random.choice(NAMESPACES))
+        return self._change_quota_of(self._a_namespace())
 
     def _change_quota_of(self, namespace: str) -> str:
         most, random = self._random.choice((0, 1, 1, 2, 3)), self._random
