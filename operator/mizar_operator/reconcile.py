@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -13,6 +13,7 @@ from typing import TypeVar
 from mizar_core.planning import Plan, Snapshot, plan
 from mizar_core.planning.actions import LetPreempt
 from mizar_core.planning.planning_errors import IsolatedPlan, Planner, plan_isolated
+from mizar_core.planning.snapshot import Key
 from mizar_kube.logs import bound, get_logger
 from mizar_kube.work_queue import WorkQueue
 from mizar_operator.apply import Applier
@@ -29,6 +30,11 @@ DUE_SLACK_S = 0.1
 whole seconds."""
 STATUSES_LATE_S = 2.0
 """Seconds for which statuses may be postponed while more changes arrive."""
+UNSETTLED_EVERY_S = 60.0
+"""Least seconds between two log lines about plans that do not settle: each may cause the next at
+once."""
+UNSETTLED_MOST = 10
+"""How many shadow pods such a line names."""
 
 
 T = TypeVar("T")
@@ -76,6 +82,7 @@ class Reconciler:
         self._runs = runs
         self._planning = asyncio.Lock()
         self._rounds = itertools.count(1)
+        self._unsettled_told_at = float("-inf")
 
     async def reconcile(self, key: str) -> None:
         """Run one round for the key: gather, plan, apply. Raises the round's first error, after
@@ -139,7 +146,18 @@ class Reconciler:
             )
         failed = {name: why for name, why in isolated.excluded.items() if name not in unreadable}
         memory.exclude(failed, self._clock())
+        self._tell_unsettled(isolated.plan.unsettled)
         return isolated.plan
+
+    def _tell_unsettled(self, shadows: Collection[Key]) -> None:
+        """Count and log the shadow pods about which the steps of a plan disagree."""
+        if not shadows:
+            return
+        self._metrics.planning_errors.labels("ShadowPod").inc(len(shadows))
+        if self._clock() - self._unsettled_told_at >= UNSETTLED_EVERY_S:
+            self._unsettled_told_at = self._clock()
+            names = sorted(map("/".join, shadows))[:UNSETTLED_MOST]
+            log.error("the steps of the plan disagree", shadow=", ".join(names))
 
     async def _run_in_steps(self, steps: Generator[None, None, IsolatedPlan]) -> IsolatedPlan:
         """Run the steps of a plan and let other tasks run between them, and beside them where they

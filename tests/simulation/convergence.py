@@ -77,6 +77,8 @@ async def _is_right(schedule: Schedule) -> None:
     for key, planned in (await leaders[0].plans()).items():
         if planned.actions and schedule.failing_planner.tenant is None:
             raise Broken(f"at rest there is to do for {key!r}: {planned.actions}")
+    if unsettled := schedule.failing_planner.unsettled:
+        raise Broken(f"plans disagreed with themselves about {sorted(unsettled)}")
     if actions := leaders[0].spot_plan().actions:
         raise Broken(f"at rest there is to do for spot pods: {actions}")
     _nothing_strays(schedule)

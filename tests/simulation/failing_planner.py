@@ -7,6 +7,7 @@ from datetime import datetime
 from random import Random
 
 from mizar_core.planning import Plan, Snapshot, plan
+from mizar_core.planning.snapshot import Key
 from simulation.users import NAMESPACES
 
 RARELY = 0.1
@@ -28,15 +29,19 @@ FINDS: dict[str, Finds] = {
 
 
 class FailingPlanner:
-    """`tenant`: the namespace for whose objects it fails; None if it never does."""
+    """`tenant`: the namespace for whose objects it fails; None if it never does. `unsettled`: the
+    shadow pods about which a plan disagreed with itself."""
 
     def __init__(self, random: Random) -> None:
         rolled, tenant, kind = random.random(), random.choice(NAMESPACES), random.choice([*FINDS])
         self.tenant = tenant if rolled < RARELY else None
         self._finds = FINDS[kind]
+        self.unsettled: frozenset[Key] = frozenset()
 
     def plan(self, snapshot: Snapshot, now: datetime) -> Plan:
         """What `plan` returns; ArithmeticError if the snapshot has one of the objects."""
         if self.tenant is not None and self._finds(snapshot, self.tenant):
             raise ArithmeticError(BUG)
-        return plan(snapshot, now)
+        planned = plan(snapshot, now)
+        self.unsettled |= planned.unsettled
+        return planned

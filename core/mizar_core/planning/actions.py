@@ -218,6 +218,9 @@ class Plan:
     the attempts that may turn out not to help, `refused_nodes`: the nodes that the scheduler
     refuses a waiting share pod, by its (UID, resource), `silent_nodes`: the nodes whose agents are
     silent now, and `freed`: the physical resources of which cards are being freed.
+
+    `unsettled`: shadow pods about which the steps of the plan disagree until the end, so that
+    planning again would go on with it. Always empty, unless planning has a bug.
     """
 
     actions: tuple[Action, ...]
@@ -230,3 +233,4 @@ class Plan:
     refused_nodes: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     silent_nodes: Mapping[str, datetime] = field(default_factory=dict)
     freed: frozenset[str] = frozenset()
+    unsettled: frozenset[Key] = frozenset()

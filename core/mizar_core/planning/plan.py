@@ -14,6 +14,7 @@ from datetime import datetime
 from mizar_core.planning.actions import (
     EvictShare,
     Plan,
+    ShadowAction,
 )
 from mizar_core.planning.changed_limits import recarve
 from mizar_core.planning.default_quotas import grant_default_quotas
@@ -35,7 +36,7 @@ from mizar_core.planning.shadow_stage import (
     drain_unanswered_at,
     retried_at,
 )
-from mizar_core.planning.snapshot import Snapshot
+from mizar_core.planning.snapshot import Key, Snapshot
 from mizar_core.planning.statuses import (
     quota_counts,
     write_pools,
@@ -69,7 +70,7 @@ def _garbage_collection_paused() -> Iterator[None]:
 
 def _plan(snapshot: Snapshot, now: datetime) -> Plan:
     draft = Draft(snapshot, now)
-    outcomes = _decide(draft)
+    outcomes, unsettled = _decide(draft)
     mark_in_use(draft)
     recarve(draft)
     evict(draft)
@@ -91,11 +92,13 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
         refused_nodes=draft.refused_nodes,
         silent_nodes=dict.fromkeys(draft.silence.nodes, draft.now),
         freed=gates.freed,
+        unsettled=unsettled,
     )
 
 
-def _decide(draft: Draft) -> dict[str, DemandOutcome]:
-    """Plan in rounds until one adds no action, so that planning again would add none.
+def _decide(draft: Draft) -> tuple[dict[str, DemandOutcome], frozenset[Key]]:
+    """Plan in rounds until one adds no action, so that planning again would add none. Also returns
+    the shadow pods of which the last permitted round still changed something.
 
     A second round finds work only where a drain makes room in a quota for cancelling another.
     """
@@ -103,8 +106,9 @@ def _decide(draft: Draft) -> dict[str, DemandOutcome]:
         planned = len(draft.actions)
         outcomes = _round(draft)
         if len(draft.actions) == planned:
-            break
-    return outcomes
+            return outcomes, frozenset()
+    last = (one for one in draft.actions[planned:] if isinstance(one, ShadowAction))
+    return outcomes, frozenset(one.shadow for one in last)
 
 
 def _round(draft: Draft) -> dict[str, DemandOutcome]:

@@ -63,6 +63,7 @@ def _is_stranded(shadow: ShadowView, nodes: dict[str, NodeView]) -> bool:
 def test_planning_again_plans_nothing(snapshot: Snapshot) -> None:
     """Invariant 6: idempotent."""
     first = plan(snapshot, NOW)
+    assert not first.unsettled
     again = plan(apply_plan(snapshot, first), NOW)
     assert not again.actions, f"first {first.actions}\nagain {again.actions}"
 

@@ -4,6 +4,7 @@ to it."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -127,6 +128,20 @@ def test_it_says_so(model: Model, operator: Harness) -> None:
     assert [one[0] for one in events] == ["Pod/first"]
     satisfied = condition(model.api.find(GPU_QUOTA, "quota", "team-a"), "Satisfied")
     assert satisfied["reason"] != "PlanningFailed"
+
+
+def test_shadow_pods_about_which_a_plan_disagrees_are_counted(
+    operator: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    unsettled = frozenset({("team-a", "x"), ("team-a", "y")})
+    operator.reconciler._planner = lambda snapshot, now: replace(
+        plan(snapshot, now), unsettled=unsettled
+    )
+    for _ in range(2):
+        operator.reconcile()
+    assert operator.metrics.planning_errors.labels("ShadowPod")._value.get() >= 4
+    told = [one for one in caplog.messages if "the steps of the plan disagree" in one]
+    assert len(told) == 1 and "team-a/x, team-a/y" in told[0], "plans may follow each other at once"
 
 
 def test_where_leaving_out_does_not_help_it_fails(model: Model, operator: Harness) -> None:

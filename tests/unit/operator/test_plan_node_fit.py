@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mizar_core.names import EventReason
-from mizar_core.planning import Snapshot, plan
+from mizar_core.planning import Snapshot, demand, plan
 from mizar_core.planning.actions import (
     CancelDrain,
     CreateShadow,
@@ -297,7 +297,9 @@ def test_what_is_kept_warm_leaves_a_node_that_has_left_the_pool() -> None:
     assert not actions(Drain, inside)
 
 
-def test_min_does_not_call_back_what_leaves_a_node_outside_the_pool() -> None:
+def test_min_does_not_call_back_what_leaves_a_node_outside_the_pool(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Otherwise drain and cancellation would follow each other for ever."""
     shadows = (ready(idle_since=at(60)),)
     left = small(
@@ -308,6 +310,10 @@ def test_min_does_not_call_back_what_leaves_a_node_outside_the_pool() -> None:
     )
     assert len(actions(Drain, left)) == 1
     assert not actions(CancelDrain, left)
+    assert not plan(left, NOW).unsettled
+    with monkeypatch.context() as patch:
+        patch.setattr(demand, "is_misplaced", lambda *_: False)
+        assert plan(left, NOW).unsettled == {shadows[0].key}, "such a plan says so"
     draining = replace(
         left, shadows=(ready(pod=PodView(node="n1", drain_asked=at(1)), draining=True),)
     )
