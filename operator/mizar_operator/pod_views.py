@@ -25,7 +25,6 @@ from mizar_core.planning.preemption import lacks_cards
 from mizar_core.planning.snapshot import Key, PendingView, PodView, ShareView
 from mizar_core.pod_requests import cards_requested, devices_after_init, devices_requested
 from mizar_kube.kinds import Object
-from mizar_operator.device_refusal import lacks_devices_alone
 from mizar_operator.node_needs import needs_of, outage_tolerations
 from mizar_operator.object_views import Json, condition_of, interned
 from mizar_operator.refusal_topology import refusal_topology
@@ -147,7 +146,9 @@ def share_view(obj: Object) -> SharePod | None:
             owner=owner,
             after_init=kept.get(resource, 0) if kept is not None else None,
             unschedulable=unschedulable,
-            unschedulable_since=_refused_since(scheduled, unschedulable, resource),
+            unschedulable_since=time_or_none(scheduled.get("lastTransitionTime"))
+            if unschedulable
+            else None,
             deleting="deletionTimestamp" in meta,
             outages=outages,
             priority=int(spec.get("priority") or 0),
@@ -158,14 +159,6 @@ def share_view(obj: Object) -> SharePod | None:
         for resource, count in asked.items()
     )
     return SharePod(tuple((_prefix(one.resource), one) for one in views), _running_at(status))
-
-
-def _refused_since(scheduled: Json, message: str | None, resource: str) -> datetime | None:
-    """Since when the scheduler has refused the pod its nodes; None if it does not, or said so when
-    they had no devices."""
-    if message is None or lacks_devices_alone(message, resource):
-        return None
-    return time_or_none(scheduled.get("lastTransitionTime"))
 
 
 def _claims(pod: str, spec: Json) -> Iterator[str]:

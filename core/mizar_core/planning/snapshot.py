@@ -149,10 +149,9 @@ class ShareView:
 
     `count`: how many devices. `owner`: the UID of its controller, else its own. `after_init`: how
     many devices it keeps, where init containers that requested more have ended. `unschedulable`:
-    the scheduler's message, if it found no node. `unschedulable_since`: since when it has refused
-    the pod nodes for another reason than lack of devices. `outages`: tolerations with which it
-    stays for longer than other pods on a node whose kubelet does not answer. They are not part of
-    `needs`, since they do not restrict where it may go. `priority`: that of its PriorityClass.
+    the scheduler's message, if it found no node. `outages`: tolerations with which it stays for
+    longer than other pods on a node whose kubelet does not answer. They are not part of `needs`,
+    since they do not restrict where it may go. `priority`: the number from its PriorityClass.
     `claims`: the names of the claims of its volumes; the node constraints of bound volumes are in
     `needs`. `refused_by`: the key of a node label, such as the zone's: nodes that have the same
     value of it as a node that the scheduler refuses are refused too; None if nodes are refused one
