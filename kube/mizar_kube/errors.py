@@ -124,8 +124,12 @@ def error_from_status(
 
 
 def _causes(body: dict[str, Any]) -> frozenset[str]:
-    details = body.get("details") or {}
-    return frozenset(str(one.get("reason")) for one in details.get("causes") or ())
+    """The reasons of the causes; none where the answer is not the API server's but a proxy's, whose
+    details may be anything."""
+    details = body.get("details")
+    causes = details.get("causes") if isinstance(details, dict) else None
+    found = causes if isinstance(causes, list) else []
+    return frozenset(str(one.get("reason")) for one in found if isinstance(one, dict))
 
 
 def is_refusal(error: KubeError) -> bool:

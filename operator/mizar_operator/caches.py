@@ -129,8 +129,8 @@ class Caches:
     def note_created(self, made: Object, wanted: Object) -> None:
         """Keep the newly created pod of a shadow pod, and the constraints on its node that the
         operator asked for if admission has added others, such as the namespace's node selector.
-        They are kept in memory only: after a restart of the operator, one shadow pod may get no
-        node and is created again."""
+        They are kept in memory only: after a restart of the operator, shadow pods of this kind that
+        have no node yet may be created again."""
         self.holders.observe(made)
         if needs_of(made) != (asked := needs_of(wanted)):
             there = {one.view.uid for one in self.holders.values()}

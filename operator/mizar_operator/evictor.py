@@ -19,6 +19,10 @@ log = get_logger(__name__)
 BUDGET_CAUSE = "DisruptionBudget"
 """The cause in the details of a refusal by a PodDisruptionBudget. Its status, 429, is also that of
 an API server with too much to do, which says nothing about budgets."""
+TOO_MANY_REQUESTS = 429
+DENIED = "denied the request"
+"""Part of the message of a refusal by an admission webhook, which may choose the status: webhooks
+for evictions choose 429 as well."""
 INTERNAL_ERROR = 500
 SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 """Part of the message of the internal error with which the API server refuses to evict a pod that
@@ -92,8 +96,10 @@ class Evictor:
 
 
 def _held_off(error: KubeError) -> bool:
-    """Whether a PodDisruptionBudget or a policy refuses the eviction. In some namespaces, a policy
-    lets the operator delete Mizar's pods, but not evict them."""
+    """Whether a PodDisruptionBudget, a policy or a webhook refuses the eviction. In some
+    namespaces, a policy lets the operator delete Mizar's pods, but not evict them."""
     if error.status == INTERNAL_ERROR:
         return SEVERAL_BUDGETS in str(error)
-    return isinstance(error, Forbidden) or BUDGET_CAUSE in error.causes
+    if error.status == TOO_MANY_REQUESTS:
+        return BUDGET_CAUSE in error.causes or DENIED in str(error)
+    return isinstance(error, Forbidden)

@@ -24,9 +24,10 @@ counts as confirmed: long enough for the scheduler to have tried again with devi
 become free."""
 
 
-_NO_NODE_NAMED = re.compile(r" nodes are available: (?!\d+ )")
+_NO_NODE_NAMED = re.compile(r"0/\d+ nodes are available: (?!\d+ |preemption: )")
 """How the message begins with which a scheduler refuses a pod before it looks at any node:
-otherwise each reason follows the number of its nodes."""
+otherwise each reason follows the number of its nodes, or, where nodes are refused without a reason,
+what it says about preemption follows at once."""
 
 
 def refused_on_every_node(draft: Draft, share: ShareView) -> bool:
@@ -38,7 +39,7 @@ def refused_on_every_node(draft: Draft, share: ShareView) -> bool:
 
 
 def _names_no_node(share: ShareView) -> bool:
-    return _NO_NODE_NAMED.search(share.unschedulable or "") is not None
+    return _NO_NODE_NAMED.match(share.unschedulable or "") is not None
 
 
 _DRAINED = (ShadowStage.DRAINING, ShadowStage.LEAVING)

@@ -23,6 +23,7 @@ from mizar_kube.errors import (
     NotFound,
     Unauthorized,
     Unavailable,
+    error_from_status,
 )
 from mizar_kube.kinds import GPU_POOL, NODE, POD, SHADOW_POD, Ref
 from unit.kube.fake_api import (
@@ -75,6 +76,12 @@ async def test_says_how_long_to_wait() -> None:
         with pytest.raises(Unavailable) as caught:
             await client.get(REF)
     assert caught.value.retry_after == 7
+
+
+@pytest.mark.parametrize("details", ["x", [{"a": 1}], [], None, {"causes": ["x"]}, {"causes": "x"}])
+def test_the_details_of_a_proxys_answer_may_be_anything(details: Any) -> None:
+    error = error_from_status(503, {"message": "no upstream", "details": details}, "GET pods")
+    assert isinstance(error, Unavailable) and not error.causes
 
 
 async def test_error_pages_that_are_no_status_are_errors_too() -> None:

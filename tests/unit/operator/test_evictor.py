@@ -222,7 +222,16 @@ def test_a_budget_is_respected_for_a_while() -> None:
     assert api.asked == [ASKED] * 3
 
 
-@pytest.mark.parametrize("budgets", [BUDGET, BUDGETS], ids=["one", "several"])
+WEBHOOK = error_from_status(
+    429,
+    {"message": 'admission webhook "evictions.example.com" denied the request: it is being moved'},
+    "POST pods team-a/p eviction",
+)
+
+
+@pytest.mark.parametrize(
+    "budgets", [BUDGET, BUDGETS, WEBHOOK], ids=["one", "several", "a webhook instead"]
+)
 def test_a_budget_that_never_allows_it_does_not_keep_it_for_ever(budgets: KubeError) -> None:
     """Of a pod with several budgets the API server says so by an internal error."""
     api = Api(budgets, budgets)

@@ -414,6 +414,14 @@ def test_a_pod_that_is_refused_on_every_node_moves_no_card() -> None:
         assert not plan(snapshot, NOW).refused_nodes
 
 
+def test_what_is_said_about_preemption_is_not_about_every_node() -> None:
+    """An extension of the scheduler may refuse nodes without a reason."""
+    said = "0/2 nodes are available: preemption: 0/2 nodes are available: 2 No victims found."
+    (share,) = _without_claim().shares
+    refused = _passed(shares=(replace(share, unschedulable=said),))
+    assert plan(refused, NOW).refused_nodes
+
+
 def test_a_claim_that_is_being_bound_is_no_reason_to_warn() -> None:
     (share,) = _without_claim().shares
     fresh = _without_claim()
