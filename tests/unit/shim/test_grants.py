@@ -56,8 +56,8 @@ def test_many_streams_and_their_neighbour_have_their_shares(
 ) -> None:
     with Containers(tmp_path, layout, cards=1) as containers:
         one = containers.add(HARD, 50)
-        one.start("bench/load", "us_20", "8", *how)
-        containers.add_beside(one, HARD, 50).start("bench/load", "us_20")
+        one.start("bench/load", "us_200", "8", *how)
+        containers.add_beside(one, HARD, 50).start("bench/load", "us_200")
         with time_slicer([each.timed for each in containers.all]):
             containers.begin()
             containers.await_kept([(50 - APART, 50 + APART)] * 2)
