@@ -181,7 +181,23 @@ def follow(caches: Caches, add: Callable[[str], None]) -> None:
     _listen(caches.holders, lambda pod: {caches.key_of_pool(pod.pool)}, add)
     _listen(caches.shares, of_share, add)
     _listen(caches.pending, caches.keys_of_cards, add)
-    _listen(caches.nodes, lambda node: caches.keys(), add)
+    caches.nodes.on_change(lambda old, new: _node_changed(old, new, caches, add))
+
+
+def _node_changed(
+    old: NodeView | None, new: NodeView | None, caches: Caches, add: Callable[[str], None]
+) -> None:
+    """Plan for all pools, unless the node only offers more devices: that follows from a change of
+    a ShadowPod, for which there is a plan anyway."""
+    if old is not None and new is not None and _offers_only_more(old, new):
+        return
+    for key in sorted(caches.keys()):
+        add(key)
+
+
+def _offers_only_more(old: NodeView, new: NodeView) -> bool:
+    more = all(count <= new.devices.get(name, 0) for name, count in old.devices.items())
+    return more and replace(old, devices=new.devices) == new
 
 
 def _listen(

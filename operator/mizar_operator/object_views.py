@@ -15,6 +15,7 @@ from mizar_core.names import (
     FINALIZER_DRAIN,
     ConditionType,
     EventReason,
+    parse_resource,
 )
 from mizar_core.planning.node_fit import Taint
 from mizar_core.planning.snapshot import (
@@ -96,6 +97,7 @@ def node_view(obj: Object) -> NodeView:
         and not obj.get("spec", {}).get("unschedulable", False)
         and len(own) == len(taints),
         cards=_cards(status),
+        devices=_devices(status),
         taints=own,
     )
 
@@ -119,6 +121,15 @@ def _cards(status: Json) -> dict[str, CardsOnNode]:
         name: CardsOnNode(total, whole_count(allocatable.get(name, 0)))
         for name, count in sorted((status.get("capacity") or {}).items())
         if is_card(name) and (total := whole_count(count)) > 0
+    }
+
+
+def _devices(status: Json) -> dict[str, int]:
+    """The node's resources that may be Mizar's, by name, without those of which there are none."""
+    return {
+        sys.intern(name): count
+        for name, amount in sorted((status.get("allocatable") or {}).items())
+        if parse_resource(name) is not None and (count := whole_count(amount)) > 0
     }
 
 

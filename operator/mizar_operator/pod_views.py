@@ -25,6 +25,7 @@ from mizar_core.planning.preemption import lacks_cards
 from mizar_core.planning.snapshot import Key, PendingView, PodView, ShareView
 from mizar_core.pod_requests import cards_requested, devices_after_init, devices_requested
 from mizar_kube.kinds import Object
+from mizar_operator.device_refusal import lacks_devices_alone
 from mizar_operator.node_needs import needs_of, outage_tolerations
 from mizar_operator.object_views import Json, condition_of, interned
 from mizar_operator.refusal_topology import refusal_topology
@@ -149,6 +150,7 @@ def share_view(obj: Object) -> SharePod | None:
             unschedulable_since=time_or_none(scheduled.get("lastTransitionTime"))
             if unschedulable
             else None,
+            lacks_devices=lacks_devices_alone(unschedulable or "", resource),
             deleting="deletionTimestamp" in meta,
             outages=outages,
             priority=int(spec.get("priority") or 0),

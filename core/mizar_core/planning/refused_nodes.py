@@ -53,7 +53,7 @@ class RefusedNodes:
         self._draft = draft
         self._resource = resource
         self._taken: dict[frozenset[str], frozenset[str]] = {}
-        self._known: dict[tuple[Needs, int], frozenset[str]] = {}
+        self._known: dict[tuple[Needs, int, bool], frozenset[str]] = {}
         self._without: dict[tuple[Needs, frozenset[str]], Needs] = {}
         self._zones: dict[tuple[Needs, str, frozenset[str], frozenset[str]], frozenset[str]] = {}
         self._drained: dict[tuple[int, datetime], frozenset[str]] = {}
@@ -65,7 +65,7 @@ class RefusedNodes:
         if _names_no_node(share):
             since = None
         if since is not None and since + REFUSAL_CONFIRMED_AFTER <= self._draft.now:
-            refused = self._by(share.needs, share.count) | self._before_a_drain(share, since)
+            refused = self._by(share) | self._before_a_drain(share, since)
             if refused:
                 refused = self._with_zones(share, nodes, refused)
                 self._draft.refused_nodes[share.uid, share.resource] = refused
@@ -122,12 +122,22 @@ class RefusedNodes:
         nodes = self._draft.feasible_nodes.candidates(needs)
         return (one for one in nodes if one.available and not known.isdisjoint(one.cards))
 
-    def _by(self, needs: Needs, count: int) -> frozenset[str]:
-        if (needs, count) not in self._known:
-            devices, nodes = self._devices, self._nodes_with_devices(needs)
-            found = (one for one in nodes if self._was_free(one.name, devices[one.name], count))
-            self._known[needs, count] = frozenset(one.name for one in found if fits(needs, one))
-        return self._known[needs, count]
+    def _by(self, share: ShareView) -> frozenset[str]:
+        needs, key = share.needs, (share.needs, share.count, share.lacks_devices)
+        if key not in self._known:
+            nodes = self._nodes_with_devices(needs)
+            found = (one for one in nodes if self._is_refused(one, share))
+            self._known[key] = frozenset(one.name for one in found if fits(needs, one))
+        return self._known[key]
+
+    def _is_refused(self, node: NodeView, share: ShareView) -> bool:
+        """Whether the scheduler refuses the node with free devices. A message that names only a
+        lack of these devices is not about a node whose status offers them: it is older. It stays
+        while a gang scheduler keeps them for the pod until the whole gang can start."""
+        room = self._devices[node.name]
+        offered = node.devices.get(self._resource, 0) - room.bound >= share.count
+        outdated = share.lacks_devices and offered
+        return not outdated and self._was_free(node.name, room, share.count)
 
     @cached_property
     def _devices(self) -> DevicePool:

@@ -149,9 +149,11 @@ class ShareView:
 
     `count`: how many devices. `owner`: the UID of its controller, else its own. `after_init`: how
     many devices it keeps, where init containers that requested more have ended. `unschedulable`:
-    the scheduler's message, if it found no node. `outages`: tolerations with which it stays for
-    longer than other pods on a node whose kubelet does not answer. They are not part of `needs`,
-    since they do not restrict where it may go. `priority`: the number from its PriorityClass.
+    the scheduler's message, if it found no node. `lacks_devices`: whether the message names only a
+    lack of these very devices, and nothing else that is in the way. `outages`: tolerations with
+    which it stays for longer than other pods on a node whose kubelet does not answer. They are not
+    part of `needs`, since they do not restrict where it may go. `priority`: that of its
+    PriorityClass.
     `claims`: the names of the claims of its volumes; the node constraints of bound volumes are in
     `needs`. `refused_by`: the key of a node label, such as the zone's: nodes that have the same
     value of it as a node that the scheduler refuses are refused too; None if nodes are refused one
@@ -174,6 +176,7 @@ class ShareView:
     after_init: int | None = None
     unschedulable: str | None = None
     unschedulable_since: datetime | None = None
+    lacks_devices: bool = False
     deleting: bool = False
     outages: frozenset[Toleration] = frozenset()
     priority: int = 0
@@ -212,12 +215,14 @@ class CardsOnNode:
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """A node. `available`: whether the scheduler may place pods there (it is ready and not
-    cordoned), taints of administrators aside. `cards`: by physical resource."""
+    cordoned), taints of administrators aside. `cards`: by physical resource. `devices`: how many
+    devices its status offers of each of Mizar's resources, held ones included."""
 
     name: str
     labels: Pairs = frozenset()
     available: bool = True
     cards: Mapping[str, CardsOnNode] = field(default_factory=dict)
+    devices: Mapping[str, int] = field(default_factory=dict)
     taints: frozenset[Taint] = frozenset()
 
     def label(self, key: str) -> str | None:

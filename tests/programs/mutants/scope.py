@@ -113,7 +113,8 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         _files(
             "operator/mizar_operator",
-            *("action_log", "announcements", "caches", "default_pool", "definitions", "gather"),
+            *("action_log", "announcements", "caches", "default_pool", "definitions"),
+            *("device_refusal", "gather"),
             *("kopf_process", "kopf_store", "leader", "live_objects", "main", "manifests"),
             *(
                 "metrics",

@@ -519,6 +519,28 @@ def test_who_waits_for_whole_cards_makes_work_for_the_pools_of_such_cards(
     assert len(operator.queue) == 1
 
 
+@pytest.mark.parametrize(
+    ("devices", "makes_work"),
+    [("4", False), ("2", False), ("1", True)],
+    ids=["more", "as many", "fewer"],
+)
+def test_devices_that_a_node_offers_no_more_make_work(
+    devices: str, makes_work: bool, model: Model, operator: Harness
+) -> None:
+    """That it offers more is known from a ShadowPod already."""
+    node = model.api.find(NODE, "n1")
+    assert node is not None
+    node["status"]["allocatable"][GPU] = "2"
+    model.api.touch(node)
+    operator.sync(KINDS)
+    follow(operator.caches, operator.queue.add)
+    operator.work()
+    node["status"]["allocatable"][GPU] = devices
+    model.api.touch(node)
+    operator.sync([NODE])
+    assert (len(operator.queue) > 0) is makes_work
+
+
 def test_no_budget_stays_behind_when_two_lose_their_cards_in_use(
     model: Model, operator: Harness
 ) -> None:
