@@ -16,11 +16,11 @@ NODE_REASONS: Final = (
 are the reasons of other nodes than those it counts on."""
 
 
-def lacks_devices_alone(message: str, resource: str) -> bool:
+def lacks_devices_alone(message: str | None, resource: str) -> bool:
     """Whether all nodes that could run the pod are refused because they lack the resource, and for
     no other reason. A gang scheduler that keeps devices for a pod until the whole gang can start,
     or a scheduler with a long queue, leaves such a message unchanged once devices are there."""
-    reasons = _reasons(message)
+    reasons = _reasons(message) if message else []
     lacking = f"Insufficient {resource}"
     rest = [one for one in reasons if one != lacking]
     return lacking in reasons and all(one.startswith(NODE_REASONS) for one in rest)

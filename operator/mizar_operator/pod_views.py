@@ -150,7 +150,7 @@ def share_view(obj: Object) -> SharePod | None:
             unschedulable_since=time_or_none(scheduled.get("lastTransitionTime"))
             if unschedulable
             else None,
-            lacks_devices=lacks_devices_alone(unschedulable or "", resource),
+            lacks_devices=lacks_devices_alone(unschedulable, resource),
             deleting="deletionTimestamp" in meta,
             outages=outages,
             priority=int(spec.get("priority") or 0),

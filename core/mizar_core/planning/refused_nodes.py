@@ -33,9 +33,12 @@ what it says about preemption follows at once."""
 def refused_on_every_node(draft: Draft, share: ShareView) -> bool:
     """Whether the scheduler has refused the pod for a while because of the pod itself, for example
     since a claim of a volume does not exist: no other node would help."""
-    since = share.unschedulable_since
-    confirmed = since is not None and since + REFUSAL_CONFIRMED_AFTER <= draft.now
-    return confirmed and _names_no_node(share)
+    return _is_confirmed(draft, share.unschedulable_since) and _names_no_node(share)
+
+
+def _is_confirmed(draft: Draft, since: datetime | None) -> bool:
+    """Whether what holds since then has held for long enough."""
+    return since is not None and since + REFUSAL_CONFIRMED_AFTER <= draft.now
 
 
 def _names_no_node(share: ShareView) -> bool:
@@ -62,9 +65,8 @@ class RefusedNodes:
         """The share pod, with the nodes that it cannot have excluded from its needs, among them
         those of zones (or other groups of nodes) that the scheduler refuses as a whole."""
         nodes, since = self._occupied(share.groups), share.unschedulable_since
-        if _names_no_node(share):
-            since = None
-        if since is not None and since + REFUSAL_CONFIRMED_AFTER <= self._draft.now:
+        confirmed = _is_confirmed(self._draft, since) and not _names_no_node(share)
+        if since is not None and confirmed:
             refused = self._by(share) | self._before_a_drain(share, since)
             if refused:
                 refused = self._with_zones(share, nodes, refused)
@@ -152,11 +154,7 @@ class RefusedNodes:
     def _was_free(self, node: str, room: NodeDevices, count: int) -> bool:
         """Whether so many devices have been free on the node for long enough."""
         since = free_since(self._draft, self._resource, node, count)
-        return (
-            room.free >= count
-            and since is not None
-            and since + REFUSAL_CONFIRMED_AFTER <= self._draft.now
-        )
+        return room.free >= count and _is_confirmed(self._draft, since)
 
     def _before_a_drain(self, share: ShareView, refused: datetime) -> frozenset[str]:
         """The nodes that had been refused before their shadow pods were drained: cancelling those

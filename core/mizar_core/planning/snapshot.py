@@ -153,12 +153,11 @@ class ShareView:
     lack of these very devices, and nothing else that is in the way. `outages`: tolerations with
     which it stays for longer than other pods on a node whose kubelet does not answer. They are not
     part of `needs`, since they do not restrict where it may go. `priority`: that of its
-    PriorityClass.
-    `claims`: the names of the claims of its volumes; the node constraints of bound volumes are in
-    `needs`. `refused_by`: the key of a node label, such as the zone's: nodes that have the same
-    value of it as a node that the scheduler refuses are refused too; None if nodes are refused one
-    by one. `gated`: whether Mizar's gate for pods that may preempt holds it back, and no other
-    gate.
+    PriorityClass. `claims`: the names of the claims of its volumes; the node constraints of bound
+    volumes are in `needs`. `refused_by`: the key of a node label, such as the zone's: nodes that
+    have the same value of it as a node that the scheduler refuses are refused too; None if nodes
+    are refused one by one. `gated`: whether Mizar's gate for pods that may preempt holds it back,
+    and no other gate.
 
     Pods that have ended, that are being deleted before they got a node, or that another program's
     scheduling gate holds back are not in a snapshot.
