@@ -6,7 +6,7 @@ from datetime import datetime
 from pathlib import Path
 
 from cluster.cluster import Cluster, Done
-from cluster.errors import CommandFailed
+from cluster.errors import ClusterError, CommandFailed
 from e2e.components import SYSTEM
 from support.logs import Line
 
@@ -27,10 +27,15 @@ answered, a plan that was made."""
 def recent(cluster: Cluster, since: float) -> str:
     """The last lines that Mizar's containers logged since then (seconds since the epoch), read from
     the nodes' disks, so that neither API server nor kubelet need to answer. Empty for a cluster
-    whose nodes cannot be reached."""
+    that does not exist any more: what fails while the run's last test is torn down is reported
+    after the cluster was removed."""
+    try:
+        nodes = cluster.nodes
+    except ClusterError:
+        return ""
     files = [
         file
-        for node in cluster.nodes
+        for node in nodes
         for file in sorted(node.path("/var/log/pods").glob("mizar-system_mizar-*/*/*.log"))
     ]
     return "\n".join(text for file in files if (text := _section(file, since)))

@@ -6,6 +6,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from cluster.cluster import Cluster, Node
+from cluster.layout import Layout
+from cluster.local_cluster import LocalCluster
+from cluster.spec import ClusterSpec
 from e2e import component_logs
 
 DAY = "2026-01-01T00:00"
@@ -55,6 +58,12 @@ def test_a_log_that_was_just_removed(tmp_path: Path) -> None:
     gone.symlink_to("nowhere")
     node = Node("node-1", "", tmp_path, tmp_path)
     assert component_logs.recent(cast(Cluster, SimpleNamespace(nodes=[node])), BEGAN) == ""
+
+
+def test_a_cluster_that_was_removed(tmp_path: Path) -> None:
+    """An error here would hide the failure that is reported."""
+    removed = LocalCluster(Layout("removed", tmp_path), ClusterSpec("removed"), tmp_path)
+    assert component_logs.recent(removed, BEGAN) == ""
 
 
 def test_nothing_of_a_container_that_logged_nothing(tmp_path: Path) -> None:
