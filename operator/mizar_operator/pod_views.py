@@ -21,11 +21,10 @@ from mizar_core.names import (
     SPOT_RESOURCE,
     parse_resource,
 )
-from mizar_core.planning.preemption import lacks_cards
+from mizar_core.planning.refusal_message import lacks, lacks_alone
 from mizar_core.planning.snapshot import Key, PendingView, PodView, ShareView
 from mizar_core.pod_requests import cards_requested, devices_after_init, devices_requested
 from mizar_kube.kinds import Object
-from mizar_operator.device_refusal import lacks_devices_alone
 from mizar_operator.node_needs import needs_of, outage_tolerations
 from mizar_operator.object_views import Json, condition_of, interned
 from mizar_operator.refusal_topology import refusal_topology
@@ -150,7 +149,7 @@ def share_view(obj: Object) -> SharePod | None:
             unschedulable_since=time_or_none(scheduled.get("lastTransitionTime"))
             if unschedulable
             else None,
-            lacks_devices=lacks_devices_alone(unschedulable, resource),
+            lacks_devices=lacks_alone(unschedulable, resource),
             deleting="deletionTimestamp" in meta,
             outages=outages,
             priority=int(spec.get("priority") or 0),
@@ -190,7 +189,7 @@ def pending_view(obj: Object) -> PendingView | None:
     cards = cards_requested(spec) if message and not spec.get("nodeName") else {}
     # A pod that waits to borrow a card has no use for a card that a shadow pod holds.
     cards.pop(SPOT_RESOURCE, None)
-    lacking = tuple(one for one in cards.items() if lacks_cards(message, one[0]))
+    lacking = tuple(one for one in cards.items() if lacks(message, one[0]))
     if not lacking or "deletionTimestamp" in meta:
         return None
     labels = meta.get("labels") or {}

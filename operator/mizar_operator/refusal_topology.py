@@ -5,18 +5,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from mizar_core.planning.node_fit import HOSTNAME
+from mizar_core.planning.refusal_message import AFFINITY, ANTI_AFFINITY, SPREAD
 from mizar_operator.node_needs import REQUIRED
 
 Json = Mapping[str, Any]
-
-SPREAD: Final = "node(s) didn't match pod topology spread constraints"
-AFFINITY: Final = "node(s) didn't match pod affinity rules"
-ANTI_AFFINITY: Final = "node(s) didn't match pod anti-affinity rules"
-"""What the plugins PodTopologySpread and InterPodAffinity of kube-scheduler say, in its message
-about a pod that fits no node."""
 
 
 def refusal_topology(spec: Json, message: str | None) -> str | None:

@@ -15,6 +15,7 @@ from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.planning.reap import SpareDevices, by_idleness, is_above_min, is_idle
+from mizar_core.planning.refusal_message import lacks
 from mizar_core.planning.snapshot import Attempt, Key, NodeView, ShadowView
 
 
@@ -47,15 +48,10 @@ class Preemptor:
         return self.since is None, self.since.timestamp() if self.since else 0.0, self.key
 
 
-def lacks_cards(message: str | None, resource: str) -> bool:
-    """Whether the scheduler's message names the cards among what the pod waits for."""
-    return f"Insufficient {resource}" in (message or "")
-
-
 def waits_for_cards(draft: Draft, shadow: ShadowView) -> bool:
     """Whether an unschedulable shadow pod waits for cards, and not only for CPU or a node."""
     pool = draft.pools.get(shadow.pool)
-    return pool is not None and lacks_cards(shadow.unschedulable, pool.spec.physical_resource)
+    return pool is not None and lacks(shadow.unschedulable, pool.spec.physical_resource)
 
 
 def preempt_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareDevices) -> None:

@@ -5,7 +5,6 @@ its decisions can be observed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -14,6 +13,7 @@ from functools import cached_property
 from mizar_core.planning.creation_checks import EXCLUDED_NODES_MAX
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import NO_NEEDS, Needs, fits
+from mizar_core.planning.refusal_message import names_no_node
 from mizar_core.planning.scheduling import DevicePool, NodeDevices, device_pool
 from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import NodeView, ShadowView, ShareView
@@ -24,25 +24,15 @@ counts as confirmed: long enough for the scheduler to have tried again with devi
 become free."""
 
 
-_NO_NODE_NAMED = re.compile(r"0/\d+ nodes are available: (?!\d+ |preemption: )")
-"""How the message begins with which a scheduler refuses a pod before it looks at any node:
-otherwise each reason follows the number of its nodes, or, where nodes are refused without a reason,
-what it says about preemption follows at once."""
-
-
 def refused_on_every_node(draft: Draft, share: ShareView) -> bool:
     """Whether the scheduler has refused the pod for a while because of the pod itself, for example
     since a claim of a volume does not exist: no other node would help."""
-    return _is_confirmed(draft, share.unschedulable_since) and _names_no_node(share)
+    return _is_confirmed(draft, share.unschedulable_since) and names_no_node(share.unschedulable)
 
 
 def _is_confirmed(draft: Draft, since: datetime | None) -> bool:
     """Whether what holds since then has held for long enough."""
     return since is not None and since + REFUSAL_CONFIRMED_AFTER <= draft.now
-
-
-def _names_no_node(share: ShareView) -> bool:
-    return _NO_NODE_NAMED.match(share.unschedulable or "") is not None
 
 
 _DRAINED = (ShadowStage.DRAINING, ShadowStage.LEAVING)
@@ -65,7 +55,7 @@ class RefusedNodes:
         """The share pod, with the nodes that it cannot have excluded from its needs, among them
         those of zones (or other groups of nodes) that the scheduler refuses as a whole."""
         nodes, since = self._occupied(share.groups), share.unschedulable_since
-        confirmed = _is_confirmed(self._draft, since) and not _names_no_node(share)
+        confirmed = _is_confirmed(self._draft, since) and not names_no_node(share.unschedulable)
         if since is not None and confirmed:
             refused = self._by(share) | self._before_a_drain(share, since)
             if refused:

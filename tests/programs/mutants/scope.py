@@ -114,8 +114,15 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
         _files(
             "operator/mizar_operator",
             *("action_log", "announcements", "caches", "default_pool", "definitions"),
-            *("device_refusal", "gather"),
-            *("kopf_process", "kopf_store", "leader", "live_objects", "main", "manifests"),
+            *(
+                "gather",
+                "kopf_process",
+                "kopf_store",
+                "leader",
+                "live_objects",
+                "main",
+                "manifests",
+            ),
             *(
                 "metrics",
                 "namespace_labels",

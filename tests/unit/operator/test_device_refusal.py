@@ -1,10 +1,9 @@
-"""Whether the scheduler refuses a share pod its nodes only because devices were lacking."""
+"""A share pod that the scheduler refuses its nodes only because devices were lacking."""
 
 import pytest
 
 from mizar_core.names import ANNOTATION_DRAIN
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object
-from mizar_operator.device_refusal import lacks_devices_alone
 from stateful.harness import KINDS, Harness
 from stateful.model import Model
 
@@ -15,32 +14,6 @@ AFTER = (
     " no new claims to deallocate, preemption: 0/2 nodes are available: "
     "2 Preemption is not helpful for scheduling."
 )
-
-
-@pytest.mark.parametrize(
-    ("message", "alone"),
-    [
-        (f"0/2 nodes are available: 2 {LACKING}.{AFTER}", True),
-        (f"0/2 nodes are available: 2 {LACKING}. preemption: 0/2 nodes", True),
-        (f"0/2 nodes are available: 2 {LACKING}.", True),
-        (f"0/3 nodes are available: 1 {TAINTED}, 2 {LACKING}.{AFTER}", True),
-        (
-            f"0/4 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, "
-            f"1 node(s) were unschedulable, 2 {LACKING}.",
-            True,
-        ),
-        (f"0/2 nodes are available: 1 Insufficient cpu, 2 {LACKING}.{AFTER}", False),
-        (f"0/2 nodes are available: 1 Insufficient cpu, 1 {LACKING}.", False),
-        (f"0/2 nodes are available: 1 {LACKING}, 1 {LACKING}0.", False),
-        (f"0/2 nodes are available: 2 {TAINTED}.", False),
-        ("0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims.", False),
-        (f"the pod group is not ready: {LACKING}", False),
-        ("the scheduler finds no node", False),
-        ("", False),
-    ],
-)
-def test_what_the_message_names(message: str, alone: bool) -> None:
-    assert lacks_devices_alone(message, GPU) is alone
 
 
 @pytest.fixture

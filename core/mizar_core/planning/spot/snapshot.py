@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import SPOT_GATE, SPOT_RESOURCE, SpotEvictionReason
 from mizar_core.planning.node_fit import NO_NEEDS, Needs
-from mizar_core.planning.preemption import lacks_cards
+from mizar_core.planning.refusal_message import lacks
 from mizar_core.planning.snapshot import Announcement, Key, NodeView
 
 GRACE_S = 30
@@ -110,7 +110,7 @@ class SpotView:
     @property
     def lacks_cards(self) -> bool:
         """Whether the scheduler finds no node for it that has its cards."""
-        return self.promised and lacks_cards(self.unschedulable, SPOT_RESOURCE)
+        return self.promised and lacks(self.unschedulable, SPOT_RESOURCE)
 
     @property
     def is_stuck(self) -> bool:

@@ -1,0 +1,62 @@
+"""Reads the message with which a scheduler says why a pod fits no node.
+
+kube-scheduler writes "0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient nvidia.com/gpu.
+preemption: …": each reason follows the number of its nodes. So do schedulers that are made of
+kube-scheduler's framework and plugins, such as one with coscheduling.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+SPREAD: Final = "node(s) didn't match pod topology spread constraints"
+AFFINITY: Final = "node(s) didn't match pod affinity rules"
+ANTI_AFFINITY: Final = "node(s) didn't match pod anti-affinity rules"
+"""What the plugins PodTopologySpread and InterPodAffinity say."""
+
+_OF_OTHER_NODES: Final = (
+    "node(s) had untolerated taint",
+    "node(s) didn't match Pod's node affinity/selector",
+    "node(s) were unschedulable",
+    "node(s) didn't satisfy plugin(s) [NodeAffinity]",
+)
+"""How the reasons begin that refuse nodes by what the planner compares itself: they are reasons of
+other nodes than those it counts on."""
+
+_END_OF_NAME: Final = r"(?![\w./-]*\w)"
+"""What follows a resource's name: "Insufficient nvidia.com/gpu.shared" names another resource than
+"Insufficient nvidia.com/gpu.", which may end a list."""
+
+_NO_NODE_NAMED = re.compile(r"0/\d+ nodes are available: (?!\d+ |preemption: )")
+"""How the message begins with which a scheduler refuses a pod before it looks at any node:
+otherwise each reason follows the number of its nodes, or, where nodes are refused without a reason,
+what it says about preemption follows at once."""
+
+
+def lacks(message: str | None, resource: str) -> bool:
+    """Whether the message names the resource among what the pod waits for."""
+    lacking = f"Insufficient {re.escape(resource)}"
+    return bool(message) and re.search(f"{lacking}{_END_OF_NAME}", message or "") is not None
+
+
+def lacks_alone(message: str | None, resource: str) -> bool:
+    """Whether all nodes that could run the pod are refused because they lack the resource, and for
+    no other reason."""
+    lacking = f"Insufficient {resource}"
+    found = _reasons(message) if message else []
+    rest = [one for one in found if one != lacking]
+    return lacking in found and all(one.startswith(_OF_OTHER_NODES) for one in rest)
+
+
+def names_no_node(message: str | None) -> bool:
+    """Whether the pod is refused because of itself, for example since a claim of a volume does not
+    exist: no other node would help."""
+    return _NO_NODE_NAMED.match(message or "") is not None
+
+
+def _reasons(message: str) -> list[str]:
+    """The reasons without their counts; empty where the message has another form."""
+    _, _, listed = message.partition(" nodes are available: ")
+    found, _, _ = listed.partition(". ")
+    return [re.sub(r"^\d+ ", "", one) for one in found.removesuffix(".").split(", ")]
