@@ -119,7 +119,7 @@ class Gatherer:
         # A shadow pod that exists was created after all, so its number must not be used again.
         memory.unanswered -= {(one.quota_key, one.devices, one.sequence) for one in shadows}
         nodes = {one.name: one for one in self._caches.nodes.values()}
-        bare = {name: NodeView(name, available=False) for _, name in self._caches.nodes.unreadable}
+        bare = {name: NodeView(name, available=False) for name in self._nodes_unseen(key)}
         return Snapshot(
             pools=tuple(pools.values()),
             quotas=tuple(quotas),
@@ -142,6 +142,15 @@ class Gatherer:
             freed_until=dict(self._freed_until),
             namespaces=namespaces,
         )
+
+    def _nodes_unseen(self, key: str) -> Iterator[str]:
+        """The names of nodes of which nothing is known but that they exist, or existed so recently
+        that they may be registered again."""
+        yield from (name for _, name in self._caches.nodes.unreadable)
+        missing = (ref for one in self._shadows(key) for ref in self._missing(one))
+        memory, now = self.state(key), self._clock()
+        memory.note_missing_nodes((ref.name for ref in missing if ref.kind == NODE), now)
+        yield from (name for name, _ in memory.nodes_expected_back(now))
 
     def _pools(self, key: str) -> dict[str, GPUPool]:
         found = self._caches.pools.values()

@@ -91,6 +91,10 @@ NAME_TAKEN_FOR_S = 600.0
 """Seconds for which a name counts as taken: until the quota's next sequence number is past it."""
 SILENT_NODE_FOR_S = 180.0
 """Seconds for which the node of a silent agent is avoided."""
+NODE_GONE_AFTER_S = 40.0
+"""Seconds that a Node must have been missing until it counts as gone. Pods run on while their Node
+is deleted and registered again, as is done to change its name or labels; Kubernetes' own garbage
+collector of pods waits as long (quarantineTime in its podgc package)."""
 
 Excluded = Mapping[PartName, tuple[Part, Exception]]
 
@@ -109,6 +113,7 @@ class ReconcileState:
     when each node that the scheduler refused a share pod counts as refused, by (UID, resource).
     `names_taken`: until when the name of a shadow pod counts as taken by another client's object.
     `silent_nodes`: nodes whose agents were silent, when they last were, and until when that counts.
+    `missing_nodes`: since when each node of a shadow pod has been missing (seconds of the clock).
     `gated_since`: since when the gates of share pods that may preempt have been closed, by UID.
     `unopenable`: UIDs of those whose gates the API server refused to open.
     `excluded`: objects that planning fails for.
@@ -129,6 +134,7 @@ class ReconcileState:
     refused_nodes: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)
     names_taken: dict[Key, float] = field(default_factory=dict)
     silent_nodes: dict[str, tuple[datetime, float]] = field(default_factory=dict)
+    missing_nodes: dict[str, float] = field(default_factory=dict)
     gated_since: dict[str, datetime] = field(default_factory=dict)
     unopenable: Backoffs[str] = field(
         default_factory=lambda: Backoffs(REFUSED_FIRST_S, REFUSED_MOST_S)
@@ -206,6 +212,16 @@ class ReconcileState:
         """The nodes whose agents were silent recently, and when they last were."""
         return {node: at for node, (at, until) in self.silent_nodes.items() if until > now}
 
+    def note_missing_nodes(self, names: Iterable[str], now: float) -> None:
+        """Note the nodes that are missing now, and forget all others."""
+        self.missing_nodes = {one: self.missing_nodes.get(one, now) for one in names}
+
+    def nodes_expected_back(self, now: float) -> Iterator[tuple[str, float]]:
+        """The missing nodes that do not count as gone yet, each with the seconds that are left."""
+        for name, since in self.missing_nodes.items():
+            if (left := since + NODE_GONE_AFTER_S - now) > 0:
+                yield name, left
+
     def refusals(self, now: float) -> tuple[Refused, ...]:
         """The shadow pods that the API server is not to be asked for again yet."""
         return tuple(Refused(*key, message) for key, message in self.refused.active(now))
@@ -214,6 +230,7 @@ class ReconcileState:
         """In how many seconds something may be tried again; None if nothing waits for that."""
         waits = (self.contested, self.refused, self.attempted, self.unopenable)
         times = [one.next(now) for one in waits]
+        times += [left for _, left in self.nodes_expected_back(now)]
         return min((one for one in times if one is not None), default=None)
 
     def forget_old(self, now: float, uids: set[str]) -> None:

@@ -40,19 +40,21 @@ def test_node_agent_restart(kube: Kube, stage: "Stage") -> None:
     wait_component(kube, "nodeagent")
     kube.run("rollout", "status", "deployment/more", f"--namespace={tenant}", "--timeout=240s")
 
-    wait_for_two_more(kube, tenant, before)
+    wait_for_more(kube, tenant, before, 2)
     assert restart_counts(kube, tenant, "a") == {"main": 0}
 
 
-def wait_for_two_more(kube: Kube, tenant: str, before: dict[str, str]) -> None:
-    """Wait until the pods that held devices before hold them, and two more pods hold one each."""
+def wait_for_more(kube: Kube, tenant: str, before: dict[str, str], more: int) -> None:
+    """Wait until the pods that held devices before hold them, and so many more pods hold one
+    each."""
 
     def all_hold_one() -> bool:
         after = holders(kube, tenant)
-        assert len(after) == 3 and before.items() <= after.items(), f"{before}, now {after}"
+        assert len(after) == len(before) + more, f"{before}, now {after}"
+        assert before.items() <= after.items(), f"{before}, now {after}"
         return True
 
-    wait_for("two more to hold a device each", all_hold_one)
+    wait_for(f"{more} more to hold a device each", all_hold_one)
 
 
 def test_node_agent_killed(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> None:
@@ -109,6 +111,31 @@ def test_killed_in_the_middle_of_a_burst(
         wait_component(kube, victim)
 
 
+def test_a_node_that_is_registered_again(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+) -> None:
+    """Its Node object is deleted, and its kubelet, which is started again, makes another. Pods run
+    on, the quota keeps its shadow pods, and the node serves further pods."""
+    tenant = stage.tenant(TWO_SHADOWS)
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    held, (shadow,) = wait_held(kube, tenant, "a"), ready_shadows(kube, tenant)
+    node = kube.get("pod", "a", tenant)["spec"]["nodeName"]  # type: ignore[index]
+    labels = kube.get("node", node)["metadata"]["labels"]  # type: ignore[index]
+    kube.run("delete", "node", node)
+    mizar_cluster.restart_kubelet(node)
+    kube.run("label", "node", node, "--overwrite", *(f"{k}={v}" for k, v in labels.items()))
+    kube.run("wait", "--for=condition=Ready", f"node/{node}", "--timeout=240s")
+    wait_component(kube, "nodeagent")
+    kube.apply(share_pod(tenant, "b", nodeSelector={"kubernetes.io/hostname": node}))
+    kube.wait_running(tenant, "b")
+
+    wait_for_more(kube, tenant, held, 1)
+    assert restart_counts(kube, tenant, "a") == {"main": 0}
+    (after,) = ready_shadows(kube, tenant)
+    assert after["metadata"]["uid"] == shadow["metadata"]["uid"]
+
+
 def created(kube: Kube, tenant: str) -> int:
     """How many share pods the tenant has, whether they run or not."""
     return len(kube.all("pods", tenant, objects.SHARE_PODS))
@@ -147,7 +174,7 @@ def test_kubelet_restart(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> 
         mizar_cluster.restart_kubelet(node.name)
     kube.apply(objects.deployment(tenant, "more", replicas=2))
     kube.run("rollout", "status", "deployment/more", f"--namespace={tenant}", "--timeout=240s")
-    wait_for_two_more(kube, tenant, before)
+    wait_for_more(kube, tenant, before, 2)
     assert restart_counts(kube, tenant, "a") == {"main": 0}
 
 

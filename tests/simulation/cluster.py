@@ -13,7 +13,7 @@ from mizar_core.model_base import format_time
 from mizar_kube.kinds import NODE, POD, SHADOW_POD, Object
 from mizar_kube.store import key_of
 from simulation.history import HistoryApi
-from stateful.model import Carved, Model, NodeState
+from stateful.model import PODS_COLLECTED_AFTER, Carved, Model, NodeState
 
 EVICTED_AFTER_S = 40.0
 """Seconds for which pods tolerate a node that does not answer."""
@@ -126,6 +126,12 @@ class Cluster(Model):
         if shadow is not None and shadow["metadata"]["uid"] == uid:
             self.catch_up()
             super()._write_report(shadow, carved, devices, node)
+
+    def unregister(self, node: str) -> Object | None:
+        """As the model does. Kubernetes looks for the pods that are left after a while."""
+        loop = asyncio.get_running_loop()
+        loop.call_later(PODS_COLLECTED_AFTER.total_seconds() + 1, self.wake)
+        return super().unregister(node)
 
     def cordon(self, node: str, unschedulable: bool) -> None:
         """kubectl cordon and uncordon."""

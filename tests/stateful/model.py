@@ -33,6 +33,9 @@ from stateful.memory_api import MemoryApi
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 CARDS_PER_NODE = 2
+PODS_COLLECTED_AFTER = timedelta(seconds=60)
+"""How long a node has been gone when Kubernetes deletes its pods: it waits for 40 s, and it looks
+every 20 s."""
 
 Device = tuple[str, str, int]
 """(namespace, shadow pod, index)."""
@@ -72,6 +75,7 @@ class Model:
         self.time = START
         self.nodes: dict[str, NodeState] = {}
         self.lost: set[tuple[str, str]] = set()
+        self._missing: dict[str, datetime] = {}
         self.tick(0)
 
     def tick(self, seconds: float) -> None:
@@ -285,21 +289,38 @@ class Model:
 
     def lose_node(self, node: str) -> None:
         """The machine is gone for good; its Node object too."""
-        obj = self.api.find(NODE, node)
-        if obj is not None:
-            self.api.remove(obj)
+        self.unregister(node)
         for pod in self.pods_on(node):
             if _is_shadow(pod):
                 self.lost.add((pod["metadata"]["namespace"], pod["metadata"]["name"]))
         self.nodes[node] = NodeState()
 
+    def unregister(self, node: str) -> Object | None:
+        """Delete the Node object, but not the machine, and return it: its kubelet can register the
+        node again by `register`."""
+        obj = self.api.find(NODE, node)
+        if obj is not None:
+            self.api.remove(obj)
+            self._missing[node] = self.time
+        return obj
+
+    def register(self, node: Object) -> None:
+        """A kubelet creates its Node object."""
+        meta = {key: node["metadata"][key] for key in ("name", "labels")}
+        self.api.put({**node, "metadata": meta})
+
     def control(self) -> None:
-        """Garbage collection: of owners that are gone, and of pods on nodes that are gone."""
+        """Garbage collection: of owners that are gone, and of pods on nodes that have been gone for
+        a while."""
         for pod in list(self.api.all(POD)):
-            node = pod["spec"].get("nodeName")
-            if node and self.api.find(NODE, node) is None:
+            if (node := pod["spec"].get("nodeName")) and self._is_gone(node):
                 self.api.remove(pod)
         self.api.collect_garbage()
+
+    def _is_gone(self, node: str) -> bool:
+        """Whether the node's pods are deleted, since nobody has registered it again."""
+        missing = self.api.find(NODE, node) is None
+        return missing and self.time - self._missing[node] >= PODS_COLLECTED_AFTER
 
     # The node agent.
 

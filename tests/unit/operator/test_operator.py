@@ -16,6 +16,7 @@ from mizar_kube.kinds import BUDGET, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Obj
 from mizar_operator import action_log
 from mizar_operator.caches import NO_POOL, follow
 from mizar_operator.disruption_budgets import LOOKED_AT_EVERY_S
+from mizar_operator.reconcile_state import NODE_GONE_AFTER_S
 from stateful.harness import KEY, KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
@@ -453,7 +454,10 @@ def test_a_node_that_is_gone_takes_its_shadow_pods_along(model: Model, operator:
     _ready_shadow(model, operator)
     model.add_node("n2")
     model.lose_node("n1")
-    model.control()
+    for _ in range(65):
+        operator.round()
+        model.control()
+    assert not _shadows(model)
     model.add_share("team-a", "two", GPU, 1)
     operator.sync(KINDS)
     operator.reconcile()
@@ -463,6 +467,39 @@ def test_a_node_that_is_gone_takes_its_shadow_pods_along(model: Model, operator:
     assert pod is not None
     assert pod["spec"]["nodeName"] == "n2"
     assert model.api.find(NODE, "n1") is None
+
+
+def test_a_node_that_is_registered_again_keeps_its_pods(model: Model, operator: Harness) -> None:
+    """Its Node object is deleted for a while, for example to change a label; its pods run on."""
+    shadow = _ready_shadow(model, operator)
+    for restarts in (False, True):
+        node = model.unregister("n1")
+        assert node is not None
+        if restarts:
+            operator.restart()
+        for _ in range(30):
+            operator.round()
+            model.control()
+        model.register(node)
+        for _ in range(70):
+            operator.round()
+            model.control()
+        assert [one["metadata"]["uid"] for one in _shadows(model)] == [shadow["metadata"]["uid"]]
+        assert model.api.find(POD, "one", "team-a") is not None
+    assert not operator.events.warnings
+
+
+def test_a_node_that_is_gone_for_good_is_given_up(model: Model, operator: Harness) -> None:
+    """By a plan that nothing but the time asks for."""
+    _ready_shadow(model, operator)
+    model.lose_node("n1")
+    operator.sync(KINDS)
+    operator.queue.add(KEY)
+    operator.work()
+    assert operator.events.warnings == set()
+    model.tick(NODE_GONE_AFTER_S + 1)
+    operator.work()
+    assert "ShadowLost" in operator.events.warnings
 
 
 def test_deleting_a_shadow_pod_drains_it_first(model: Model, operator: Harness) -> None:

@@ -11,6 +11,7 @@ import pytest
 from mizar_kube.errors import Conflict
 from mizar_kube.kinds import POD, SHADOW_POD
 from mizar_operator.caches import NO_POOL
+from mizar_operator.reconcile_state import NODE_GONE_AFTER_S
 from stateful.harness import Harness
 from stateful.model import Model
 
@@ -85,7 +86,7 @@ def test_reaped_when_it_is_gone_not_when_it_is_drained(operator: Harness) -> Non
 def test_a_lost_node_is_a_loss_and_no_reaping(operator: Harness) -> None:
     served(operator)
     operator.model.lose_node("n1")
-    for _ in range(5):
+    for _ in range(65):
         operator.round()
         operator.model.control()
     assert count(operator, "lost") == {"NodeGone": 1}
@@ -98,6 +99,7 @@ def test_when_shadow_pods_were_lost(operator: Harness) -> None:
     operator.model.lose_node("n1")
     operator.restart()
     began = time.time()
+    operator.round(NODE_GONE_AFTER_S)
     operator.round()
     labels = {"pool": "pool", "reason": "NodeGone"}
     read = operator.metrics.registry.get_sample_value
