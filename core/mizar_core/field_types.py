@@ -9,6 +9,8 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from mizar_core.names import (
+    DNS_SUBDOMAIN,
+    EXTENDED_RESOURCE,
     FOREIGN_DOMAINS,
     LABEL_MAX,
     LABEL_VALUE,
@@ -112,7 +114,7 @@ def _labels_rule(problem: str) -> Rule:
 
 
 _NAMESPACE_RULE = rule("self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')", _NO_NAMESPACE)
-_OBJECT_RULE = rule("self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')", _NO_NAME)
+_OBJECT_RULE = rule(f"self.matches('^{DNS_SUBDOMAIN}$')", _NO_NAME)
 # Kubernetes 1.30 estimates the cost of a rule on an int-or-string field by the largest possible
 # request, whatever the maxLength: these two are just within its budget for a pool's 15 profiles.
 _QUANTITY_RULE = rule(
@@ -132,7 +134,7 @@ _SCALING_RULE = rule(
     f'is not a scaling: write a number above 0 and at most {MAX_SCALING}, such as "1" or "1.5"',
 )
 _RESOURCE_RULE = rule(
-    "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')"
+    f"self.matches('^{EXTENDED_RESOURCE}$')"
     " && !self.contains('kubernetes.io/') && !self.startsWith('requests.')",
     "must be an extended resource with one slash, such as nvidia.com/gpu",
 )
@@ -158,7 +160,7 @@ _PREFIX_RULES = rules(
 
 _ALIAS_RULES = rules(
     rule(
-        "self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$')"
+        f"self.matches('^{EXTENDED_RESOURCE}$')"
         " && !self.contains('kubernetes.io') && !self.startsWith('requests.')",
         "alias must be an extended resource with one slash, such as nvidia.com/vgpu",
     ),

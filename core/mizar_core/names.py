@@ -298,10 +298,14 @@ POD_CONDITION_ACTIVE: Final = "mizar.share/active"
 
 Form = Literal["slashed", "dotted"]
 
-QUALIFIED_NAME: Final = (
-    "([a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-    "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
-)
+DNS_SUBDOMAIN: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+"""Regular expression of the names of most kinds of objects, but for their length."""
+
+_NAME_PART = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+EXTENDED_RESOURCE: Final = f"{DNS_SUBDOMAIN}/{_NAME_PART}"
+"""Regular expression of the names of device plugins' resources, such as nvidia.com/gpu."""
+
+QUALIFIED_NAME: Final = f"({DNS_SUBDOMAIN}/)?{_NAME_PART}"
 """Regular expression of the keys of labels and taints that Kubernetes accepts."""
 
 LABEL_VALUE: Final = "([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"

@@ -261,6 +261,12 @@ REFUSED = {
         _pool({"runtimeClassName": "NVIDIA"}),
         '"NVIDIA": is not a valid object name',
     ),
+    "a runtime class with an empty label": (
+        _pool({"runtimeClassName": "a..b"}),
+        '"a..b": is not a valid object name',
+    ),
+    "alias with an empty label": (_pool(_alias("a..b/c")), "alias must be an extended resource"),
+    "physical resource with an empty label": (_pool({"physicalResource": "a..b/c"}), A_RESOURCE),
     "pool's name too long": (_pool(name="p" * 64), SHORT),
     "pool's name with a dot": (_pool(name="p.q"), SHORT),
     "a field that does not exist": (
