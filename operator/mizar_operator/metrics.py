@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from mizar_core.models import GPUPool
 from mizar_core.planning import Plan, Snapshot
@@ -15,8 +15,10 @@ from mizar_core.planning.pool_nodes import in_pool
 from mizar_core.planning.snapshot import THE_QUOTA_ITSELF, Key
 from mizar_kube import probes
 from mizar_operator.apply_result import Result
+from mizar_operator.gauge_series import Labels, Series
 from mizar_operator.pod_views import SharePod
 from mizar_operator.shadow_counters import ShadowCounters
+from mizar_operator.waiting_pods import WaitingPods
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Bounds, in seconds, of the histogram of the duration of a reconcile's steps."""
@@ -24,9 +26,6 @@ START_BUCKETS = (1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0, 300.0, 
 """Bounds, in seconds, of the histogram of share pods' start times: from a start on a warm shadow
 pod to one that waits for a node."""
 QUOTA_LABELS = ("namespace", "quota", "profile")
-
-Labels = tuple[str, ...]
-"""The values of a series' labels."""
 
 
 class Metrics:
@@ -67,9 +66,7 @@ class Metrics:
         self.shadow_pods = Series(
             "mizar_shadow_pods", "Shadow pods by phase.", ["pool", "phase"], registry
         )
-        self.waiting = Series(
-            "mizar_waiting_pods", "Share pods that wait, by why.", ["namespace", "reason"], registry
-        )
+        self.waiting = WaitingPods(registry)
         self.refused = Counter(
             "mizar_shadow_pods_refused_total",
             "Shadow pods that the API server refused to create.",
@@ -130,7 +127,7 @@ class Metrics:
         self._forget_refusals(key, plan.quotas)
         for labels in _of_quotas(plan, "ready"):
             self._count_refusals_of(labels)
-        self.waiting.show(key, {(*labels,): n for labels, n in plan.waiting.items()})
+        self.waiting.planned(key, plan.waiting)
 
     def applied(self, snapshot: Snapshot, result: Result) -> None:
         """Count the outcome of a plan's actions. `snapshot`: the one that the plan was made
@@ -193,27 +190,3 @@ def _of_nodes(snapshot: Snapshot) -> Mapping[Labels, float]:
                 found[*labels, "healthy"] = cards.healthy
                 found[*labels, "unhealthy"] = cards.total - cards.healthy
     return found
-
-
-class Series:
-    """A gauge whose series appear and disappear with pools, quotas and nodes. Keys of the queue may
-    have the same series, as a namespace that waits in several pools: it is the sum of their
-    values."""
-
-    def __init__(
-        self, name: str, text: str, labels: Sequence[str], registry: CollectorRegistry
-    ) -> None:
-        self._gauge = Gauge(name, text, labels, registry=registry)
-        self._values: dict[str, dict[Labels, float]] = {}
-
-    def show(self, key: str, values: Mapping[Labels, float]) -> None:
-        """Set all values of a key; series that no key has a value of are removed."""
-        before = self._values.pop(key, {})
-        if values:
-            self._values[key] = dict(values)
-        for labels in {**before, **values}:
-            found = [one[labels] for one in self._values.values() if labels in one]
-            if found:
-                self._gauge.labels(*labels).set(sum(found))
-            else:
-                self._gauge.remove(*labels)

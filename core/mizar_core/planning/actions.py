@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -211,8 +211,8 @@ ShadowAction = (
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The actions in order. `due`: when to plan again even if nothing changes. `quotas`: the status
-    of every quota. `waiting`: how many share pods wait, by namespace and reason. `held_back`: the
-    subjects of new messages that wait because an earlier one was posted recently.
+    of every quota. `waiting`: the UIDs of the share pods that wait, by (namespace, reason).
+    `held_back`: the subjects of new messages that wait because an earlier one was posted recently.
 
     For the next snapshot, `free`: how many devices of a resource are free on a node, `attempts`:
     the attempts that may turn out not to help, `refused_nodes`: the nodes that the scheduler
@@ -226,7 +226,7 @@ class Plan:
     actions: tuple[Action, ...]
     due: datetime | None = None
     quotas: Mapping[Key, GPUQuotaStatus] = field(default_factory=dict)
-    waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    waiting: Mapping[tuple[str, ...], Sequence[str]] = field(default_factory=dict)
     held_back: frozenset[Subject] = frozenset()
     free: Mapping[tuple[str, str], int] = field(default_factory=dict)
     attempts: tuple[Attempt, ...] = ()

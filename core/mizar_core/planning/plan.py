@@ -6,7 +6,7 @@ Pure: no I/O, no clock, no randomness.
 from __future__ import annotations
 
 import gc
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -132,13 +132,13 @@ def _round(draft: Draft) -> dict[str, DemandOutcome]:
 
 def _report_waiting(
     draft: Draft, outcomes: dict[str, DemandOutcome]
-) -> tuple[Counter[tuple[str, str]], list[datetime]]:
-    """Post why each share pod waits. Returns how many wait, by namespace and reason, and when
-    further events may be posted."""
-    waiting, later = Counter[tuple[str, str]](), list[datetime]()
+) -> tuple[dict[tuple[str, ...], list[str]], list[datetime]]:
+    """Post why each share pod waits. Returns the UIDs of those that wait, by namespace and reason,
+    and when further events may be posted."""
+    waiting, later = defaultdict[tuple[str, ...], list[str]](list), list[datetime]()
     for resource, outcome in outcomes.items():
         for share, event in waiting_events(draft, resource, outcome):
-            waiting[share.namespace, str(event.reason) if event else SCHEDULING] += 1
+            waiting[share.namespace, str(event.reason) if event else SCHEDULING].append(share.uid)
             if event is None:
                 continue
             if (at := posted_from(share, event)) > draft.now:

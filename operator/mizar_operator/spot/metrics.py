@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from mizar_core.names import SpotEvictionReason
 from mizar_core.planning.spot import SpotPlan
-from mizar_operator.metrics import Series
+from mizar_operator.gauge_series import Series
 
 
 class SpotMetrics:

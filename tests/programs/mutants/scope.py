@@ -135,6 +135,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
             ),
             *("reconcile_state", "runtime_classes", "settings", "shadow_counters"),
             *("snapshot_index", "uninstall", "unreadable", "volume_nodes", "handlers/*"),
+            *("gauge_series", "waiting_pods"),
         ),
         "watches, views of objects and start-up: they decide nothing about cards",
     ),
