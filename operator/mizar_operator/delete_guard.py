@@ -96,13 +96,24 @@ def _is_out_of_use(view: ShadowView, known: ShadowView) -> bool:
 
 
 def _beside(caches: Caches, view: ShadowView) -> list[ShadowView]:
-    """The other shadow pods on the node that may offer the same resource, by the cache. A shadow
-    pod that the cache lacks can only make the answer more cautious."""
+    """The other shadow pods on the node that offer the same resource, by the caches. A shadow pod
+    that they lack, or whose resource they do not know, can only make the answer more cautious. One
+    of another resource must not count: a pod may have devices of two pools, and those of the one
+    pool say nothing about those that it is about to get of the other."""
     return [
         one
         for one in caches.shadows.values()
-        if one.uid != view.uid and one.node == view.on_node and one.devices == view.devices
+        if one.uid != view.uid
+        and one.node == view.on_node
+        and one.devices == view.devices
+        and _resource_of(caches, one) == view.resource
     ]
+
+
+def _resource_of(caches: Caches, shadow: ShadowView) -> str:
+    holder = caches.holders.get(shadow.name, shadow.namespace)
+    own = holder is not None and holder.owner_uid == shadow.uid
+    return holder.resource if holder is not None and own else shadow.resource
 
 
 async def _reread(client: KubeClient, shadow: ShadowView) -> ShadowView:

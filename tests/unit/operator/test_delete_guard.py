@@ -4,15 +4,17 @@ counts only objects that belong to it."""
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
-from mizar_core.names import ANNOTATION_DRAIN, EventReason
+from mizar_core.names import ANNOTATION_CARVE, ANNOTATION_DRAIN, ANNOTATION_RESOURCE, EventReason
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import Object, Ref
 from mizar_operator.delete_guard import ConfirmedUnused, StillInUse, confirm_unused
+from stateful.harness import KINDS
 from unit.operator.drained import GPU, Cluster
 
 Change = Callable[[Cluster], None]
@@ -222,3 +224,33 @@ def test_another_shadow_pod_of_the_name_is_not_the_one(cluster: Cluster) -> None
         one.shadow["metadata"]["uid"] = "another"
 
     assert _ask(cluster, replaced) == ConfirmedUnused(None, cluster.pod)
+
+
+def _offers(cluster: Cluster, resource: str) -> None:
+    """The shadow pod beside this one offers another resource."""
+    cluster.beside["metadata"]["annotations"][ANNOTATION_RESOURCE] = resource
+    notes = cluster.find_pod(cluster.beside["metadata"]["name"])["metadata"]["annotations"]
+    carve = json.loads(notes[ANNOTATION_CARVE])
+    notes[ANNOTATION_CARVE] = json.dumps({**carve, "resource": resource})
+
+
+def _bound_with_devices_of_another_pool(cluster: Cluster) -> None:
+    """The pod asks for a device of two pools, and the node agent has reported only the one of the
+    other pool, whose shadow pod is beside this one and of a profile with as many devices."""
+    model, other = cluster.model, "team-a.cards.example/gpu.2"
+    _offers(cluster, other)
+    holder = {"namespace": "team-a", "name": "late", "container": "other"}
+    cluster.beside["status"]["devices"][0]["holder"] = holder
+    model.add_share("team-a", "late", GPU, 1)
+    late, two = cluster.find_pod("late"), cluster.find_pod("two")
+    limits = {other: "1"}
+    resources = {"limits": limits, "requests": limits}
+    late["spec"]["containers"].append({"name": "other", "resources": resources})
+    two["spec"]["containers"][0]["resources"] = {"limits": {other: "2"}, "requests": {other: "2"}}
+    model._bind(late, "n1")
+    cluster.operator.sync(KINDS)
+
+
+def test_devices_of_another_pool_are_not_those_that_a_pod_is_about_to_get(cluster: Cluster) -> None:
+    with pytest.raises(StillInUse, match="team-a/late uses it"):
+        _ask(cluster, _bound_with_devices_of_another_pool)
