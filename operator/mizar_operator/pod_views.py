@@ -156,6 +156,7 @@ def share_view(obj: Object) -> SharePod | None:
             claims=claims,
             refused_by=refused_by,
             gated=node is None and bool(gates),
+            beside=tuple(one for one in asked if one != resource),
         )
         for resource, count in asked.items()
     )

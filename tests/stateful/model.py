@@ -4,6 +4,7 @@ that only a node has (which pod really holds which card and device) is here."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -109,17 +110,23 @@ class Model:
         meta = {"name": CONFIG_MAP, "namespace": "mizar-system"}
         self.api.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}})
 
-    def add_pool(self, **spec: object) -> None:
-        """The pool."""
+    def add_pool(self, name: str = "pool", **spec: object) -> None:
+        """A pool."""
         profiles = [{"devices": 2, "cards": 1}, {"devices": 4, "cards": 1}]
-        self._put("GPUPool", {"name": "pool"}, {"profiles": profiles, **spec})
+        self._put("GPUPool", {"name": name}, {"profiles": profiles, **spec})
 
-    def add_quota(self, namespace: str, profiles: list[dict[str, int]], **spec: object) -> None:
+    def add_quota(
+        self,
+        namespace: str,
+        profiles: list[dict[str, int]],
+        name: str = "quota",
+        **spec: object,
+    ) -> None:
         """A namespace's quota, or a change of it."""
         spec = {"pool": "pool", "profiles": profiles, **spec}
-        known = self.api.find(GPU_QUOTA, "quota", namespace)
+        known = self.api.find(GPU_QUOTA, name, namespace)
         if known is None:
-            self._put("GPUQuota", {"name": "quota", "namespace": namespace}, spec)
+            self._put("GPUQuota", {"name": name, "namespace": namespace}, spec)
         else:
             known["spec"] = spec
             known["metadata"]["generation"] += 1
@@ -131,15 +138,20 @@ class Model:
 
     def add_share(self, namespace: str, name: str, resource: str, count: int, **spec: Any) -> None:
         """A share pod as it is after admission; with a priority above 0, it has a gate."""
+        self.add_share_of(namespace, name, {resource: count}, **spec)
+
+    def add_share_of(self, namespace: str, name: str, asked: dict[str, int], **spec: Any) -> None:
+        """A share pod with a container for each resource."""
         if spec.get("priority", 0) > 0:
             spec |= {"schedulingGates": [{"name": PREEMPTION_GATE}]}
         labels = {"labels": {LABEL_SHARE_POD: "true"}}
-        self._add_pod(namespace, name, resource, count, labels, **spec)
+        self._add_pod(namespace, name, asked, labels, **spec)
 
     def add_spot(self, namespace: str, name: str, cards: int = 1, **spec: Any) -> None:
         """A spot pod as it is after admission."""
         labels, gate = {"labels": {LABEL_SPOT_POD: "true"}}, {"name": SPOT_GATE}
-        self._add_pod(namespace, name, SPOT_RESOURCE, cards, labels, schedulingGates=[gate], **spec)
+        asked = {SPOT_RESOURCE: cards}
+        self._add_pod(namespace, name, asked, labels, schedulingGates=[gate], **spec)
 
     def lend(self, node: str, cards: int) -> None:
         """The node agent finds that so many cards can be lent. It ends the newest borrowers of any
@@ -151,7 +163,8 @@ class Model:
             obj["status"][figure][SPOT_RESOURCE] = str(cards)
         self.api.touch(obj)
         borrowers = [one for one in self.pods_on(node) if is_spot(one) and not _ended(one)]
-        for pod in borrowers[cards:]:
+        borrowed = itertools.accumulate(_asked(one)[SPOT_RESOURCE] for one in borrowers)
+        for pod in [one for one, sum in zip(borrowers, borrowed, strict=True) if sum > cards]:
             condition = {"type": "DisruptionTarget", "status": "True", "reason": "OwnerBack"}
             known = pod["status"].get("conditions") or []
             if condition not in known:
@@ -160,24 +173,24 @@ class Model:
 
     def add_whole(self, namespace: str, name: str, cards: int) -> None:
         """A pod that asks for whole cards."""
-        self._add_pod(namespace, name, PHYSICAL_RESOURCE, cards, {})
+        self._add_pod(namespace, name, {PHYSICAL_RESOURCE: cards}, {})
 
     def add_plain(self, namespace: str, name: str) -> None:
         """A pod that asks for no cards."""
-        self._add_pod(namespace, name, "cpu", 1, {})
+        self._add_pod(namespace, name, {"cpu": 1}, {})
 
     def _add_pod(
-        self, namespace: str, name: str, resource: str, count: int, more: Object, **spec: Any
+        self, namespace: str, name: str, asked: dict[str, int], more: Object, **spec: Any
     ) -> None:
-        limits = {resource: str(count)}
-        resources = {"limits": dict(limits), "requests": limits}
+        names = (f"main-{number}" if number else "main" for number in itertools.count())
+        containers = [_container(*one) for one in zip(names, asked.items(), strict=False)]
         gated = [self._not_scheduled("SchedulingGated", {})] if "schedulingGates" in spec else []
         self.api.put(
             {
                 "apiVersion": "v1",
                 "kind": "Pod",
                 "metadata": {"name": name, "namespace": namespace, **more},
-                "spec": {"containers": [{"name": "main", "resources": resources}], **spec},
+                "spec": {"containers": containers, **spec},
                 "status": {"phase": "Pending", "conditions": gated},
             }
         )
@@ -455,6 +468,11 @@ class Model:
     def pools(self) -> list[Object]:
         """All pools."""
         return list(self.api.all(GPU_POOL))
+
+
+def _container(name: str, asked: tuple[str, int]) -> Object:
+    limits = {asked[0]: str(asked[1])}
+    return {"name": name, "resources": {"limits": dict(limits), "requests": limits}}
 
 
 def _asked(pod: Object) -> dict[str, int]:

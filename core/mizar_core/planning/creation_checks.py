@@ -4,13 +4,19 @@ constraints on the node, or why it is denied. demand.py decides how many are cre
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from mizar_core.models import GPUQuota
 from mizar_core.names import EventReason, parse_resource
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import HOSTNAME, Needs
+from mizar_core.planning.postponed import EPOCH
 from mizar_core.planning.quotas import Entitlement
 from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
+
+MOVE_TURN = timedelta(seconds=60)
+"""How long one of the resources of a pod may be moved to another node, and how long none may until
+the next one may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +199,33 @@ def creation_elsewhere(draft: Draft, share: ShareView) -> Creation | Denial:
 
     It is not known whether the share pod can run on that node, so only one shadow pod is created at
     a time for all share pods of an owner, and the next one only after a delay if the last did not
-    help.
+    help. Of a pod's several resources, one at a time is moved (see `may_move`).
     """
+    if not may_move(share, draft.now):
+        return scheduler_refuses(share)
     what = f"carry/{share.owner or share.uid}/{share.resource}"
     found = creation_for(draft, share) if what not in draft.attempted else None
     if isinstance(found, Creation):
         draft.record_attempt(Attempt(what, share.uid))
         return found
     return scheduler_refuses(share, found)
+
+
+def may_move(share: ShareView, now: datetime) -> bool:
+    """Whether a shadow pod on another node may be created now for the share pod's resource. Devices
+    of several resources must be on one node: if each were moved away from its own node at once, two
+    would only change places, again and again. The resources have turns by the time of day, since
+    each pool is planned alone; after each turn comes a pause, in which a shadow pod arrives."""
+    if not share.beside:
+        return True
+    resources = sorted((share.resource, *share.beside))
+    turn = (now - EPOCH) // MOVE_TURN % (2 * len(resources))
+    return turn == 2 * resources.index(share.resource)
+
+
+def next_move(now: datetime) -> datetime:
+    """When the next turn begins."""
+    return EPOCH + ((now - EPOCH) // MOVE_TURN + 1) * MOVE_TURN
 
 
 def scheduler_refuses(share: ShareView, elsewhere: Denial | None = None) -> Denial:

@@ -13,8 +13,9 @@ from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.lifecycle import is_misplaced, retire
 from mizar_core.planning.refused_nodes import was_idle_while_refused
+from mizar_core.planning.scheduling import Availability
 from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage
-from mizar_core.planning.snapshot import Key, ShadowView
+from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 
 
 def retire_surplus(draft: Draft) -> None:
@@ -101,6 +102,7 @@ def _where(shadow: ShadowView) -> tuple[str, str]:
 def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevices) -> None:
     """Drain the shadow pods of a resource that have been idle for too long, and delete those that
     still wait for cards and that no share pod needs."""
+    left = _left_by_moves(outcome)
     for shadow in by_idleness(draft, draft.of_resource(resource)):
         stage = draft.stages[shadow.key]
         if not draft.is_live(shadow) or not (
@@ -109,9 +111,29 @@ def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevice
             continue
         if stage in UNPLACED:
             _drop_unneeded(draft, shadow, outcome)
+        elif shadow.healthy >= left.get(shadow.on_node or "", shadow.healthy + 1):
+            continue
         elif stage is ShadowStage.READY and is_overdue(draft, shadow) and spare.has(shadow):
             spare.take(shadow)
             draft.do(Drain(shadow.key, draft.now, ReapReason.IDLE))
+
+
+def _left_by_moves(outcome: DemandOutcome) -> dict[str, int]:
+    """The nodes that share pods have been refused which need devices of several resources on one
+    node, while those of this resource are being moved; with the fewest devices that one needs. If
+    no card is free for the new shadow pod, the other resource is moved to this node in its turn
+    (see `may_move`), and the devices must still be there then."""
+    found: dict[str, int] = {}
+    for share in outcome.waiting:
+        if share.beside and _is_on_its_way(outcome, share):
+            for node in share.needs.excluded_nodes:
+                found[node] = min(share.count, found.get(node, share.count))
+    return found
+
+
+def _is_on_its_way(outcome: DemandOutcome, share: ShareView) -> bool:
+    where = outcome.placement.assignments[share.uid].availability
+    return where in (Availability.COMING, Availability.BLOCKED)
 
 
 def idle_until(draft: Draft, shadow: ShadowView) -> datetime | None:

@@ -157,7 +157,8 @@ class ShareView:
     volumes are in `needs`. `refused_by`: the key of a node label, such as the zone's: nodes that
     have the same value of it as a node that the scheduler refuses are refused too; None if nodes
     are refused one by one. `gated`: whether Mizar's gate for pods that may preempt holds it back,
-    and no other gate.
+    and no other gate. `beside`: the other resources of which the pod requests devices, of whatever
+    pools.
 
     Pods that have ended, that are being deleted before they got a node, or that another program's
     scheduling gate holds back are not in a snapshot.
@@ -182,6 +183,7 @@ class ShareView:
     claims: tuple[str, ...] = ()
     refused_by: str | None = None
     gated: bool = False
+    beside: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
