@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mizar_core.models import GPUPoolStatus, GPUQuotaStatus
 from mizar_core.names import FIELD_MANAGER_OPERATOR, ConditionType
 from mizar_core.planning.actions import WriteShadowStatus
@@ -10,13 +12,15 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
 from mizar_operator.caches import Caches
+from mizar_operator.kopf_store import KopfStore
 from mizar_operator.live_objects import is_there
 
 
 class StatusWriter:
     """Writes statuses by server-side apply, and the answers into the caches. Only the object of the
     given UID is written to; it is not an error if that object is gone or another one has its
-    name."""
+    name: the caches forget it then, since Kopf may have missed its deletion, which only the next
+    list would tell."""
 
     def __init__(
         self, client: KubeClient, caches: Caches, field_manager: str = FIELD_MANAGER_OPERATOR
@@ -49,20 +53,19 @@ class StatusWriter:
                 body, field_manager=self._field_manager, subresource="status"
             )
         except NotFound:
+            self._store(kind).forget(name, namespace, uid)
             return
         except Conflict:
             if await is_there(self._client, Ref(kind, name, namespace or None), uid):
                 raise
+            self._store(kind).forget(name, namespace, uid)
             return
-        self._observe(kind, written)
+        self._store(kind).observe(written)
 
-    def _observe(self, kind: Kind, written: Object) -> None:
+    def _store(self, kind: Kind) -> KopfStore[Any]:
         if kind == GPU_POOL:
-            self._caches.pools.observe(written)
-        elif kind == GPU_QUOTA:
-            self._caches.quotas.observe(written)
-        else:
-            self._caches.shadows.observe(written)
+            return self._caches.pools
+        return self._caches.quotas if kind == GPU_QUOTA else self._caches.shadows
 
 
 def without_spot(status: GPUQuotaStatus) -> Object:
