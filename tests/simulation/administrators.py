@@ -1,15 +1,15 @@
-"""What administrators change while it is in use: a pool's profiles and nodes, nodes' labels and
-taints, namespaces, policies; and nodes that do not answer for a while."""
+"""What administrators change while it is in use: nodes' labels and taints, namespaces, policies;
+and nodes that do not answer for a while. For pools and quotas see `pools`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
 
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, Object
+from mizar_kube.kinds import NODE, Object
 from simulation.cluster import Cluster
+from simulation.pools import ZONES
 
-ZONES = ("a", "b")
 TAINT = {"key": "mine", "effect": "NoSchedule"}
 
 
@@ -22,22 +22,17 @@ class Administrators:
         random: Random,
         nodes: tuple[str, ...],
         namespaces: tuple[str, ...],
-        sizes: tuple[int, ...],
     ) -> None:
         self._cluster = cluster
         self._api = cluster.api
         self._random = random
         self._nodes = nodes
         self._namespaces = namespaces
-        self._sizes = sizes
 
     def acts(self) -> dict[Callable[[], str], int]:
         """Each act, and how often it is drawn."""
         return {
-            self._reshape_pool: 2,
-            self._select_nodes: 1,
             self._label_node: 1,
-            self._drop_profile: 1,
             self._taint: 1,
             self._end_namespace: 1,
             self._silence: 2,
@@ -50,35 +45,6 @@ class Administrators:
         for node in self._nodes:
             self._cluster.silence(node, False)
             self._set_taints(node, [])
-
-    def _reshape_pool(self) -> str:
-        random, sizes = self._random, self._sizes
-        kept = sizes if random.random() < 0.7 else (random.choice(sizes),)
-        profiles = [{"devices": size, "cards": random.choice((1, 1, 2))} for size in kept]
-        return self._change_pools(profiles=profiles)
-
-    def _select_nodes(self) -> str:
-        zone = {"zone": self._random.choice(ZONES)}
-        return self._change_pools(nodeSelector=self._random.choice(({}, zone)))
-
-    def _change_pools(self, **spec: object) -> str:
-        for pool in self._api.all(GPU_POOL):
-            self._change(pool, spec)
-        return f"edit the pool: {spec}"
-
-    def _drop_profile(self) -> str:
-        quotas = list(self._api.all(GPU_QUOTA))
-        if not quotas:
-            return "no profile to drop"
-        quota = self._random.choice(quotas)
-        profiles = quota["spec"]["profiles"]
-        self._change(quota, {"profiles": profiles[1:] or profiles})
-        return f"drop a profile of {quota['metadata']['namespace']}"
-
-    def _change(self, obj: Object, spec: Object) -> None:
-        obj["spec"] |= spec
-        obj["metadata"]["generation"] += 1
-        self._api.touch(obj)
 
     def _label_node(self) -> str:
         node, zone = self._random.choice(self._nodes), self._random.choice(ZONES)

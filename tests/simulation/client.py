@@ -178,6 +178,7 @@ class SimulatedClient:
         await self._call("watch", Ref(kind, "", namespace), begin)
         loop = asyncio.get_running_loop()
         breaks, ends = loop.time() + self._faults.watch_lives(), loop.time() + timeout_seconds
+        marked = loop.time()
         while loop.time() < ends:
             pending = list(self._api.after(kind, at))
             for change in pending:
@@ -186,11 +187,15 @@ class SimulatedClient:
                 if event := _event(change, matches):
                     self._note_order(kind, change)
                     yield event
-            if pending or await self._news(kind, min(breaks, ends, loop.time() + BOOKMARK_S)):
+            # Bookmarks come also while much changes that the selector leaves out.
+            if pending and loop.time() >= marked + BOOKMARK_S:
+                marked = loop.time()
+                yield _bookmark(kind, at)
+            if pending or await self._news(kind, min(breaks, ends, marked + BOOKMARK_S)):
                 continue
             if loop.time() >= breaks or self._network.is_away():
                 raise Unavailable("the connection broke (simulated)")
-            at = self._api.version
+            at, marked = self._api.version, loop.time()
             yield _bookmark(kind, at)
 
     async def request(

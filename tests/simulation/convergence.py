@@ -7,24 +7,30 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mizar_core.names import LABEL_IN_USE, SPOT_RESOURCE
+from mizar_core.planning.creation_checks import MOVE_TURN
 from mizar_core.planning.spot.snapshot import UNHEARD_AFTER
-from mizar_core.pod_requests import spot_cards_requested
+from mizar_core.pod_requests import devices_requested, spot_cards_requested
 from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from mizar_kube.store import key_of
 from simulation.replica import OFTEN_S, Replica
 from simulation.rules import Broken, is_shadow
 from stateful.memory_api import has_ended
-from stateful.model import is_served, is_spot
+from stateful.model import CARDS_PER_NODE, is_served, is_spot
 
 if TYPE_CHECKING:
     from simulation.schedule import Schedule
 
 LISTS_S = 1.4 * OFTEN_S
 """Seconds in which every copy is listed again, where that is done often."""
-STARTED_S = 20.0
-"""Seconds by which every process has come up and its watches run."""
+STARTED_S = 70.0
+"""Seconds by which every process has come up, and its watches run and have brought a bookmark: they
+are begun again after up to half a minute where several in a row have broken."""
 MINUTE_S = 60.0
 STEP_S = 5.0
+TURNS = 8
+"""Turns and pauses in which each of two resources is moved twice."""
+_Shape = tuple[str, str, str, int]
+"""(namespace, quota, pool, devices)."""
 PATIENCE_S = 600.0
 
 
@@ -41,6 +47,7 @@ async def settles(schedule: Schedule) -> None:
         await replica.list_again()
     await _quiet(schedule, LISTS_S)
     await _is_right(schedule)
+    await _turns_pass(schedule)
     _nobody_waits_in_vain(schedule)
     await _promises_lapse(schedule)
     _no_card_could_be_lent(schedule)
@@ -60,6 +67,15 @@ async def _quiet(schedule: Schedule, seconds: float) -> None:
         quiet = quiet + STEP_S if schedule.writes == before else 0.0
         if spent > PATIENCE_S:
             raise Broken(f"the operator still writes after {spent:.0f} s")
+
+
+async def _turns_pass(schedule: Schedule) -> None:
+    """Wait until the devices of share pods that need several resources could come to one node: the
+    resources are moved in turns."""
+    several = (one for one in schedule.users.shares() if len(devices_requested(one["spec"])) > 1)
+    if any(not one["spec"].get("nodeName") for one in several):
+        await schedule.sleep(TURNS * MOVE_TURN.total_seconds())
+        await _quiet(schedule, LISTS_S)
 
 
 async def _promises_lapse(schedule: Schedule) -> None:
@@ -83,6 +99,8 @@ async def _is_right(schedule: Schedule) -> None:
         raise Broken(f"at rest there is to do for spot pods: {actions}")
     _nothing_strays(schedule)
     _who_is_in_use_is_marked(schedule)
+    if schedule.failing_planner.tenant is None:
+        _statuses_count_right(schedule)
 
 
 def _knows_everything(schedule: Schedule, replica: Replica) -> None:
@@ -146,6 +164,37 @@ def _who_is_in_use_is_marked(schedule: Schedule) -> None:
         raise Broken(f"{sorted(stray)} have budgets and no shadow pods")
 
 
+def _statuses_count_right(schedule: Schedule) -> None:
+    """A pool counts the cards of its nodes, and those that its own shadow pods hold there; a quota
+    those that its shadow pods hold or wait for."""
+    shadows = list(schedule.api.all(SHADOW_POD))
+    for pool in schedule.api.all(GPU_POOL):
+        name, selector = key_of(pool)[1], pool["spec"]["nodeSelector"].items()
+        nodes = [n for n in schedule.api.all(NODE) if selector <= n["metadata"]["labels"].items()]
+        places = {key_of(one)[1] for one in nodes}
+        own = [one for one in shadows if one["spec"]["pool"] == name]
+        held = [one for one in own if _pod_of(schedule, one)["spec"].get("nodeName") in places]
+        wanted = sum(one["spec"]["cards"] for one in held), CARDS_PER_NODE * len(nodes)
+        if (found := pool["status"]["cards"])["held"] != wanted[0] or found["total"] != wanted[1]:
+            raise Broken(f"{name} counts {found}, there are {wanted}")
+    for quota in schedule.api.all(GPU_QUOTA):
+        cards = sum(one["cards"] for one in _shadows_of(schedule, quota))
+        if quota["status"]["cards"] != cards:
+            raise Broken(f"{key_of(quota)} counts {quota['status']['cards']} cards, not {cards}")
+
+
+def _shadows_of(schedule: Schedule, quota: Object) -> list[Object]:
+    """The specs of the shadow pods that count against the quota. Those of a pool with another
+    prefix are left from an earlier quota of that name."""
+    (namespace, name), prefix = key_of(quota), _prefix_of(schedule, quota["spec"]["pool"])
+    return [
+        one["spec"]
+        for one in schedule.api.all(SHADOW_POD)
+        if (key_of(one)[0], one["spec"]["quota"]) == (namespace, name)
+        and _prefix_of(schedule, one["spec"]["pool"]) == prefix
+    ]
+
+
 def _nobody_waits_in_vain(schedule: Schedule) -> None:
     """Share pods still wait only because of the quota, or because no card is free."""
     for pod in schedule.users.shares():
@@ -154,10 +203,10 @@ def _nobody_waits_in_vain(schedule: Schedule) -> None:
         namespace = pod["metadata"]["namespace"]
         if namespace == schedule.failing_planner.tenant:
             continue
-        (resource,) = pod["spec"]["containers"][0]["resources"]["limits"]
-        size = int(resource.rpartition(".")[2])
-        if not _is_refused(schedule, namespace, size):
-            raise Broken(f"{key_of(pod)} waits for {resource} in vain")
+        quotas, asked = _quotas(schedule, namespace), devices_requested(pod["spec"])
+        refused = [all(_is_refused(schedule, one, name) for one in quotas) for name in asked]
+        if not any(refused):
+            raise Broken(f"{key_of(pod)} waits for {asked} in vain")
 
 
 def _no_card_could_be_lent(schedule: Schedule) -> None:
@@ -177,8 +226,8 @@ def _no_card_could_be_lent(schedule: Schedule) -> None:
     promised = any(not one["spec"].get("nodeName") for one in spots if not _gated(one))
     for pod in filter(is_served, spots):
         cards, namespace = spot_cards_requested(pod["spec"]), key_of(pod)[0]
-        quota = schedule.api.find(GPU_QUOTA, "quota", namespace) or {"spec": {}}
-        most = (quota["spec"].get("spot") or {"max": 0})["max"]
+        spot = (one["spec"].get("spot") or {} for one in _quotas(schedule, namespace))
+        most = sum(one.get("max", 0) for one in spot)
         fits = any(count >= cards for name, count in free.items() if name)
         if _gated(pod) and fits and used[namespace] + cards <= most and not promised:
             raise Broken(f"{key_of(pod)} waits for a card in vain: {free}, {used} of {most}")
@@ -188,28 +237,53 @@ def _gated(pod: Object) -> bool:
     return bool(pod["spec"].get("schedulingGates"))
 
 
-def _is_refused(schedule: Schedule, namespace: str, size: int) -> bool:
-    quota = schedule.api.find(GPU_QUOTA, "quota", namespace)
-    if quota is None or not list(schedule.api.all(GPU_POOL)):
+def _quotas(schedule: Schedule, namespace: str) -> list[Object]:
+    return [one for one in schedule.api.all(GPU_QUOTA) if key_of(one)[0] == namespace]
+
+
+def _is_refused(schedule: Schedule, quota: Object, resource: str) -> bool:
+    """Whether the quota allows no shadow pod for the resource, or one waits already."""
+    (namespace, name), spec = key_of(quota), quota["spec"]
+    size = int(resource.rpartition(".")[2])
+    cards = _cards_of(schedule, spec["pool"], size)
+    if cards is None or resource != _resource_of(schedule, namespace, spec["pool"], size):
         return True
-    own = [one for one in schedule.api.all(SHADOW_POD) if one["metadata"]["namespace"] == namespace]
-    cards = _profiles_of_pool(schedule).get(size)
-    most = next((one["max"] for one in quota["spec"]["profiles"] if one["devices"] == size), 0)
-    if cards is None:
-        return True
-    same = [one for one in own if one["spec"]["devices"] == size]
-    waits = [one for one in same if not _pod_of(schedule, one)["spec"].get("nodeName")]
+    own = _shadows_of(schedule, quota)
+    most = next((one["max"] for one in spec["profiles"] if one["devices"] == size), 0)
     return (
-        len(same) >= most
-        or sum(one["spec"]["cards"] for one in own) + cards > quota["spec"].get("maxCards", 10**6)
-        or bool(waits)
+        sum(one["devices"] == size for one in own) >= most
+        or sum(one["cards"] for one in own) + cards > spec.get("maxCards", 10**6)
+        or _one_waits(schedule, namespace, name, size)
     )
 
 
-def _profiles_of_pool(schedule: Schedule) -> dict[int, int]:
-    """The cards of each profile that the pool has, by its devices."""
-    profiles = (one for pool in schedule.api.all(GPU_POOL) for one in pool["spec"]["profiles"])
-    return {one["devices"]: one["cards"] for one in profiles}
+def _one_waits(schedule: Schedule, namespace: str, quota: str, size: int) -> bool:
+    """Whether a shadow pod of the quota's profile waits for a node."""
+    return any(
+        not _pod_of(schedule, one)["spec"].get("nodeName")
+        for one in schedule.api.all(SHADOW_POD)
+        if (key_of(one)[0], one["spec"]["quota"], one["spec"]["devices"])
+        == (namespace, quota, size)
+    )
+
+
+def _prefix_of(schedule: Schedule, pool: str) -> str | None:
+    obj = schedule.api.find(GPU_POOL, pool)
+    return obj["spec"]["resourcePrefix"] if obj else None
+
+
+def _resource_of(schedule: Schedule, namespace: str, pool: str, devices: int) -> str:
+    obj = schedule.api.find(GPU_POOL, pool)
+    assert obj is not None
+    tenant = "" if obj["spec"]["tenancy"] == "Shared" else f"{namespace}."
+    return f"{tenant}{obj['spec']['resourcePrefix']}/gpu.{devices}"
+
+
+def _cards_of(schedule: Schedule, pool: str, devices: int) -> int | None:
+    """The cards of the pool's profile with so many devices; None if it has none."""
+    obj = schedule.api.find(GPU_POOL, pool) or {"spec": {"profiles": []}}
+    profiles = obj["spec"]["profiles"]
+    return next((one["cards"] for one in profiles if one["devices"] == devices), None)
 
 
 def _pod_of(schedule: Schedule, shadow: Object) -> Object:
@@ -218,22 +292,22 @@ def _pod_of(schedule: Schedule, shadow: Object) -> Object:
 
 
 def _only_the_minimum_is_left(schedule: Schedule) -> None:
-    have = Counter((key_of(one)[0], one["spec"]["devices"]) for one in schedule.api.all(SHADOW_POD))
-    offered = _profiles_of_pool(schedule)
-    wanted: Counter[tuple[str, int]] = Counter()
+    """Each quota without a limit on its cards has its `min` of each profile, and no more; nothing
+    is left of quotas that are gone."""
+    have, wanted = Counter[_Shape](), Counter[_Shape]()
+    spared: set[tuple[str, str]] = set()
+    for shadow in schedule.api.all(SHADOW_POD):
+        spec = shadow["spec"]
+        have[(*key_of(shadow)[:1], spec["quota"], spec["pool"], spec["devices"])] += 1
     for quota in schedule.api.all(GPU_QUOTA):
-        if "maxCards" in quota["spec"]:
-            continue
-        for one in quota["spec"]["profiles"]:
-            least = one["min"] if one["devices"] in offered else 0
-            wanted[quota["metadata"]["namespace"], one["devices"]] = least
-    capped = {
-        one["metadata"]["namespace"]
-        for one in schedule.api.all(GPU_QUOTA)
-        if "maxCards" in one["spec"]
-    }
+        (namespace, name), spec = key_of(quota), quota["spec"]
+        if "maxCards" in spec:
+            spared.add((namespace, name))
+        for one in spec["profiles"]:
+            if _cards_of(schedule, spec["pool"], one["devices"]) is not None:
+                wanted[namespace, name, spec["pool"], one["devices"]] = one["min"]
     for key in {*have, *wanted}:
-        if key[0] in (*capped, schedule.failing_planner.tenant):
+        if key[:2] in spared or key[0] == schedule.failing_planner.tenant:
             continue
         if have[key] != wanted[key]:
             raise Broken(f"without share pods {have[key]} of {key} are left, not {wanted[key]}")

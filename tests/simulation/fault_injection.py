@@ -3,6 +3,7 @@ each call from them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -73,7 +74,7 @@ class FaultInjection:
         """From now on nothing fails and nothing is slow."""
         self.calm = True
         self.faults, self.strays = 0.0, 0.0
-        self.latency, self.breaks, self.lag = 0.01, 600.0, 0.02
+        self.latency, self.lag = 0.01, 0.02
         self.away_until = 0.0
 
     def next_call(self, writes: bool, strays: bool) -> CallFate:
@@ -98,7 +99,8 @@ class FaultInjection:
 
     def watch_lives(self) -> float:
         """Seconds until the next watch breaks."""
-        return self.random.expovariate(1 / self.breaks)
+        lives = self.random.expovariate(1 / self.breaks)
+        return math.inf if self.calm else lives
 
     def watch_lags(self) -> float:
         """Seconds until an event that happens now is told."""

@@ -46,7 +46,8 @@ class Process(Operator):
 
 class Replica:
     """A Deployment's pod, whose process is started again when it ends. `failed` is called with what
-    must not happen in it; `alone`: it is the only one and needs no Lease."""
+    must not happen in it; `alone`: it is the only one and needs no Lease; `period`: seconds between
+    two lists of Mizar's own kinds."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Replica:
         self._failed = failed
         self._plan = plan
         self._slow = random.choice(SLOW_HANDLERS_S)
-        self._period = random.choice((OFTEN_S, RARELY_S))
+        self.period = random.choice((OFTEN_S, RARELY_S))
 
     async def run(self) -> None:
         """Start the process, and start it again whenever it has ended."""
@@ -139,7 +140,7 @@ class Replica:
     def _settings(self) -> Settings:
         return Settings(
             identity=self.name,
-            resync=self._period,
+            resync=self.period,
             pause_image="pause",
             leader_election=not self.alone,
             spot=True,

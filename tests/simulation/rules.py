@@ -69,6 +69,7 @@ class Rules:
         if ref.kind in (LEASE, EVENT) or (verb == "apply" and ref.kind in (GPU_POOL, GPU_QUOTA)):
             return
         if ref.kind == BUDGET and ref.name == BUDGET_NAME:
+            self._nobody_needs(verb, ref)
             return
         if ref.kind == CONFIG_MAP and (verb, ref.name) == ("patch", SPOT_RULES):
             return
@@ -91,9 +92,10 @@ class Rules:
         owners = {pod["metadata"]["uid"]: pod for pod in self._api.all(POD)}
         for name, state in self._cluster.nodes.items():
             for device, uid in state.held.items():
-                if uid in owners and owners[uid]["metadata"]["namespace"] != device[0]:
-                    self._broken(f"{device} on {name} is held by another tenant's pod")
                 carved = state.carved.get(device[:2])
+                own = carved is not None and carved.resource.startswith(f"{device[0]}.")
+                if own and uid in owners and owners[uid]["metadata"]["namespace"] != device[0]:
+                    self._broken(f"{device} on {name} is held by another tenant's pod")
                 lost = device[:2] in self._cluster.lost
                 if not lost and (carved is None or carved.uid not in state.cards.values()):
                     self._broken(f"{device} is held on {name}, and its card is given away")
@@ -101,16 +103,26 @@ class Rules:
 
     def _budgets_suffice(self) -> None:
         """A budget allows the eviction of no pod that is marked as in use."""
-        marked = Counter(
+        marked = self._marked()
+        for one in self._api.all(BUDGET):
+            namespace, least = one["metadata"]["namespace"], one["spec"]["minAvailable"]
+            if least < marked[namespace]:
+                self._broken(f"{marked[namespace]} pods of {namespace} are in use, not {least}")
+
+    def _nobody_needs(self, verb: str, budget: Ref) -> None:
+        """A budget goes only once nothing in its namespace is marked as in use."""
+        marked = self._marked()[budget.namespace or ""]
+        if self.sender and verb == "delete" and marked:
+            self._broken(f"delete {budget}: {marked} pods are marked as in use")
+
+    def _marked(self) -> Counter[str]:
+        """How many pods of each namespace are marked as in use."""
+        return Counter(
             pod["metadata"]["namespace"]
             for pod in self._api.all(POD)
             if pod["metadata"].get("labels", {}).get(LABEL_IN_USE) == "true"
             and "deletionTimestamp" not in pod["metadata"]
         )
-        for one in self._api.all(BUDGET):
-            namespace, least = one["metadata"]["namespace"], one["spec"]["minAvailable"]
-            if least < marked[namespace]:
-                self._broken(f"{marked[namespace]} pods of {namespace} are in use, not {least}")
 
     def _creating(self, ref: Ref, obj: Object) -> None:
         if ref.kind == SHADOW_POD:
@@ -128,12 +140,12 @@ class Rules:
     def _within_quota(self, ref: Ref, obj: Object) -> None:
         """There are no more shadow pods than a quota allowed that the operator may have known."""
         spec, namespace = obj["spec"], ref.namespace or ""
-        known = self._known_specs(namespace, spec["quota"])
+        known = self._known_specs(namespace, spec["quota"], spec["pool"])
         same = [
             one
             for one in self._api.all(SHADOW_POD)
             if one["metadata"]["namespace"] == namespace
-            and one["spec"]["quota"] == spec["quota"]
+            and (one["spec"]["quota"], one["spec"]["pool"]) == (spec["quota"], spec["pool"])
             and self._is_known(one)
         ]
         count = sum(one["spec"]["devices"] == spec["devices"] for one in same)
@@ -155,19 +167,19 @@ class Rules:
         sender, at = self._created[str(ref_of(shadow))]
         return sender == self.sender or asyncio.get_running_loop().time() - at > REMEMBERED_S
 
-    def _known_specs(self, namespace: str, name: str) -> list[Object]:
-        """The quota's recent statuses."""
-        since = asyncio.get_running_loop().time() - REMEMBERED_S
+    def _known_specs(self, namespace: str, name: str, pool: str) -> list[Object]:
+        """What quotas of that name allowed of the pool lately."""
+        now = asyncio.get_running_loop().time()
         found: list[Change] = []
         for change in self._api.after(GPU_QUOTA, 0):
             meta = change.after["metadata"]
             if (meta["namespace"], meta["name"]) != (namespace, name):
                 continue
-            if change.at < since:
+            if change.at < now - (self.spot.missed_s if change.deleted else REMEMBERED_S):
                 found.clear()
             if not change.deleted:
                 found.append(change)
-        return [one.after["spec"] for one in found]
+        return [one.after["spec"] for one in found if one.after["spec"]["pool"] == pool]
 
     def _has_lost_its_card(self, ref: Ref, pod: Object) -> None:
         """Only a pod is evicted that has a device of a lost card, or no device any more."""

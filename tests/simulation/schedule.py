@@ -17,6 +17,7 @@ from simulation.failing_planner import BUG, FailingPlanner
 from simulation.fault_injection import FaultInjection
 from simulation.replica import Replica
 from simulation.rules import Broken, Rules
+from simulation.spot_rules import REMEMBERED_S
 from simulation.users import Users
 from support.virtual_time import run
 
@@ -44,6 +45,7 @@ class Schedule:
         self.rules = Rules(self.cluster, self.broken, leased=not self._alone)
         self.failing_planner = FailingPlanner(self.random("poison"))
         self.replicas = [self._replica(f"r{number}") for number in range(count)]
+        self.rules.spot.missed_s = REMEMBERED_S + 2 * max(one.period for one in self.replicas)
 
     def random(self, purpose: str) -> Random:
         """Chance of its own for each purpose, so that they do not disturb each other."""

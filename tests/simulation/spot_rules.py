@@ -20,7 +20,10 @@ REMEMBERED_S = 90.0
 
 class SpotRules:
     """Violations are reported to `broken`. What the operator may not have known yet does not
-    count."""
+    count. `missed_s`: for how many seconds a deletion may stay unknown, since Kopf has missed it:
+    until the next list."""
+
+    missed_s = REMEMBERED_S
 
     def __init__(self, cluster: Cluster, broken: Callable[[str], None]) -> None:
         self._api = cluster.api
@@ -54,7 +57,7 @@ class SpotRules:
             self._broken(f"open {ref}: {have} of {most} lendable cards are promised")
         own = [one for one in borrowers if key_of(one)[0] == ref.namespace]
         have = sum(spot_cards_requested(one["spec"]) for one in own)
-        if have + asked > (most := max(self._allowed(ref.namespace or ""))):
+        if have + asked > (most := self._allowed(ref.namespace or "", max)):
             self._broken(f"open {ref}: its namespace has {have} of {most} cards")
         self._opened[pod["metadata"]["uid"]] = sender, asyncio.get_running_loop().time()
 
@@ -65,7 +68,7 @@ class SpotRules:
             return
         own = [one for one in self._borrowers() if key_of(one)[0] == ref.namespace]
         have = sum(spot_cards_requested(one["spec"]) for one in own)
-        if have <= min(self._allowed(ref.namespace or "")):
+        if have <= self._allowed(ref.namespace or "", min):
             self._broken(f"end {ref}: its namespace has {have} cards, which it may")
 
     def _borrowers(self) -> Iterator[Object]:
@@ -112,16 +115,19 @@ class SpotRules:
             counts.append(0 if change.deleted else int(offered))
         return found
 
-    def _allowed(self, namespace: str) -> list[int]:
-        """How many cards the namespace might have, by its quota of late."""
-        since = asyncio.get_running_loop().time() - REMEMBERED_S
-        found = [0]
+    def _allowed(self, namespace: str, pick: Callable[[list[int]], int]) -> int:
+        """How many cards the namespace might have: the sum of what each of its quotas allowed
+        lately, of which `pick` takes one number."""
+        now = asyncio.get_running_loop().time()
+        found: dict[str, list[int]] = {}
         for change in self._api.after(GPU_QUOTA, 0):
-            if change.after["metadata"]["namespace"] != namespace:
+            meta = change.after["metadata"]
+            if meta["namespace"] != namespace:
                 continue
-            if change.at < since:
-                found.clear()
+            lately = found.setdefault(meta["name"], [0])
+            if change.at < now - (self.missed_s if change.deleted else REMEMBERED_S):
+                lately.clear()
             spot = change.after["spec"].get("spot") or {"max": 0}
-            going = change.deleted or "deletionTimestamp" in change.after["metadata"]
-            found.append(0 if going else int(spot["max"]))
-        return found
+            going = change.deleted or "deletionTimestamp" in meta
+            lately.append(0 if going else int(spot["max"]))
+        return sum(map(pick, found.values()))

@@ -5,7 +5,8 @@ one replica or two, against an API server in memory (`history.py`, on `stateful.
 are slow, refused, lost, or take effect although the caller heard otherwise (`network.py`,
 `fault_injection.py`); watches lag and break, old versions are compacted away; `kopf_watch.py`
 stands in for Kopf. Around it the scheduler, kubelets, node agents and controllers work at their
-own pace (`cluster.py`), users change their minds and machines are lost (`users.py`), and processes
+own pace (`cluster.py`), users change their minds and machines are lost (`users.py`), administrators
+change one pool or two of different kinds and move quotas between them (`pools.py`), and processes
 are killed at any await (`schedule.py`). Time is virtual (`support/virtual_time.py`): an hour takes
 a second.
 
@@ -75,17 +76,24 @@ OFTEN = (
     "agents down: .+",
     "cordon .* True",
     "lose .*",
-    "change the pool",
+    "edit .*: .*idleTimeoutSeconds.*",
     "delete quota .*",
     "delete shadow .*",
-    "edit the pool: .*profiles.*",
-    "edit the pool: .*nodeSelector.*",
+    "edit .*: .*profiles.*",
+    "edit .*: .*nodeSelector.*",
     "taints of .* 1",
     "delete namespace .*",
     r"silent nodes: \['n.*",
     r"a policy lets nobody change pods in \['t.*",
     "create .* whole cards",
-    "delete the pool",
+    "delete pool",
+    "delete other",
+    r"create other \(PerNamespace\) with prefix mizar.share",
+    r"create other \(PerNamespace\) with prefix cards.example",
+    r"create other \(PerNamespace\) with prefix team-b.mizar.share",
+    r"create other \(Shared\) with prefix .*",
+    r"create .*: {'team.*, 'team.*}",
+    "move [12] quotas of .*",
     "create spot pod .*",
     "create spot pod .* that no scheduler sees",
 )

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from random import Random
 
 from mizar_core.names import shadow_name
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
+from mizar_kube.kinds import GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from simulation.administrators import Administrators
 from simulation.cluster import Cluster
+from simulation.pools import SIZES, Pools
 from stateful.model import is_spot
 
 NAMESPACES = ("team-a", "team-b")
-SIZES = (2, 4)
 NODES = ("n1", "n2")
-IDLE_TIMEOUT_S = 20
 
 
 class Users:
@@ -28,15 +27,14 @@ class Users:
         self._random = random
         self._told = told
         self._shares = self._spots = self._wholes = 0
-        self._administrators = Administrators(cluster, random, NODES, NAMESPACES, SIZES)
+        self._administrators = Administrators(cluster, random, NODES, NAMESPACES)
+        self._pools = Pools(cluster, random, NAMESPACES, NODES)
         often: dict[Callable[[], str], int] = {
             self._create_share: 10,
             self._end_share: 6,
             self._create_spot: 6,
             self._end_spot: 2,
             self._lend: 6,
-            self._change_quota: 3,
-            self._delete_quota: 1,
             self._delete_shadow: 2,
             self._take_a_name: 1,
             self._evict: 1,
@@ -44,12 +42,11 @@ class Users:
             self._cordon: 1,
             self._lose_or_add_node: 1,
             self._agent_goes_or_comes: 1,
-            self._change_pool: 1,
-            self._delete_or_add_pool: 1,
             self._forbid_or_allow: 1,
             self._create_whole: 2,
             self._end_whole: 2,
             **self._administrators.acts(),
+            **self._pools.acts(self._a_namespace),
         }
         # Each schedule leaves some of the acts out, which makes room for rare ones.
         self._does = [
@@ -61,9 +58,8 @@ class Users:
         for node in NODES:
             self._cluster.add_node(node)
         self._cluster.add_rules()
-        self._add_pool()
-        for namespace in NAMESPACES:
-            self._change_quota_of(namespace)
+        for what in self._pools.prepare():
+            self._told(what)
 
     async def act(self, times: int, every: float) -> None:
         """So many acts, `every` seconds apart on average."""
@@ -110,11 +106,12 @@ class Users:
 
     def _create_share(self) -> str:
         self._shares += 1
-        namespace, size = self._a_namespace(), self._random.choice(SIZES)
-        count = min(size, self._random.choice((1, 1, 1, 2, 4)))
-        name = f"p{self._shares}"
-        self._cluster.add_share(namespace, name, f"{namespace}.mizar.share/gpu.{size}", count)
-        return f"create {namespace}/{name}: {count} of {size}"
+        namespace, name, asked = self._a_namespace(), f"p{self._shares}", dict[str, int]()
+        for _ in range(2 if self._random.random() < 0.1 else 1):
+            resource, size = self._pools.a_resource(namespace)
+            asked[resource] = min(size, self._random.choice((1, 1, 1, 2, 4)))
+        self._cluster.add_share_of(namespace, name, asked)
+        return f"create {namespace}/{name}: {asked}"
 
     def _end_share(self) -> str:
         pod = self._one_of(self.shares())
@@ -182,43 +179,6 @@ class Users:
 
     # Administrators.
 
-    def _change_quota(self) -> str:
-        return self._change_quota_of(self._a_namespace())
-
-    def _change_quota_of(self, namespace: str) -> str:
-        most, random = self._random.choice((0, 1, 1, 2, 3)), self._random
-        least = min(most, random.choice((0, 0, 0, 1)))
-        more: Object = {"maxCards": random.choice((1, 2, 3))} if random.random() < 0.25 else {}
-        if random.random() < 0.8:
-            more["spot"] = {"max": random.choice((0, 1, 2, 4))}
-        profiles = [{"devices": size, "min": least, "max": most} for size in SIZES]
-        self._cluster.add_quota(namespace, profiles, **more)
-        return f"quota of {namespace}: {least} to {most} {more}"
-
-    def _delete_quota(self) -> str:
-        quota = self._one_of(list(self._api.all(GPU_QUOTA)))
-        if quota is None:
-            return self._change_quota()
-        self._api.start_delete(quota)
-        return f"delete quota {_name(quota)}"
-
-    def _add_pool(self) -> str:
-        self._cluster.add_pool(idleTimeoutSeconds=IDLE_TIMEOUT_S)
-        return "create the pool"
-
-    def _change_pool(self) -> str:
-        for pool in self._api.all(GPU_POOL):
-            pool["spec"]["idleTimeoutSeconds"] = self._random.choice((5, IDLE_TIMEOUT_S))
-            pool["metadata"]["generation"] += 1
-            self._api.touch(pool)
-        return "change the pool"
-
-    def _delete_or_add_pool(self) -> str:
-        for pool in list(self._api.all(GPU_POOL)):
-            self._api.start_delete(pool)
-            return "delete the pool"
-        return self._add_pool()
-
     def _forbid_or_allow(self) -> str:
         self._api.forbidden ^= {self._random.choice(NAMESPACES)}
         return f"no pods of the operator in {sorted(self._api.forbidden)}"
@@ -252,6 +212,7 @@ class Users:
             if any(self._cluster.pods_on(node)):
                 return f"{node} stays away: its pods are not cleaned up yet"
             self._cluster.add_node(node)
+            self._pools.label(node)
             return f"add {node}"
         self._cluster.lose_node(node)
         return f"lose {node}"
