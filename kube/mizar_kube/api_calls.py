@@ -9,7 +9,14 @@ from typing import Any
 import aiohttp
 from kubernetes_asyncio.client import ApiClient, Configuration
 
-from mizar_kube.errors import KubeError, Silent, TooLarge, Unavailable, error_from_status
+from mizar_kube.errors import (
+    Interrupted,
+    KubeError,
+    Silent,
+    TooLarge,
+    Unavailable,
+    error_from_status,
+)
 from mizar_kube.http_session import session
 from mizar_kube.kinds import Object
 from mizar_kube.version import version
@@ -65,7 +72,8 @@ class ApiCalls:
 
     async def lines(self, call: ApiCall, quiet: float) -> AsyncGenerator[bytes, None]:
         """The lines of an endless answer; ends after `quiet` seconds without a byte. Never yields
-        an incomplete line. Raises KubeError; Silent after `quiet` seconds.
+        an incomplete line. Raises KubeError; Interrupted when the connection breaks after the head
+        of the answer, Silent after `quiet` seconds.
         """
         limit = aiohttp.ClientTimeout(total=None, sock_connect=self._timeout, sock_read=quiet)
         try:
@@ -85,7 +93,7 @@ class ApiCalls:
         except TimeoutError as error:
             raise Silent(str(_no_answer(call, error))) from error
         except (aiohttp.ClientError, OSError) as error:
-            raise _no_answer(call, error) from error
+            raise Interrupted(str(_no_answer(call, error))) from error
 
     async def _send(self, call: ApiCall, limit: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         """The head of a successful answer. Raises KubeError."""

@@ -264,8 +264,9 @@ class KubeClient:
     ) -> AsyncGenerator[WatchEvent, None]:
         """Changes after `resource_version`, until the server ends the watch after timeout_seconds.
 
-        Raises Gone when the version is too old (list again), Unavailable when the connection
-        breaks, Silent when it brings nothing for WATCH_QUIET_S. Never yields an incomplete line.
+        Raises Gone when the version is too old (list again), Unavailable when there is no answer,
+        Interrupted when the connection breaks later, Silent when it brings nothing for
+        WATCH_QUIET_S. Never yields an incomplete line.
         """
         params = _selectors(label_selector, field_selector) | {
             "watch": "true",

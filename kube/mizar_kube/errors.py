@@ -68,6 +68,10 @@ class Unavailable(KubeError):
     """No answer, a timeout, too many requests, or a server error: try again later."""
 
 
+class Interrupted(Unavailable):
+    """The connection broke while the API server's answer, which it had begun, was read."""
+
+
 class Silent(Unavailable):
     """The API server has accepted a watch, and then sent nothing for too long, not even a
     bookmark. The connection may be dead; or etcd was restored from a backup, and the version to

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypedDict, TypeVar
 
 from mizar_kube.backoff import Backoff
 from mizar_kube.client import PAGE_SIZE, WATCH_TIMEOUT_S, KubeClient, WatchEvent
-from mizar_kube.errors import Gone, KubeError, Silent
+from mizar_kube.errors import Gone, Interrupted, KubeError, Silent
 from mizar_kube.kinds import Kind, Object
 from mizar_kube.logs import get_logger
 from mizar_kube.store import Key, StoreReader, Trim, is_newer, key_of
@@ -30,8 +30,8 @@ STANDS_STILL_S = 600.0
 """Seconds without a request to the API server or an answer after which the loop counts as hanging.
 A watch ends by itself long before that, and so does every pause between tries."""
 SHORT_WATCH_S = 1.0
-"""Seconds: a watch that ends sooner than this without an event has failed, and is retried with a
-back-off."""
+"""Seconds: a watch that breaks sooner than this, or ends sooner without an event, has failed, and
+is retried with a back-off."""
 
 
 @dataclass(frozen=True)
@@ -207,10 +207,16 @@ class Informer(StoreReader[T]):
             timeout_seconds=seconds,
             **watched.selectors,
         )
-        async with aclosing(stream):
-            async for event in stream:
-                events += 1
-                self._take(event)
+        try:
+            async with aclosing(stream):
+                async for event in stream:
+                    events += 1
+                    self._take(event)
+        except Interrupted as error:
+            # Proxies close connections without traffic, some of them sooner than a bookmark comes.
+            if self._timing.clock() - started < SHORT_WATCH_S:
+                raise
+            log.info("the watch was interrupted", kind=watched.kind.name, error=error)
         if not events and self._timing.clock() - started < SHORT_WATCH_S:
             raise KubeError(f"the watch of {watched.kind.plural} ended at once")
         self._heard()

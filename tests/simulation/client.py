@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from mizar_kube.client import Listing, WatchEvent
-from mizar_kube.errors import Gone, Unavailable
+from mizar_kube.errors import Gone, Interrupted
 from mizar_kube.kinds import Kind, Object, Ref, ref_of
 from simulation.fault_injection import FaultInjection
 from simulation.history import Change
@@ -194,7 +194,7 @@ class SimulatedClient:
             if pending or await self._news(kind, min(breaks, ends, marked + BOOKMARK_S)):
                 continue
             if loop.time() >= breaks or self._network.is_away():
-                raise Unavailable("the connection broke (simulated)")
+                raise Interrupted("the connection broke (simulated)")
             at, marked = self._api.version, loop.time()
             yield _bookmark(kind, at)
 
@@ -233,12 +233,12 @@ class SimulatedClient:
         return answer
 
     async def _until(self, time: float, breaks: float) -> None:
-        """Wait until then. Raises Unavailable when the connection breaks first."""
+        """Wait until then. Raises Interrupted when the connection breaks first."""
         loop = asyncio.get_running_loop()
         if (left := min(time, breaks) - loop.time()) > 0:
             await asyncio.sleep(left)
         if time > breaks:
-            raise Unavailable("the connection broke (simulated)")
+            raise Interrupted("the connection broke (simulated)")
 
     async def _news(self, kind: Kind, until: float) -> bool:
         """Wait until something of the kind changes, or until then; whether it did."""

@@ -13,7 +13,9 @@ from support.waiting import until
 from unit.kube.fake_api import (
     GONE_EVENT,
     Answer,
+    Asked,
     FakeApi,
+    Reply,
     Stream,
     bookmark,
     event,
@@ -242,6 +244,32 @@ async def test_survives_a_proxy_that_answers_in_place_of_the_api_server() -> Non
         await one.until("a:")
         await until(lambda: len(api.watches_asked()) == 3)
         assert max(one.clock.slept) == 60.0
+
+
+class ImpatientProxy(FakeApi):
+    """Closes connections that have been without traffic for 35 s."""
+
+    clock: Clock
+
+    def _reply(self, asked: Asked) -> Reply:
+        if asked.query.get("watch") != "true":
+            return super()._reply(asked)
+        self.clock.now += 35
+        return Stream(end="cut")
+
+
+async def test_a_proxy_that_closes_quiet_watches_does_not_make_the_copy_stale() -> None:
+    """Although no watch lasts until the first bookmark."""
+    api = ImpatientProxy()
+    api.lists.append(listing(5, pod("a", 1)))
+    async with serving(api) as client:
+        one = Follower(client)
+        api.clock = one.clock
+        task = asyncio.create_task(one.informer.run())
+        await until(lambda: len(api.watches_asked()) >= 10)
+        assert one.clock.slept == []
+        assert one.informer.problem() is None
+        task.cancel()
 
 
 async def test_watches_that_end_at_once_are_no_busy_loop() -> None:
