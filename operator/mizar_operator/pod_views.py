@@ -130,6 +130,7 @@ def share_view(obj: Object) -> SharePod | None:
     initialized = condition_of(status, "Initialized").get("status") == "True"
     kept = devices_after_init(spec) if initialized and spec.get("initContainers") else None
     needs, owner, outages = needs_of(obj), _controller(meta), outage_tolerations(spec)
+    of_daemon_set = _is_of_daemon_set(meta)
     # Constraints on the node do not matter once the pod has a node.
     claims = tuple(_claims(meta["name"], spec)) if node is None else ()
     refused_by = refusal_topology(spec, unschedulable)
@@ -144,6 +145,7 @@ def share_view(obj: Object) -> SharePod | None:
             node=node,
             needs=needs,
             owner=owner,
+            of_daemon_set=of_daemon_set,
             after_init=kept.get(resource, 0) if kept is not None else None,
             unschedulable=unschedulable,
             unschedulable_since=time_or_none(scheduled.get("lastTransitionTime"))
@@ -210,6 +212,12 @@ def _controller(meta: Json) -> str:
     owners = meta.get("ownerReferences") or ()
     found = (str(one["uid"]) for one in owners if one.get("controller"))
     return next(found, meta.get("uid", ""))
+
+
+def _is_of_daemon_set(meta: Json) -> bool:
+    """Whether a DaemonSet controls the pod: by the same field, `kubectl drain` leaves it alone."""
+    owners = meta.get("ownerReferences") or ()
+    return any(one.get("controller") and one["kind"] == "DaemonSet" for one in owners)
 
 
 def _prefix(resource: str) -> str:

@@ -163,7 +163,7 @@ class Stage:
         if self.kube.get("namespace", tenant) is None:
             return
         here = (f"--namespace={tenant}", "--wait=false")
-        self.kube.run("delete", "gpuquotas,deployments,jobs", "--all", *here)
+        self.kube.run("delete", "gpuquotas,deployments,daemonsets,jobs", "--all", *here)
         self.kube.run("delete", "pods", f"--selector={objects.SHARE_PODS}", *here)
 
 

@@ -10,7 +10,7 @@ from e2e.test_placement import on
 from e2e.watching import ready_shadows
 from support import objects
 from support.kube import Kube, Object
-from support.objects import share_pod, whole_card_pod
+from support.objects import SHARE_PODS, of_each_kind, share_pod, whole_card_pod
 from support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -160,6 +160,27 @@ def test_a_drained_node_waits_for_who_shares_its_cards(kube: Kube, stage: "Stage
         kube.run("uncordon", node)
     assert f"evicting pod {tenant}/a" in said
     assert kube.get("pod", shadow["metadata"]["name"], tenant) is None
+
+
+def test_a_drain_does_not_wait_for_pods_that_it_leaves_alone(kube: Kube, stage: "Stage") -> None:
+    """`kubectl drain` evicts the shadow pod, but not the DaemonSet's pod that uses it, which loses
+    its card."""
+    tenant, node = stage.tenant(HALF), str(kube.all("nodes")[0]["metadata"]["name"])
+    spec = {**share_pod(tenant, "a")["spec"], **on(node)}
+    kube.apply(of_each_kind(tenant, "a", spec)["DaemonSet"])
+    (shadow,) = ready_shadows(kube, tenant)
+    name = str(shadow["metadata"]["name"])
+    wait_for("the mark of use", lambda: marked(kube, tenant, name))
+    (user,) = (str(one["metadata"]["name"]) for one in kube.all("pods", tenant, SHARE_PODS))
+    try:
+        kube.run(
+            *("drain", node, "--force", "--ignore-daemonsets", "--delete-emptydir-data"),
+            *(f"--pod-selector={OTHERS_THAN_MIZAR}", "--timeout=90s"),
+        )
+    finally:
+        kube.run("uncordon", node)
+    assert kube.get("pod", name, tenant) is None
+    kube.wait_gone("pod", tenant, user)
 
 
 def test_a_namespace_that_goes_keeps_its_cards_until_its_users_have_ended(

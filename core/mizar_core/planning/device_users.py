@@ -60,8 +60,25 @@ _MARKED = frozenset({ShadowStage.STARTING, ShadowStage.READY, ShadowStage.DRAINI
 
 def mark_in_use(draft: Draft) -> None:
     """Mark the shadow pods that have come into use, and remove the mark from those that are not in
-    use any more."""
+    use any more, and from those that would only hold up the drain of their node."""
     for shadow, stage in draft.in_order():
         pod = shadow.pod
-        if stage in _MARKED and pod is not None and pod.in_use != shadow.held:
-            draft.do(SetInUse(shadow.key, shadow.held))
+        if stage not in _MARKED or pod is None:
+            continue
+        keep = shadow.held and not _holds_up_drain(draft, shadow)
+        if pod.in_use != keep:
+            draft.do(SetInUse(shadow.key, keep))
+
+
+def _holds_up_drain(draft: Draft, shadow: ShadowView) -> bool:
+    """Whether only pods of DaemonSets use the shadow pod, on a node that takes no pods.
+
+    A drain evicts the shadow pod, but not these pods, and would wait for ever for them to end. Once
+    it has evicted the shadow pod, they lose the card, as with any lost shadow pod.
+    """
+    node = draft.nodes.get(shadow.on_node or "")
+    if node is None or node.available or not shadow.holders:
+        return False
+    bound = draft.bound.get((node.name, shadow.resource), ())
+    staying = {one.key for one in bound if one.of_daemon_set}
+    return staying.issuperset(shadow.holders)

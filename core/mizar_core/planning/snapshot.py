@@ -147,7 +147,8 @@ class ShareView:
     """A share pod's request for devices of one resource: it waits while `node` is None, else it is
     bound.
 
-    `count`: how many devices. `owner`: the UID of its controller, else its own. `after_init`: how
+    `count`: how many devices. `owner`: the UID of its controller, else its own. `of_daemon_set`:
+    whether that is a DaemonSet, whose pods drains leave alone. `after_init`: how
     many devices it keeps, where init containers that requested more have ended. `unschedulable`:
     the scheduler's message, if it found no node. `lacks_devices`: whether the message names only a
     lack of these very devices, and nothing else that is in the way. `outages`: tolerations with
@@ -173,6 +174,7 @@ class ShareView:
     node: str | None = None
     needs: Needs = NO_NEEDS
     owner: str = ""
+    of_daemon_set: bool = False
     after_init: int | None = None
     unschedulable: str | None = None
     unschedulable_since: datetime | None = None

@@ -306,6 +306,7 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
         node=place,
         needs=draw(_needs),
         owner=draw(st.sampled_from(["", "uid-owner"])),
+        of_daemon_set=draw(st.booleans()),
         unschedulable="Insufficient devices" if stuck else None,
         unschedulable_since=at(draw(st.sampled_from([5, 20]))) if stuck else None,
         refused_by="zone" if stuck and draw(st.booleans()) else None,

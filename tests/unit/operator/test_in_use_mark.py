@@ -11,7 +11,7 @@ import pytest
 from mizar_core.names import BUDGET_NAME
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import SetInUse
-from mizar_core.planning.snapshot import PodView, ShadowView
+from mizar_core.planning.snapshot import NodeView, PodView, ShadowView, ShareView
 from mizar_kube.client import KubeClient, WatchEvent
 from mizar_kube.errors import (
     AlreadyExists,
@@ -38,15 +38,19 @@ from mizar_operator.disruption_budgets import (
 )
 from mizar_operator.pod_views import HolderPod
 from mizar_operator.shadow_deletion import ShadowDeleter
-from property.plan.snapshots import NOW, at, node, pool, quota, ready
+from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
 from unit.operator.drained import Cluster
 
 USED = {"holders": (("team-a", "a"),), "in_use": True, "idle_since": None}
 
 
-def _marks(*shadows: ShadowView) -> list[SetInUse]:
+def _marks(
+    *shadows: ShadowView,
+    nodes: tuple[NodeView, ...] = (node("n1"),),
+    shares: tuple[ShareView, ...] = (),
+) -> list[SetInUse]:
     snapshot = Snapshot(
-        pools=(pool(),), quotas=(quota("team-a"),), nodes=(node("n1"),), shadows=shadows
+        pools=(pool(),), quotas=(quota("team-a"),), nodes=nodes, shadows=shadows, shares=shares
     )
     return [one for one in plan(snapshot, NOW).actions if isinstance(one, SetInUse)]
 
@@ -70,6 +74,29 @@ def test_who_ends_needs_no_marks() -> None:
     assert _marks(ready(**USED, pod=PodView(phase="Failed", node="n1"))) == []
     going = PodView(phase="Running", node="n1", bound_at=at(60), deleting=True)
     assert _marks(ready(**USED, pod=going)) == []
+
+
+@pytest.mark.parametrize(
+    ("of_daemon_set", "cordoned", "kept"),
+    [(True, True, False), (True, False, True), (False, True, True)],
+)
+def test_a_drain_does_not_wait_for_pods_that_it_leaves_alone(
+    of_daemon_set: bool, cordoned: bool, kept: bool
+) -> None:
+    """`kubectl drain` evicts shadow pods, but no pods of DaemonSets."""
+    user = waiting("a", node="n1", of_daemon_set=of_daemon_set)
+    host = node("n1", available=not cordoned)
+    found = _marks(_marked(ready(**USED)), nodes=(host,), shares=(user,))
+    assert found == ([] if kept else [SetInUse(("team-a", "shadow-2-aaaaa"), False)])
+
+
+def test_a_drain_waits_for_the_other_users_beside_pods_that_it_leaves_alone() -> None:
+    users = waiting("a", node="n1", of_daemon_set=True), waiting("b", node="n1")
+    shadow = _marked(ready(**{**USED, "holders": (("team-a", "a"), ("team-a", "b"))}))
+    cordoned = (node("n1", available=False),)
+    assert _marks(shadow, nodes=cordoned, shares=users) == []
+    being_given = _marked(ready(**{**USED, "holders": ()}))
+    assert _marks(being_given, nodes=cordoned, shares=users) == [], "nobody knows to whom"
 
 
 def test_marks_go_as_they_came() -> None:

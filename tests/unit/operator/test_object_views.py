@@ -68,6 +68,17 @@ def test_a_bound_pod_counts_until_it_is_gone() -> None:
     assert pod.demands[0][1].node == "n1"
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_one"), [("DaemonSet", True), ("ReplicaSet", False), (None, False)]
+)
+def test_a_pod_of_a_daemon_set(kind: str | None, is_one: bool) -> None:
+    owners = [{"kind": kind, "uid": "uid-of-it", "controller": True}] if kind else []
+    mentioned = {"kind": "DaemonSet", "uid": "another"}
+    pod = pod_view(_share(meta={"ownerReferences": [mentioned, *owners]}))
+    assert isinstance(pod, SharePod)
+    assert [view.of_daemon_set for _, view in pod.demands] == [is_one]
+
+
 def test_what_many_pods_have_is_kept_once() -> None:
     """Otherwise the constraints of 10,000 pods that have none take 16 MB, and a plan compares them
     by their contents."""
