@@ -91,10 +91,11 @@ NAME_TAKEN_FOR_S = 600.0
 """Seconds for which a name counts as taken: until the quota's next sequence number is past it."""
 SILENT_NODE_FOR_S = 180.0
 """Seconds for which the node of a silent agent is avoided."""
-NODE_GONE_AFTER_S = 40.0
+NODE_GONE_AFTER_S = 30.0
 """Seconds that a Node must have been missing until it counts as gone. Pods run on while their Node
-is deleted and registered again, as is done to change its name or labels; Kubernetes' own garbage
-collector of pods waits as long (quarantineTime in its podgc package)."""
+is deleted and registered again, as is done to change labels that only its kubelet may set.
+Kubernetes deletes the pods of such a node no sooner than after 40 s (quarantineTime in its podgc
+package), without saying why to anybody."""
 
 Excluded = Mapping[PartName, tuple[Part, Exception]]
 

@@ -477,7 +477,7 @@ def test_a_node_that_is_registered_again_keeps_its_pods(model: Model, operator: 
         assert node is not None
         if restarts:
             operator.restart()
-        for _ in range(30):
+        for _ in range(20):
             operator.round()
             model.control()
         model.register(node)

@@ -910,7 +910,7 @@ def test_that_a_young_pod_has_no_quota_is_said_a_moment_later() -> None:
     snapshot = small(shares=(young,))
     assert not [one for one in actions(EmitEvent, snapshot) if one.kind == "Pod"]
     made = plan(snapshot, NOW)
-    assert made.waiting["team-c", "NoQuota"] == 1
+    assert made.waiting["team-c", "NoQuota"] == [young.uid]
     assert made.due == NOW + NO_QUOTA_AFTER
     later = plan(snapshot, NOW + NO_QUOTA_AFTER).actions
     (event,) = [one for one in later if isinstance(one, EmitEvent)]
