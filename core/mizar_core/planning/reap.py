@@ -3,7 +3,9 @@ first; keeps those whose devices a share pod needs."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from mizar_core.models import idle_timeout_of
@@ -11,6 +13,8 @@ from mizar_core.names import ReapReason
 from mizar_core.planning.actions import DeleteShadow, Drain
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
+from mizar_core.planning.feasible_nodes import on_node
+from mizar_core.planning.first_fit import Bins
 from mizar_core.planning.lifecycle import is_misplaced, retire
 from mizar_core.planning.refused_nodes import was_idle_while_refused
 from mizar_core.planning.scheduling import Availability
@@ -102,7 +106,9 @@ def _where(shadow: ShadowView) -> tuple[str, str]:
 def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevices) -> None:
     """Drain the shadow pods of a resource that have been idle for too long, and delete those that
     still wait for cards and that no share pod needs."""
-    left = _left_by_moves(outcome)
+    left = _left_by_moves(draft, resource, outcome)
+    for node, count in left.items():
+        spare.add((resource, node), -count)
     for shadow in by_idleness(draft, draft.of_resource(resource)):
         stage = draft.stages[shadow.key]
         if not draft.is_live(shadow) or not (
@@ -111,23 +117,29 @@ def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevice
             continue
         if stage in UNPLACED:
             _drop_unneeded(draft, shadow, outcome)
-        elif shadow.healthy >= left.get(shadow.on_node or "", shadow.healthy + 1):
-            continue
         elif stage is ShadowStage.READY and is_overdue(draft, shadow) and spare.has(shadow):
             spare.take(shadow)
             draft.do(Drain(shadow.key, draft.now, ReapReason.IDLE))
+    for node, count in left.items():
+        spare.add((resource, node), count)
 
 
-def _left_by_moves(outcome: DemandOutcome) -> dict[str, int]:
-    """The nodes that share pods have been refused which need devices of several resources on one
-    node, while those of this resource are being moved; with the fewest devices that one needs. If
-    no card is free for the new shadow pod, the other resource is moved to this node in its turn
-    (see `may_move`), and the devices must still be there then."""
-    found: dict[str, int] = {}
-    for share in outcome.waiting:
-        if share.beside and _is_on_its_way(outcome, share):
-            for node in share.needs.excluded_nodes:
-                found[node] = min(share.count, found.get(node, share.count))
+def _left_by_moves(draft: Draft, resource: str, outcome: DemandOutcome) -> Counter[str]:
+    """The devices, per node, that share pods have been refused which need devices of several
+    resources on one node, while those of this resource are being moved. If no card is free for the
+    new shadow pod, the other resource is moved to this node in its turn (see `may_move`), and the
+    devices must still be there then. Each share pod keeps only as many as it needs, on one node: it
+    may have been refused very many, and it may wait for ever."""
+    found, left = Counter[str](), outcome.placement.left_now
+    refused = (one for one in outcome.waiting if one.beside and one.needs.excluded_nodes)
+    moved = [one for one in refused if _is_on_its_way(outcome, one)]
+    bins, names = Bins(), list(left) if moved else []
+    for name in names:
+        bins.add(left[name], on_node(draft.nodes[name]), draft.groups(name, resource))
+    for share in moved:
+        anywhere = replace(share.needs, excluded_nodes=frozenset())
+        if (number := bins.put(share.count, anywhere, share.groups)) is not None:
+            found[names[number]] += share.count
     return found
 
 

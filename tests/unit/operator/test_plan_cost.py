@@ -147,6 +147,31 @@ def test_pods_for_which_no_room_can_be_made_cost_the_same_each() -> None:
     assert _calls(_too_few(MANY)) <= 1.3 * (MANY / FEW) * _calls(_too_few(FEW))
 
 
+def _moved(count: int) -> Snapshot:
+    """Pods that need devices of another resource too, and that the scheduler refuses all nodes with
+    free devices; their new shadow pods are on their way."""
+    names = [f"n{number}" for number in range(count)]
+    refused = Needs(excluded_nodes=frozenset(names))
+    idle = [ready(f"shadow-2-{name}", name, sequence=n) for n, name in enumerate(names)]
+    new = [shadow(f"new-{n}", pod=PodView(needs=refused), sequence=count + n) for n in range(count)]
+    one = waiting("p", 2, unschedulable="Insufficient cpu", unschedulable_since=at(99))
+    return Snapshot(
+        pools=(pool(),),
+        quotas=(quota("team-a", profiles=[{"devices": 2, "max": 1000}]),),
+        nodes=tuple(node(name) for name in ("a", *names)),
+        shadows=(*idle, *new),
+        shares=tuple(
+            replace(one, name=name, uid=name, count=2, beside=("other/gpu.2",)) for name in names
+        ),
+        free_since={(one.resource, name): (at(99), at(99)) for name in names},
+    )
+
+
+def test_pods_whose_devices_are_moved_cost_the_same_each() -> None:
+    assert not actions(CreateShadow, _moved(2))
+    assert _calls(_moved(MANY)) <= 1.3 * (MANY / FEW) * _calls(_moved(FEW))
+
+
 def _distinct(count: int, **fields: object) -> Snapshot:
     needs = (Needs(selector=frozenset({("mine", str(n))})) for n in range(count))
     shares = tuple(waiting(f"p{n}", needs=one, **fields) for n, one in enumerate(needs))

@@ -15,15 +15,19 @@ NODES = ("n1", "n2")
 KEYS = ("mizar.share", "cards.example")
 
 
-def _model() -> Model:
-    """Two nodes of two cards; two pools, with a quota of one shadow pod in each."""
+def _model(*allowed: int) -> Model:
+    """Two nodes of two cards; two pools, with a quota of so many shadow pods in each."""
     made = Model()
     for node in NODES:
         made.add_node(node)
-    for name, prefix in zip(("pool", "other"), KEYS, strict=True):
-        made.add_pool(name, resourcePrefix=prefix)
-        made.add_quota("team-a", [{"devices": 2, "min": 0, "max": 1}], name, pool=name)
+    for name, prefix, most in zip(("pool", "other"), KEYS, allowed or (1, 1), strict=True):
+        made.add_pool(name, resourcePrefix=prefix, idleTimeoutSeconds=120)
+        made.add_quota("team-a", [{"devices": 2, "min": 0, "max": most}], name, pool=name)
     return made
+
+
+def _shadow_pods(model: Model) -> list[Object]:
+    return [one for one in model.api.all(POD) if one["metadata"]["name"].startswith("shadow")]
 
 
 def _pod(model: Model, name: str) -> Object:
@@ -56,3 +60,20 @@ def test_it_runs_though_its_devices_come_to_different_nodes(started: int) -> Non
     assert _pod(model, "wide")["status"]["phase"] == "Pending"
     _rounds(operator, 200, seconds=3)
     assert _pod(model, "wide")["status"]["phase"] == "Running"
+
+
+def test_of_the_devices_it_has_left_only_as_many_stay_as_it_needs() -> None:
+    """It waits for long, since no quota allows it devices of the other pool."""
+    model = _model(5, 0)
+    model.add_node("n3")
+    model.add_whole("team-a", "whole", 2)
+    model._bind(_pod(model, "whole"), "n3")
+    operator = Harness(model)
+    for number in range(4):
+        model.add_share("team-a", f"p{number}", f"team-a.{KEYS[0]}/gpu.2", 2)
+    _rounds(operator, 10)
+    for number in range(4):
+        model.api.start_delete(_pod(model, f"p{number}"))
+    model.add_share_of("team-a", "wide", {f"team-a.{key}/gpu.2": 1 for key in KEYS})
+    _rounds(operator, 80, seconds=5)
+    assert [one["spec"].get("nodeName") for one in _shadow_pods(model)] == ["n1", None]
