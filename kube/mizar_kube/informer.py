@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypedDict, TypeVar
 
 from mizar_kube.backoff import Backoff
-from mizar_kube.client import PAGE_SIZE, WATCH_TIMEOUT_S, KubeClient, WatchEvent
+from mizar_kube.client import (
+    PAGE_SIZE,
+    WATCH_QUIET_S,
+    WATCH_TIMEOUT_S,
+    KubeClient,
+    WatchEvent,
+)
 from mizar_kube.errors import Gone, Interrupted, KubeError, Silent
 from mizar_kube.kinds import Kind, Object
 from mizar_kube.logs import get_logger
@@ -105,7 +111,7 @@ class Informer(StoreReader[T]):
         self._backoff = Backoff(most=self._timing.max_delay, random=self._timing.random)
         self._version = ""
         self._page_size = self._timing.page_size
-        self._heard_at = self._tried_at = self._timing.clock()
+        self._heard_at = self._tried_at = self._told_at = self._timing.clock()
 
     def items(self) -> list[tuple[Key, T]]:
         """((namespace, name), value) of all objects; the list is the caller's."""
@@ -184,7 +190,7 @@ class Informer(StoreReader[T]):
         # Objects that `observe` took in may be newer than the list, which must not undo them.
         self._store.keep_only(keys, as_of="" if self._is_restored(version) else version)
         self._version = version
-        self._heard_at = self._timing.clock()
+        self._heard_at = self._told_at = self._timing.clock()
         self.synced.set()
 
     def _is_restored(self, version: str) -> bool:
@@ -219,7 +225,16 @@ class Informer(StoreReader[T]):
             log.info("the watch was interrupted", kind=watched.kind.name, error=error)
         if not events and self._timing.clock() - started < SHORT_WATCH_S:
             raise KubeError(f"the watch of {watched.kind.plural} ended at once")
+        self._check_told()
         self._heard()
+
+    def _check_told(self) -> None:
+        """Raise Silent if watches, each of which ended too soon to be silent by itself, have
+        together brought nothing for too long."""
+        if (quiet := self._timing.clock() - self._told_at) > WATCH_QUIET_S:
+            raise Silent(
+                f"watches of {self._watched.kind.plural} brought nothing for {quiet:.0f} s"
+            )
 
     def _take(self, event: WatchEvent) -> None:
         version = str(event.object["metadata"]["resourceVersion"])
@@ -228,6 +243,7 @@ class Informer(StoreReader[T]):
         elif event.type == "DELETED":
             self._store.drop(key_of(event.object), version)
         self._version = version
+        self._told_at = self._timing.clock()
         self._heard()
 
     def _heard(self) -> None:
