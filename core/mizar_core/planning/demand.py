@@ -59,6 +59,13 @@ class DemandOutcome:
     deferred: bool = False
     postponed: list[ShareView] = field(default_factory=list)
 
+    @property
+    def awaits_move(self) -> bool:
+        """Whether devices may have to be moved to another node in a turn that is still to come: see
+        `may_move`."""
+        found = (self.placement.assignments[one.uid] for one in self.waiting if one.beside)
+        return any(one.availability is Availability.REFUSED for one in found)
+
 
 def keep_warm(draft: Draft, entitlements: Iterable[Entitlement]) -> None:
     """Plan shadow pods until every entitlement has at least its `min`, as far as the quota's cards

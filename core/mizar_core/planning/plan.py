@@ -17,6 +17,7 @@ from mizar_core.planning.actions import (
     ShadowAction,
 )
 from mizar_core.planning.changed_limits import recarve
+from mizar_core.planning.creation_checks import next_move
 from mizar_core.planning.default_quotas import grant_default_quotas
 from mizar_core.planning.demand import DemandOutcome, keep_warm, meet_all_demand
 from mizar_core.planning.device_users import mark_in_use
@@ -177,4 +178,6 @@ def _due(
         times.extend(next_check(draft, resource, outcome.placement.devices))
         if outcome.postponed:
             times.append(next_turn(draft.now))
+        if outcome.awaits_move:
+            times.append(next_move(draft.now))
     return min((time for time in times if time is not None and time > draft.now), default=None)

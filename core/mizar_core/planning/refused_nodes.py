@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
-from mizar_core.planning.creation_checks import EXCLUDED_NODES_MAX, next_move
+from mizar_core.planning.creation_checks import EXCLUDED_NODES_MAX
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import NO_NEEDS, Needs, fits
 from mizar_core.planning.refusal_message import names_no_node
@@ -202,8 +202,6 @@ def next_check(
     if not times:
         return
     yield from (one + REFUSAL_CONFIRMED_AFTER for one in times)
-    if any(one.beside for one in draft.waiting(resource)):
-        yield next_move(draft.now)
     for node, room in devices.items():
         for count in range(1, room.free + 1):
             yield (free_since(draft, resource, node, count) or draft.now) + REFUSAL_CONFIRMED_AFTER

@@ -3,11 +3,17 @@ node."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from mizar_core.planning import plan
+from mizar_core.planning.creation_checks import next_move
 from mizar_kube.kinds import POD, Object
+from property.plan.snapshots import NOW, at, quota, ready, waiting
 from stateful.harness import Harness
 from stateful.model import Model
+from support.planned import small
 
 NODES = ("n1", "n2")
 
@@ -77,3 +83,20 @@ def test_of_the_devices_it_has_left_only_as_many_stay_as_it_needs() -> None:
     model.add_share_of("team-a", "wide", {f"team-a.{key}/gpu.2": 1 for key in KEYS})
     _rounds(operator, 80, seconds=5)
     assert [one["spec"].get("nodeName") for one in _shadow_pods(model)] == ["n1", None]
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_a_plan_for_its_turn_is_due_only_where_its_devices_may_be_moved(refused: bool) -> None:
+    """While it waits for a quota, the turns change nothing."""
+    pod = waiting("wide", unschedulable="Insufficient cpu", unschedulable_since=at(99))
+    devices = (ready(idle_since=None),) if refused else ()
+    made = plan(
+        small(
+            quotas=(quota("team-a", profiles=[{"devices": 2, "max": 1 if refused else 0}]),),
+            shadows=devices,
+            shares=(replace(pod, beside=(f"team-a.{KEYS[1]}/gpu.2",)),),
+            free_since={(pod.resource, "n1"): (at(99), at(99))},
+        ),
+        NOW,
+    )
+    assert made.due == (next_move(NOW) if refused else None)
