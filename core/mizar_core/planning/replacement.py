@@ -81,9 +81,12 @@ def _fits(coming: Bins, share: ShareView) -> bool:
 
 def _attempt(share: ShareView, availability: Availability) -> Attempt:
     """The attempt to replace for a share pod. Where the scheduler refuses a node, it is not known
-    whether another will do, so there is one attempt at a time for all share pods of an owner."""
+    whether another will do, so there is one attempt at a time for all share pods of an owner. Each
+    of a pod's several resources has attempts of its own: otherwise, the one whose turn begins when
+    the delay after the last attempt ends would be moved each time, and the others never."""
     who = share.owner if availability is Availability.REFUSED and share.owner else share.uid
-    return Attempt(f"replace/{who}", share.uid)
+    which = f"/{share.resource}" if share.beside else ""
+    return Attempt(f"replace/{who}{which}", share.uid)
 
 
 def _replacement_denial(draft: Draft, quota: Key) -> Denial:

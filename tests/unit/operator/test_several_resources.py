@@ -8,9 +8,10 @@ from dataclasses import replace
 import pytest
 
 from mizar_core.planning import plan
-from mizar_core.planning.creation_checks import next_move
+from mizar_core.planning.actions import Drain
+from mizar_core.planning.creation_checks import MOVE_TURN, next_move
 from mizar_kube.kinds import POD, Object
-from property.plan.snapshots import NOW, at, quota, ready, waiting
+from property.plan.snapshots import NOW, at, node, quota, ready, waiting
 from stateful.harness import Harness
 from stateful.model import Model
 from support.planned import small
@@ -24,8 +25,8 @@ KEYS = ("mizar.share", "cards.example")
 def _model(*allowed: int) -> Model:
     """Two nodes of two cards; two pools, with a quota of so many shadow pods in each."""
     made = Model()
-    for node in NODES:
-        made.add_node(node)
+    for name in NODES:
+        made.add_node(name)
     for name, prefix, most in zip(("pool", "other"), KEYS, allowed or (1, 1), strict=True):
         made.add_pool(name, resourcePrefix=prefix, idleTimeoutSeconds=120)
         made.add_quota("team-a", [{"devices": 2, "min": 0, "max": most}], name, pool=name)
@@ -44,8 +45,8 @@ def _pod(model: Model, name: str) -> Object:
 
 def _rounds(operator: Harness, count: int, seconds: float = 1) -> None:
     for _ in range(count):
-        for node in NODES:
-            operator.catch_up(node)
+        for name in NODES:
+            operator.catch_up(name)
         for key in KEYS:
             operator.reconcile(key)
         operator.model.tick(seconds)
@@ -100,3 +101,27 @@ def test_a_plan_for_its_turn_is_due_only_where_its_devices_may_be_moved(refused:
         NOW,
     )
     assert made.due == (next_move(NOW) if refused else None)
+
+
+def test_each_resource_is_moved_in_its_turn_though_another_one_was_just_moved() -> None:
+    """Both are of one pool, whose quota has room for no other shadow pod."""
+    first, second = "team-a.mizar.share/gpu.2", "team-a.mizar.share/gpu.4"
+    pod = waiting("wide", unschedulable="Insufficient cpu", unschedulable_since=at(99))
+    limits = [{"devices": devices, "max": 1} for devices in (2, 4)]
+    given = small(
+        quotas=(quota("team-a", profiles=limits),),
+        nodes=tuple(node(f"n{number}") for number in range(4)),
+        shadows=(ready(idle_since=at(99)), ready("b", "n2", devices=4, idle_since=at(99))),
+        shares=(
+            replace(pod, resource=first, beside=(second,)),
+            replace(pod, resource=second, beside=(first,)),
+        ),
+        free_since={(first, "n1"): (at(99),) * 2, (second, "n2"): (at(99),) * 4},
+    )
+    turns = [NOW + number * MOVE_TURN for number in range(4)]
+    moved, tried = set[str](), frozenset[str]()
+    for turn in turns:
+        made = plan(replace(given, attempted=tried), turn)
+        tried |= {one.what for one in made.attempts}
+        moved |= {one.shadow[1] for one in made.actions if isinstance(one, Drain)}
+    assert moved == {one.name for one in given.shadows}
