@@ -904,6 +904,19 @@ def test_the_same_is_said_once() -> None:
         assert not actions(EmitEvent, replace(snapshot, announced=frozenset({told})))
 
 
+def test_idle_devices_that_are_not_offered_for_the_moment_stay_for_whoever_waits() -> None:
+    """Otherwise drain and cancellation would follow each other for ever."""
+    given = small(
+        pools=(pool(idleTimeoutSeconds=0),),
+        quotas=(quota("team-a", profiles=[{"devices": 2, "max": 1}]),),
+        shadows=(ready(healthy=0),),
+    )
+    assert len(actions(Drain, given)) == 1
+    waited_for = replace(given, shares=(waiting("p"),))
+    assert not plan(waited_for, NOW).unsettled
+    assert not actions(Drain, waited_for)
+
+
 def test_that_a_young_pod_has_no_quota_is_said_a_moment_later() -> None:
     """Its quota may have been applied together with it."""
     young = waiting("p", namespace="team-c", resource="team-c.mizar.share/gpu.2", created=NOW)
