@@ -28,6 +28,9 @@ ABOVE = 1.5
 """Points above a share that nobody has in a look at a machine that does nothing else."""
 UNDISTURBED = 97.0
 """Percent that each control has of its card then."""
+TOGETHER = 50.0
+"""Percent of the card that several containers have together at least, however disturbed the machine
+is: their parts of less say nothing."""
 CONTROLS_MOST = 4
 
 
@@ -185,7 +188,8 @@ class Containers:
 
     def await_kept(self, wanted: Sequence[tuple[float, float]], look_s: float = 2 * LOOK_S) -> None:
         """Until each container had of its only card what lies between the two, in percent, in
-        IN_A_ROW looks, between which were others only while the machine was disturbed."""
+        IN_A_ROW looks, between which were others only while the machine was disturbed. Meanwhile,
+        each of several containers may have its part of what they had together."""
         with Controls(self._folder / "controls") as controls:
             right, until = 0, time.monotonic() + SHARES_WITHIN_S
             had, control = self._had(), controls.seen()
@@ -195,9 +199,12 @@ class Containers:
                 controlled, control = control, controls.seen()
                 found = [*map(_percent, before, had)]
                 assert time.monotonic() < until, f"containers have {found} %, not {wanted}"
+                disturbed = min(map(_percent, controlled, control)) < UNDISTURBED
+                if disturbed and len(found) > 1 and (together := sum(found)) > TOGETHER:
+                    found = [100 * one / together for one in found]
                 if all(a <= b <= c for b, (a, c) in zip(found, wanted, strict=True)):
                     right += 1
-                elif min(map(_percent, controlled, control)) >= UNDISTURBED:
+                elif not disturbed:
                     right = 0
         for each in self.all:
             each.check()
