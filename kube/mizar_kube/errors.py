@@ -48,6 +48,11 @@ class NotFound(KubeError):
     """404: no such object, or no such kind."""
 
 
+class NotServed(NotFound):
+    """404 without the API server's reason NotFound: it does not serve the kind, or a proxy answered
+    in its place. Says nothing about whether the object exists."""
+
+
 class Conflict(KubeError):
     """409: another client changed the object, or a precondition doesn't hold. Read it again."""
 
@@ -98,7 +103,7 @@ _BY_STATUS: dict[int, type[KubeError]] = {
     400: BadRequest,
     401: Unauthorized,
     403: Forbidden,
-    404: NotFound,
+    404: NotServed,
     408: Unavailable,
     409: Conflict,
     410: Gone,

@@ -12,7 +12,8 @@ import pytest
 
 from mizar_core.names import ANNOTATION_CARVE, ANNOTATION_DRAIN, ANNOTATION_RESOURCE, EventReason
 from mizar_kube.client import KubeClient
-from mizar_kube.kinds import Object, Ref
+from mizar_kube.errors import NotServed, error_from_status
+from mizar_kube.kinds import NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator.delete_guard import ConfirmedUnused, StillInUse, confirm_unused
 from stateful.harness import KINDS
 from unit.operator.drained import GPU, Cluster
@@ -56,6 +57,23 @@ def _bound(cluster: Cluster) -> None:
 def test_what_nobody_uses_is_found_with_both_its_objects(cluster: Cluster) -> None:
     certain = _ask(cluster, lambda _: None)
     assert certain == ConfirmedUnused(cluster.shadow, cluster.pod)
+
+
+@pytest.mark.parametrize("kind", [NODE, POD, SHADOW_POD])
+def test_a_page_of_a_proxy_does_not_say_that_an_object_is_gone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    """A shadow pod on a node that is gone may be deleted at once, for example."""
+    real = cluster.model.api.get
+
+    async def get(ref: Ref, **how: Any) -> Object:
+        if ref.kind == kind:
+            raise error_from_status(404, {}, f"GET {ref}")
+        return await real(ref, **how)
+
+    monkeypatch.setattr(cluster.model.api, "get", get)
+    with pytest.raises(NotServed):
+        _ask(cluster, lambda _: None)
 
 
 def test_others_are_read_only_where_somebody_may_have_their_devices(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from mizar_kube.errors import NotServed, error_from_status
 from mizar_kube.kinds import GPU_QUOTA, POD, SHADOW_POD, Object
 from stateful.harness import Harness
 from stateful.model import Model
@@ -37,3 +40,23 @@ def test_a_quota_that_is_gone_is_forgotten(again: bool) -> None:
     operator.sync([POD, SHADOW_POD])
     operator.reconcile()
     assert not list(model.api.all(SHADOW_POD))
+
+
+def test_a_page_of_a_proxy_does_not_say_that_a_quota_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = small_model()
+    operator = Harness(model)
+    operator.round()
+    real = model.api.apply
+
+    async def apply(obj: Object, **how: Any) -> Object:
+        if obj["kind"] == "GPUQuota":
+            raise error_from_status(404, {}, "PATCH gpuquotas team-a/quota")
+        return await real(obj, **how)
+
+    monkeypatch.setattr(model.api, "apply", apply)
+    model.add_share("team-a", "p", GPU, 1)
+    operator.sync([POD])
+    assert isinstance(operator.reconcile(), NotServed)
+    assert operator.caches.quotas.get("quota", "team-a") is not None
