@@ -124,6 +124,7 @@ def test_a_node_that_is_registered_again(
     labels = kube.get("node", node)["metadata"]["labels"]  # type: ignore[index]
     kube.run("delete", "node", node)
     mizar_cluster.restart_kubelet(node)
+    wait_for(f"{node} to be registered", lambda: kube.get("node", node))
     kube.run("label", "node", node, "--overwrite", *(f"{k}={v}" for k, v in labels.items()))
     kube.run("wait", "--for=condition=Ready", f"node/{node}", "--timeout=240s")
     wait_component(kube, "nodeagent")
