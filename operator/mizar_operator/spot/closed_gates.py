@@ -27,6 +27,12 @@ class ClosedGates:
     def __init__(self) -> None:
         self._pods = Backoffs[str](2 * REFUSED_FIRST_S, 2 * REFUSED_MOST_S)
         self._namespaces = Backoffs[str](REFUSED_FIRST_S, REFUSED_MOST_S)
+        self._unanswered: set[str] = set()
+
+    @property
+    def unanswered(self) -> frozenset[str]:
+        """The UIDs of the pods whose gates may be open although the answer to it was lost."""
+        return frozenset(self._unanswered)
 
     def note(self, actions: Iterable[SpotAction], failures: Iterable[Failure], now: float) -> None:
         """Note what became of the actions of a plan."""
@@ -36,12 +42,15 @@ class ClosedGates:
             self._pods.record(action.uid, now, message)
         for namespace, message in {one.spot[0]: refused[one] for one in refused}.items():
             self._namespaces.record(namespace, now, message)
-        tried = (one for one in actions if isinstance(one, OpenGate))
+        tried = [one for one in actions if isinstance(one, OpenGate)]
+        self._unanswered -= {one.uid for one in tried}
+        self._unanswered |= {one.uid for one in failed if one not in refused}
         self._namespaces.forget({one.spot[0] for one in tried if one not in failed})
 
     def keep_only(self, uids: Collection[str], namespaces: Collection[str]) -> None:
         """Forget all but these pods and namespaces."""
         self._pods.keep_only(uids)
+        self._unanswered &= set(uids)
         self._namespaces.keep_only(namespaces)
 
     def pods(self, now: float) -> Mapping[str, str]:

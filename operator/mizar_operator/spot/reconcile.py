@@ -90,6 +90,7 @@ class SpotReconciler:
             heard=self._promises.heard,
             unopenable=self._closed.pods(self._clock()),
             closed=self._closed.namespaces(self._clock()),
+            unanswered=self._closed.unanswered,
         )
 
     def _requeue(self, plan: SpotPlan) -> None:

@@ -90,6 +90,12 @@ class TestTurns:
         plan = planned(quota(), node(lendable=2), *(spot(f"p{i}", age=9 - i) for i in range(4)))
         assert opened(plan) == ["a/p0", "a/p1"]
 
+    def test_a_pod_whose_gate_may_be_open_already_comes_first(self) -> None:
+        there = quota("a"), had("b", 500), node(lendable=1), spot("p", "a"), spot("p", "b")
+        assert opened(planned(*there)) == ["a/p"]
+        asked = spot("p", "b").uid
+        assert opened(planned(*there, unanswered=frozenset({asked}))) == ["b/p"]
+
     def test_cards_that_pods_have_are_not_lent_twice(self) -> None:
         assert opened(planned(quota(), node(lendable=2), running("r"), *map(spot, "pq"))) == ["a/p"]
 

@@ -759,6 +759,28 @@ def test_a_gate_that_may_be_open_keeps_its_card(lost: KubeError) -> None:
     assert cluster.gated() == ["q"]
 
 
+@pytest.mark.parametrize("lost", [Unavailable("no answer"), Unavailable("timeout", status=504)])
+def test_a_gate_that_may_be_open_keeps_its_card_from_other_namespaces(lost: KubeError) -> None:
+    """Whose turn has come meanwhile."""
+    cluster = Cluster(quota("a", 1), quota("b", 1), node(1), pod("p", "a"), pod("q", "b"))
+
+    def fail(write: Write) -> None:
+        if write[1].name == "p":
+            raise lost
+
+    cluster.api.before_write = fail
+    with suppress(KubeError):
+        cluster.round()
+    status = {"spot": {"recentCardSeconds": 900, "inUse": 0, "countedAt": "2026-03-01T11:59:59Z"}}
+    first = cluster.api.find(GPU_QUOTA, "gpus", "a")
+    assert first is not None
+    first["status"] = status
+    cluster.api.touch(first)
+    cluster.api.before_write = lambda write: None
+    cluster.round()
+    assert cluster.gated() == ["q"]
+
+
 def test_rules_that_cannot_be_written_delay_no_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy or a webhook refuses every change of ConfigMaps."""
     cluster = Cluster(pool(), quota("a", 0), node(1), pod("p", nodeName="n1"))

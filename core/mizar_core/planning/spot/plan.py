@@ -44,11 +44,12 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
     room, kept = _room(snapshot, now)
     waiting = [one for one in snapshot.spots if one.waits]
     schedulers = Schedulers(snapshot, now)
-    granted = []
+    granted = list[SpotView]()
     if snapshot.enabled:
         # A card that is given to a pod whose gate stays closed would be lent to nobody.
         able = [one for one in waiting if not snapshot.refusal(one)]
-        granted = take_turns(able, room, accounts, in_use, schedulers, now)
+        for turn in _turns(able, snapshot.unanswered):
+            granted += take_turns(turn, room, accounts, in_use, schedulers, now)
     served = {one.key for one in granted}
     left = [one for one in waiting if one.key not in served]
     lapsed = [one for one in snapshot.spots if one.has_lapsed(now)]
@@ -70,6 +71,14 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
         frozenset(one.subject for one in events if one.is_held_back(snapshot.announced)),
         kept,
     )
+
+
+def _turns(
+    able: list[SpotView], unanswered: frozenset[str]
+) -> tuple[list[SpotView], list[SpotView]]:
+    """First the pods whose gates may be open already: nobody else may get their cards."""
+    first = [one for one in able if one.uid in unanswered]
+    return first, [one for one in able if one.uid not in unanswered]
 
 
 def _lost(snapshot: SpotSnapshot) -> Iterator[EvictSpot]:

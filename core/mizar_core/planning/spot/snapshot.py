@@ -157,6 +157,7 @@ class SpotSnapshot:
     a card because of its quota. `heard`: when the operator last saw each scheduler bind or refuse a
     spot pod. `unopenable`: the pods, by their UIDs, whose gates the API server refused to open a
     moment ago, each with its message; `closed`: the namespaces in which it opened none, likewise.
+    `unanswered`: the pods whose gates may be open, since the answer of the API server was lost.
     """
 
     enabled: bool = True
@@ -169,6 +170,7 @@ class SpotSnapshot:
     heard: Mapping[str, datetime] = field(default_factory=dict)
     unopenable: Mapping[str, str] = field(default_factory=dict)
     closed: Mapping[str, str] = field(default_factory=dict)
+    unanswered: frozenset[str] = frozenset()
 
     def refusal(self, spot: SpotView) -> str:
         """Why the pod's gate cannot be opened now; empty if it can."""
