@@ -322,17 +322,25 @@ async def test_a_deletion_that_a_broken_watch_hid_is_found(
             await setup.tenancy(least=1)
             await until("a shadow pod", setup.shadows)
             (shadow,) = await setup.shadows()
-            name, known = shadow["metadata"]["name"], setup.operator.caches.shadows
-            await eventually("the operator to know it", lambda: known.get(name, setup.tenant))
+            name, uid = shadow["metadata"]["name"], shadow["metadata"]["uid"]
+            known = setup.operator.caches.shadows
+
+            def knows() -> bool:
+                """The one in its place has the same name where the quota's status, which counts
+                them, was not written yet."""
+                found = known.get(name, setup.tenant)
+                return found is not None and found.uid == uid
+
+            await eventually("the operator to know it", knows)
             proxy.cut()
             await setup.let_go(name)
 
             async def is_gone() -> bool:
-                return name not in {one["metadata"]["name"] for one in await setup.shadows()}
+                return uid not in {one["metadata"]["uid"] for one in await setup.shadows()}
 
             await until("the ShadowPod to be gone", is_gone)
             proxy.answer({"type": "ERROR", "object": {"kind": "Status", "code": 410}})
-            await eventually("a list", lambda: known.get(name, setup.tenant) is None)
+            await eventually("a list", lambda: not knows())
             await until("one in its place", setup.shadows)
 
 
