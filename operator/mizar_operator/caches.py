@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from mizar_core.names import LABEL_SHADOW_POD, LABEL_SHARE_POD, LABEL_SPOT_POD, tenant_of
 from mizar_core.planning.node_fit import Needs
-from mizar_core.planning.snapshot import NodeView, PendingView, PodView
+from mizar_core.planning.snapshot import NodeView, PendingView, PodView, ShadowView
 from mizar_core.planning.spot import SpotView
 from mizar_kube.client import KubeClient
 from mizar_kube.informer import Copy, Informer, Timing, Watched
@@ -142,6 +142,11 @@ class Caches:
         to differ."""
         asked = self._asked.get(pod.uid)
         return pod if asked is None else replace(pod, asked=asked)
+
+    def holder_of(self, shadow: ShadowView) -> HolderPod | None:
+        """The shadow pod's own pod, not that of an earlier ShadowPod of the same name."""
+        found = self.holders.get(shadow.name, shadow.namespace)
+        return found if found is not None and found.owner_uid == shadow.uid else None
 
     def has_node(self, name: str) -> bool:
         """Whether there is a node of that name, readable or not."""

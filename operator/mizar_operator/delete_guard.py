@@ -111,9 +111,8 @@ def _beside(caches: Caches, view: ShadowView) -> list[ShadowView]:
 
 
 def _resource_of(caches: Caches, shadow: ShadowView) -> str:
-    holder = caches.holders.get(shadow.name, shadow.namespace)
-    own = holder is not None and holder.owner_uid == shadow.uid
-    return holder.resource if holder is not None and own else shadow.resource
+    holder = caches.holder_of(shadow)
+    return holder.resource if holder is not None else shadow.resource
 
 
 async def _reread(client: KubeClient, shadow: ShadowView) -> ShadowView:

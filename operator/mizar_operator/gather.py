@@ -200,7 +200,7 @@ class Gatherer:
         memory: ReconcileState,
     ) -> ShadowView:
         """The shadow pod with its pod and its resource."""
-        holder = self._holder(shadow) or found.pods.get(shadow.uid)
+        holder = self._caches.holder_of(shadow) or found.pods.get(shadow.uid)
         pool = pools.get(shadow.pool)
         resource = holder.resource if holder else shadow.resource
         if not resource and pool is not None:
@@ -211,11 +211,6 @@ class Gatherer:
             pod=self._caches.with_asked(holder.view) if holder else None,
             contested=memory.contested.is_waiting(shadow.uid, self._clock()),
         )
-
-    def _holder(self, shadow: ShadowView) -> HolderPod | None:
-        """The shadow pod's own pod, not that of an earlier ShadowPod of the same name."""
-        found = self._caches.holders.get(shadow.name, shadow.namespace)
-        return found if found is not None and found.owner_uid == shadow.uid else None
 
     def _suspects(self, key: str) -> list[Ref]:
         """The objects that are missing from the caches and not known to be gone. Where a share pod
@@ -231,7 +226,7 @@ class Gatherer:
 
     def _missing(self, shadow: ShadowView) -> Iterator[Ref]:
         """The shadow pod's pod and node, as far as the caches do not have them."""
-        holder = self._holder(shadow)
+        holder = self._caches.holder_of(shadow)
         if holder is None and shadow.key not in self._caches.holders.unreadable:
             yield Ref(POD, shadow.name, shadow.namespace)
         place = (holder.view.node if holder else None) or shadow.node

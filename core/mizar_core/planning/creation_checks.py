@@ -10,7 +10,7 @@ from mizar_core.models import GPUQuota
 from mizar_core.names import EventReason, parse_resource
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import HOSTNAME, Needs
-from mizar_core.planning.postponed import EPOCH
+from mizar_core.planning.postponed import EPOCH, next_turn
 from mizar_core.planning.quotas import Entitlement
 from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
 
@@ -225,7 +225,7 @@ def may_move(share: ShareView, now: datetime) -> bool:
 
 def next_move(now: datetime) -> datetime:
     """When the next turn begins."""
-    return EPOCH + ((now - EPOCH) // MOVE_TURN + 1) * MOVE_TURN
+    return next_turn(now, MOVE_TURN)
 
 
 def scheduler_refuses(share: ShareView, elsewhere: Denial | None = None) -> Denial:

@@ -36,9 +36,9 @@ def without_postponed(
     return [one for one in found if (one.namespace, one.needs) not in postponed], later
 
 
-def next_turn(now: datetime) -> datetime:
-    """When the next selection is made."""
-    return EPOCH + ((now - EPOCH) // TURN + 1) * TURN
+def next_turn(now: datetime, turn: timedelta = TURN) -> datetime:
+    """When the next turn of that length begins; by default, when the next selection is made."""
+    return EPOCH + ((now - EPOCH) // turn + 1) * turn
 
 
 def _postponed(shares: Iterable[ShareView], turn: int) -> set[tuple[str, Needs]]:

@@ -36,8 +36,8 @@ what it says about preemption follows at once."""
 
 def lacks(message: str | None, resource: str) -> bool:
     """Whether the message names the resource among what the pod waits for."""
-    lacking = f"Insufficient {re.escape(resource)}"
-    return bool(message) and re.search(f"{lacking}{_END_OF_NAME}", message or "") is not None
+    lacking = f"Insufficient {re.escape(resource)}{_END_OF_NAME}"
+    return re.search(lacking, message or "") is not None
 
 
 def lacks_alone(message: str | None, resource: str) -> bool:
