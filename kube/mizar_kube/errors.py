@@ -45,10 +45,10 @@ class Forbidden(KubeError):
 
 
 class NotFound(KubeError):
-    """404: no such object, or no such kind."""
+    """404: the API server has no such object."""
 
 
-class NotServed(NotFound):
+class NotServed(KubeError):
     """404 without the API server's reason NotFound: it does not serve the kind, or a proxy answered
     in its place. Says nothing about whether the object exists."""
 

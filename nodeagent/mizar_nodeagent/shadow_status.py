@@ -13,7 +13,7 @@ from mizar_core.condition import find_condition
 from mizar_core.models import ShadowPodStatus
 from mizar_core.names import API_VERSION, FIELD_MANAGER_NODEAGENT, ConditionType
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import Conflict, NotFound, NotServed
+from mizar_kube.errors import Conflict, NotFound
 from mizar_kube.kinds import SHADOW_POD, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.work_queue import WorkQueue, work
@@ -91,8 +91,6 @@ class ShadowStatusWriter:
             # Another ShadowPod of this name may have come meanwhile.
             if report is not None and report.uid in ("", known.uid):
                 await self._apply(report, known)
-        except NotServed:
-            raise
         except NotFound:
             log.info("the ShadowPod is gone", namespace=key[0], shadow=key[1])
             self._known.pop(key, None)

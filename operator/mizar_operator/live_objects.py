@@ -7,7 +7,7 @@ from contextlib import aclosing
 from typing import TypeVar
 
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import NotFound, NotServed
+from mizar_kube.errors import NotFound
 from mizar_kube.kinds import POD, Object, Ref
 
 T = TypeVar("T")
@@ -17,8 +17,6 @@ async def find(client: KubeClient, ref: Ref) -> Object | None:
     """The object; None if there is none. Raises KubeError where that is not known."""
     try:
         return await client.get(ref)
-    except NotServed:
-        raise
     except NotFound:
         return None
 

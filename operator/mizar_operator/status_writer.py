@@ -9,7 +9,7 @@ from mizar_core.names import FIELD_MANAGER_OPERATOR, ConditionType
 from mizar_core.planning.actions import WriteShadowStatus
 from mizar_core.planning.snapshot import Key
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import Conflict, NotFound, NotServed
+from mizar_kube.errors import Conflict, NotFound
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
 from mizar_operator.caches import Caches
 from mizar_operator.kopf_store import KopfStore
@@ -52,8 +52,6 @@ class StatusWriter:
             written = await self._client.apply(
                 body, field_manager=self._field_manager, subresource="status"
             )
-        except NotServed:
-            raise
         except NotFound:
             self._store(kind).forget(name, namespace, uid)
             return

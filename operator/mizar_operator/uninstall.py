@@ -19,7 +19,7 @@ from mizar_core.pod_requests import spot_cards_requested
 from mizar_kube import logs
 from mizar_kube import settings as common
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import ConfigError, KubeError, NotFound
+from mizar_kube.errors import ConfigError, KubeError, NotFound, NotServed
 from mizar_kube.kinds import DEPLOYMENT, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
@@ -96,7 +96,7 @@ async def _all(client: KubeClient, kind: Kind) -> list[Object]:
     """All objects of a kind; none where the kind's definition has been removed."""
     try:
         return (await client.list(kind)).items
-    except NotFound:
+    except (NotFound, NotServed):
         return []
 
 

@@ -23,6 +23,7 @@ from mizar_kube.errors import (
     Forbidden,
     KubeError,
     NotFound,
+    NotServed,
     Unavailable,
     error_from_status,
 )
@@ -279,6 +280,12 @@ def test_a_pod_that_changed_meanwhile_is_tried_again() -> None:
     """A Conflict does not say whether the UID differed or another client wrote at the same time."""
     with pytest.raises(Conflict):
         _evict(Api(Conflict("the object has been modified"), there="uid-p"), 0.0)
+
+
+def test_a_proxy_that_answers_404_does_not_say_that_the_pod_is_gone() -> None:
+    """What counts as gone is not evicted again."""
+    with pytest.raises(NotServed):
+        _evict(Api(error_from_status(404, {}, "POST eviction")), 0.0)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mizar_kube.client import KubeClient, Listing
-from mizar_kube.errors import Forbidden, KubeError, NotFound, Unavailable
+from mizar_kube.errors import Forbidden, KubeError, NotFound, NotServed, Unavailable
 from mizar_kube.kinds import DEPLOYMENT, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import uninstall
 from mizar_operator.uninstall import Held, Settings
@@ -91,9 +91,12 @@ async def test_without_shadow_pods_it_may_go_at_once(api: Api) -> None:
     assert api.seconds == 0
 
 
+@pytest.mark.parametrize("error", [NotFound, NotServed])
 @pytest.mark.parametrize("gone", [SHADOW_POD, GPU_QUOTA])
-async def test_without_the_definitions_it_may_go(api: Api, gone: Kind) -> None:
-    api.lists[gone] = NotFound("the server could not find the requested resource", status=404)
+async def test_without_the_definitions_it_may_go(
+    api: Api, gone: Kind, error: type[KubeError]
+) -> None:
+    api.lists[gone] = error("the server could not find the requested resource", status=404)
     assert await left(api) == []
 
 
