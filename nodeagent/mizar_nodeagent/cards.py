@@ -95,6 +95,12 @@ class CardSource(Protocol):
         that does not report it is left out. Raises CardsUnknown."""
         ...
 
+    async def utilization(self, uuid: str) -> Mapping[int, float] | None:
+        """The part of the card's time, from 0 to 1, that each process used in its samples of the
+        last seconds, by PID on the node; one without work has none. None if the card does not
+        report it, as a MIG device. Raises CardsUnknown."""
+        ...
+
     async def free_bytes(self, uuid: str) -> int:
         """Bytes of the card's memory that are free. Raises CardsUnknown."""
         ...

@@ -18,6 +18,7 @@ from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.container_utilization import ContainerUtilization
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.regions import layout, limits_file, usage_snapshot
 from mizar_nodeagent.regions.layout import LimitsCard, LimitsLive
@@ -44,13 +45,15 @@ Family = GaugeMetricFamily | CounterMetricFamily
 @dataclass(frozen=True)
 class Reading:
     """A reading of a container on one card, at the time `now` in monotonic seconds and `epoch` in
-    seconds since 1970. `without_shim`: number of its processes that no limits bind."""
+    seconds since 1970. `without_shim`: number of its processes that no limits bind. `utilization`:
+    its part of the card's time by NVML, from 0 to 1; None if that is not known."""
 
     card: LimitsCard
     live: LimitsLive
     use: CardUsage
     enforcement: str
     without_shim: int
+    utilization: float | None
     now: float
     epoch: float
 
@@ -141,6 +144,12 @@ METRICS = (
     ),
     ContainerMetric(
         GaugeMetricFamily,
+        "mizar_device_utilization_ratio",
+        "Part of the card's time in which a container's processes worked, by NVML's last samples",
+        lambda one: _one(one.utilization),
+    ),
+    ContainerMetric(
+        GaugeMetricFamily,
         "mizar_device_last_work_timestamp_seconds",
         "When a container last asked for GPU time, since 1970; absent before the first time",
         lambda one: _one(one.last_work),
@@ -206,6 +215,7 @@ class ContainerCollector(Collector):
         state: AgentState,
         slots: Slots,
         auditor: Auditor,
+        utilization: ContainerUtilization,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
     ) -> None:
@@ -213,6 +223,7 @@ class ContainerCollector(Collector):
         self._state = state
         self._slots = slots
         self._auditor = auditor
+        self._utilization = utilization
         self._clock = clock
         self._now = now
 
@@ -243,10 +254,18 @@ class ContainerCollector(Collector):
         region = limits_file.read(slot.limits)
         cards = region.cards[: region.card_count]
         uses = usage_snapshot.card_usage(slot.usage, len(cards))
+        container = owner.namespace, owner.pod, owner.container
         enforcement, now, epoch = self._enforcement(slot), self._clock(), self._now()
         return {
-            (self._node, owner.namespace, owner.pod, owner.container, uuid): Reading(
-                card, live, use, enforcement, past.get((owner, uuid), 0), now, epoch
+            (self._node, *container, uuid): Reading(
+                card,
+                live,
+                use,
+                enforcement,
+                past.get((owner, uuid), 0),
+                self._utilization.of(container, uuid),
+                now,
+                epoch,
             )
             for card, live, use in zip(cards, region.live, uses, strict=False)
             if (uuid := card.uuid.decode())

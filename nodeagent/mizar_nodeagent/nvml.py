@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 import pynvml
@@ -34,6 +36,9 @@ MINORS_WITHIN_S = 5.0
 meanwhile."""
 OTHERS_EVERY_S = 5.0
 """Seconds between two reads of a card's processes that render, or that compute by MPS."""
+UTILIZATION_S = 5.0
+"""Age of the oldest sample that counts for the utilization of a process. NVML takes a sample at
+least every 1.2 s."""
 RESTART_FIRST, RESTART_MOST = 3, 30
 """Number of reads from one restart of NVML to the next while a card is missing, at first and at
 most. It doubles each time, since all other calls of NVML wait for a restart and a card may be gone
@@ -100,6 +105,22 @@ class Nvml:
             return {}
         found = await self._run(lambda: {uuid: self._loads(uuid) for uuid in uuids})
         return {uuid: loads for uuid, loads in found.items() if loads is not None}
+
+    async def utilization(self, uuid: str) -> Mapping[int, float] | None:
+        """The mean part of the card's time that each process used in its samples of the last
+        UTILIZATION_S, by PID; None if the card does not report it, and before NVML runs."""
+        if not self._ready:
+            return None
+        after = time.time_ns() // 1000 - int(UTILIZATION_S * 1e6)
+        try:
+            samples = await self._run(lambda: _samples(uuid, after))
+        except pynvml.NVMLError as error:
+            log.debug("a card does not report its processes' utilization", card=uuid, error=error)
+            return None
+        found: defaultdict[int, list[int]] = defaultdict(list)
+        for pid, _, percent in samples:
+            found[pid].append(percent)
+        return {pid: fmean(one) / 100 for pid, one in found.items()}
 
     async def free_bytes(self, uuid: str) -> int:
         """Bytes of the card's memory that are free. Raises CardsUnknown."""

@@ -63,6 +63,9 @@ class Residents:
             self._write_down(pid)
         return found
 
+    async def utilization(self, uuid: str) -> Mapping[int, float] | None:
+        return await self.nvml.utilization(uuid)
+
     async def free_bytes(self, uuid: str) -> int:
         return await self.nvml.free_bytes(uuid)
 

@@ -12,6 +12,7 @@ from mizar_nodeagent.agent_base import AgentBase, Loop
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.audit.isolation_condition import IsolationConditions
 from mizar_nodeagent.container_metrics import ContainerCollector
+from mizar_nodeagent.container_utilization import ContainerUtilization
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.time_slicing.containers import containers_of
 from mizar_nodeagent.time_slicing.time_slicer import TimeSlicer
@@ -20,7 +21,8 @@ from mizar_nodeagent.time_slicing.time_slicer import TimeSlicer
 @dataclass(frozen=True)
 class AuditParts:
     """The time slicer, which grants the cards' time, and the loops that the caller runs: the time
-    slicer's, the auditor's, which checks the limits, and that of the pods' isolation condition."""
+    slicer's, the auditor's, which checks the limits, that of the pods' isolation condition, and
+    that of the containers' utilization."""
 
     time_slicer: TimeSlicer
     loops: tuple[Loop, ...]
@@ -50,10 +52,13 @@ def assemble_audit(
         base.state, base.slots, base.cards, time_slicer.set_unaccounted, base.agent.warn
     )
     conditions = IsolationConditions(base.client, pods.values, lambda: auditor.unbound)
+    utilization = ContainerUtilization(base.state, base.slots, base.cards)
     base.registry.register(
-        ContainerCollector(base.config.node_name, base.state, base.slots, auditor)
+        ContainerCollector(base.config.node_name, base.state, base.slots, auditor, utilization)
     )
-    return AuditParts(time_slicer, (time_slicer.serve, auditor.run, conditions.run))
+    return AuditParts(
+        time_slicer, (time_slicer.serve, auditor.run, conditions.run, utilization.run)
+    )
 
 
 def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:

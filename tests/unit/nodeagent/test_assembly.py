@@ -68,6 +68,7 @@ class Cards:
         self.present = cards()
         self.overlooked: set[str] = set()
         self.working: dict[str, dict[int, int]] = {}
+        self.used: dict[str, dict[int, float]] = {}
         self.asked = 0  # how often what processes do
         self.numbers = {uuid: number for number, uuid in enumerate(self.present)}
         self.tell: Callable[[str, int], None] = lambda uuid, xid: None
@@ -88,6 +89,9 @@ class Cards:
     async def loads(self, uuids: Collection[str]) -> dict[str, dict[int, int]]:
         self.asked += 1
         return {uuid: dict(self.working.get(uuid, {})) for uuid in uuids}
+
+    async def utilization(self, uuid: str) -> dict[int, float] | None:
+        return self.used.get(uuid)
 
     async def free_bytes(self, uuid: str) -> int:
         return 12 << 30

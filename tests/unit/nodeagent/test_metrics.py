@@ -78,6 +78,16 @@ async def test_what_a_container_may_and_does_use(world: World) -> None:
     assert value(world, "mizar_device_isolation_info", CONTAINER | how) == 1
 
 
+async def test_its_part_of_the_cards_time_is_told_without_a_share_as_well(world: World) -> None:
+    world.cards.used = {CARD: {}}
+    await shared(world, Isolation())
+
+    def told() -> bool:
+        return value(world, "mizar_device_utilization_ratio", CONTAINER) == 0
+
+    await until(told)
+
+
 async def test_when_it_last_worked(world: World) -> None:
     held = await shared(world)
     name = "mizar_device_last_work_timestamp_seconds"

@@ -42,6 +42,8 @@ async def main():
             answer = await nvml.workers(await nvml.read())
         elif line == "loads\\n":
             answer = await nvml.loads(await nvml.read())
+        elif line == "utilization\\n":
+            answer = {uuid: await nvml.utilization(uuid) for uuid in await nvml.read()}
         elif line == "free\\n":
             answer = {uuid: await nvml.free_bytes(uuid) for uuid in await nvml.read()}
         elif line == "cards\\n":
@@ -178,6 +180,7 @@ def test_a_divided_card_and_its_instances(tmp_path: Path) -> None:
             assert reader.ask("minors") == {first: 0, small: 0, large: 0, second: 1}
             loads = reader.ask("loads")
             assert loads == {second: {}}, "what is divided tells no utilisation"
+            assert reader.ask("utilization") == {first: None, small: None, large: None, second: {}}
             machine.set_figure(first, "temperature_celsius", 95)
             told = reader.ask("health")
             assert [one["celsius"] for one in told] == [95, 95, 95, 35]  # type: ignore[attr-defined]
@@ -253,6 +256,13 @@ def test_what_each_process_does_on_a_card_and_what_is_free_there(
             return found[first][str(busy)] > 50  # type: ignore[index]
 
         wait_for("a sample of the work", works, PATIENCE_S, 0.05)
+
+        def used() -> bool:
+            found = reader.ask("utilization")
+            assert found[second] == {} and str(holder) not in found[first]  # type: ignore[index]
+            return 0.5 < found[first].get(str(busy), 0) <= 1  # type: ignore[index]
+
+        wait_for("its part of the card's time", used, PATIENCE_S, 0.05)
         free = reader.ask("free")
         assert free[second] == before[second]  # type: ignore[index]
         assert free[first] < before[first] - (100 << 20)  # type: ignore[index]
