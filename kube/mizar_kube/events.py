@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from mizar_kube.client import KubeClient
@@ -30,6 +30,8 @@ FLUSH_EVERY_S = 5.0
 TIDY_EVERY_S = 60.0
 """Seconds between two searches for outdated events: if each new event caused a search, many pods at
 once would make the program search all events for each pod."""
+OTHERS_FIRST_S = 5.0
+"""The most seconds for which events wait behind the program's other work."""
 RETRY_AFTER_S = 2.0
 """Seconds, at least, until an unavailable API server is tried again."""
 MOST_KEPT = 25_000
@@ -41,7 +43,8 @@ class EventRecorder:
     """Emits events.k8s.io/v1 Events as `controller` (`mizar-operator`), from `instance` (the pod).
 
     `emit` never waits and never fails; `run` writes, for ever. An event that cannot be written is
-    dropped: nothing may depend on events.
+    dropped: nothing may depend on events. `others_done` waits until the program's other work is
+    done, for so many seconds at most: in a burst, the API server does that first.
     """
 
     def __init__(
@@ -51,8 +54,10 @@ class EventRecorder:
         instance: str,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        others_done: Callable[[float], Awaitable[object]] | None = None,
     ) -> None:
         self._client = client
+        self._others_done = others_done
         self._controller = controller
         self._instance = instance[:128]
         self._clock = clock
@@ -88,6 +93,8 @@ class EventRecorder:
         """Write events as they happen, and counts now and then, until cancelled."""
         while True:
             self._wake.clear()
+            if self._others_done is not None:
+                await self._others_done(OTHERS_FIRST_S)
             try:
                 await self.flush()
             except Unavailable as error:

@@ -49,6 +49,8 @@ class WorkQueue(Generic[K]):
         self._backoffs: dict[K, Backoff] = {}
         self._order = itertools.count()
         self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def add(self, key: K, after: float = 0.0) -> None:
         """Schedule work on the key in `after` seconds, or sooner if it is already due sooner."""
@@ -59,6 +61,7 @@ class WorkQueue(Generic[K]):
         else:
             self._due.pop(key, None)
             self._ready.setdefault(key, self._clock())
+            self._idle.clear()
         self._wake.set()
 
     def resync(self, keys: Iterable[K], over: float, random: Callable[[], float]) -> None:
@@ -89,6 +92,12 @@ class WorkQueue(Generic[K]):
         if key in self._again:
             self._again.discard(key)
             self.add(key)
+        if not self._ready and not self._working:
+            self._idle.set()
+
+    async def wait_idle(self, within: float) -> None:
+        """Wait until no key is ready or being worked on, `within` seconds at most."""
+        await wait_until_set(self._idle, within=within)
 
     def retry(self, key: K, at_least: float = 0.0) -> float:
         """Add the key again after its back-off, or `at_least` seconds. Returns the delay in

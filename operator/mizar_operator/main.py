@@ -72,7 +72,14 @@ class Operator:
         self.caches = Caches(client, Pace(settings.resync, clock=seconds, random=chance), timing)
         self.budgets = disruption_budgets.watch(client, timing)
         self.queue: WorkQueue[str] = WorkQueue(max_delay=RETRY_MOST_S, clock=seconds, random=chance)
-        self.events = EventRecorder(client, FIELD_MANAGER_OPERATOR, settings.identity, seconds, now)
+        self.events = EventRecorder(
+            client,
+            FIELD_MANAGER_OPERATOR,
+            settings.identity,
+            seconds,
+            now,
+            others_done=self.queue.wait_idle,
+        )
         self.leader = Leader(
             client,
             settings.namespace,

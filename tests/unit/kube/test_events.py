@@ -17,7 +17,7 @@ from mizar_kube.event_series import (
     Occurrence,
     Regarding,
 )
-from mizar_kube.events import TIDY_EVERY_S, EventRecorder
+from mizar_kube.events import OTHERS_FIRST_S, TIDY_EVERY_S, EventRecorder
 from mizar_kube.kinds import NODE, POD, Object
 from support.waiting import until
 from unit.kube.fake_api import Answer, Asked, FakeApi, pod, serving, status
@@ -29,9 +29,15 @@ ABOUT = Regarding(POD, "p", "ns", "uid-p")
 class Fixture:
     def __init__(self, recorder: EventRecorder) -> None:
         self.recorder, self.now = recorder, 0.0
+        self.waits: list[float] = []
+        self.others = asyncio.Event()
 
     def clock(self) -> float:
         return self.now
+
+    async def others_done(self, within: float) -> None:
+        self.waits.append(within)
+        await self.others.wait()
 
     def wall(self) -> datetime:
         return START + timedelta(seconds=self.now)
@@ -41,8 +47,11 @@ class Fixture:
 async def recording(api: FakeApi) -> AsyncIterator[Fixture]:
     async with serving(api) as client:
         one = Fixture.__new__(Fixture)
-        one.now = 0.0
-        one.recorder = EventRecorder(client, "mizar-operator", "pod-1", one.clock, one.wall)
+        one.now, one.waits, one.others = 0.0, [], asyncio.Event()
+        one.others.set()
+        one.recorder = EventRecorder(
+            client, "mizar-operator", "pod-1", one.clock, one.wall, one.others_done
+        )
         yield one
 
 
@@ -122,6 +131,20 @@ async def test_events_too_old_for_repeats_are_forgotten_now_and_then() -> None:
             await one.recorder.flush()
             kept.append(len(one.recorder._log))
     assert kept == [1, 2, 3, 3]
+
+
+async def test_events_wait_for_a_while_behind_other_work() -> None:
+    """In a burst, a thousand shadow pods are created before a thousand events say so."""
+    api = FakeApi()
+    async with recording(api) as one:
+        one.others.clear()
+        running = asyncio.create_task(one.recorder.run())
+        one.recorder.emit(ABOUT, "A", "b")
+        await until(lambda: one.waits == [OTHERS_FIRST_S])
+        assert api.asked == []
+        one.others.set()
+        await until(lambda: len(api.asked) == 1)
+        running.cancel()
 
 
 async def test_an_event_that_somebody_deleted_is_written_again() -> None:

@@ -99,6 +99,13 @@ async def test_oldest_tells_how_long_somebody_waits() -> None:
     assert queue.oldest() == 0
 
 
+async def test_waiting_for_an_idle_queue_has_a_bound() -> None:
+    queue = make(Clock())
+    queue.add("a")
+    await queue.wait_idle(0.001)
+    assert len(queue) == 1
+
+
 async def test_worker_tries_again_whatever_goes_wrong(caplog: pytest.LogCaptureFixture) -> None:
     queue: WorkQueue[str] = WorkQueue(first_delay=0.001)
     outcomes = iter([Unavailable("away"), ValueError("bug"), None])
@@ -172,6 +179,18 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def gives_out_what_is_due_and_nothing_else(self) -> None:
         assert len(self.queue) == len(self.ready())
+
+    @invariant()
+    def is_idle_while_there_is_nothing_to_do(self) -> None:
+        async def waits() -> bool:
+            waiting = asyncio.ensure_future(self.queue.wait_idle(PATIENCE_S))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            return not waiting.done() and waiting.cancel()
+
+        busy = bool(self.ready() or self.working)
+        len(self.queue)  # makes those ready that have become due
+        assert self.loop.run_until_complete(waits()) == busy
 
     def ready(self) -> set[str]:
         now = self.clock.now
