@@ -72,7 +72,7 @@ class CardAccess(Section):
         "NRI: the container runtime asks the agent before it creates a container, and the agent "
         "gives the card as `nri gives` says. "
         "Auto: the first that the node supports of NRI, CDI, VolumeMounts, Mounts (if mounts are "
-        "configured) and EnvVar",
+        "configured) and EnvVar; not NRI if it would give CDI and the runtime drops that",
     )
     nri_socket: HostPath = Field(
         Path("/var/run/nri/nri.sock"), description="with NRI: the runtime's socket for plugins"
@@ -83,7 +83,8 @@ class CardAccess(Section):
     nri_gives: Literal["EnvVar", "Mounts", "VolumeMounts", "CDI", "Auto"] = Field(
         "Auto",
         description="with NRI: the way in which the card is given; Auto chooses among these as the "
-        "strategy Auto does",
+        "strategy Auto does, without CDI if the runtime drops it: containerd before 2.1 (except "
+        "1.7.30 and later of 1.7), CRI-O before 1.34",
     )
     cdi_dirs: tuple[HostPath, ...] = Field(
         (Path("/etc/cdi"), Path("/var/run/cdi")),

@@ -53,7 +53,8 @@ class AccessChoice:
     """The choice among the ways to give containers their cards. `runtime`: None if NRI is not used.
     `instance_of`: returns the place of the MIG device with this UUID; None for a whole card.
     `minors`: returns the minor numbers of cards' device nodes; without it, those in CDI files are
-    not checked. `doubts`: problems with the chosen way, as of the last look at the node."""
+    not checked. `doubts`: problems with the chosen way, as of the last look at the node.
+    `cdi_dropped`: a sentence if the container runtime drops CDI devices that are given by NRI."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class AccessChoice:
         self._minors = minors
         self._found = Discovery(nri=False, way="EnvVar")
         self.doubts = NONE
+        self.cdi_dropped = ""
 
     @property
     def may_use_nri(self) -> bool:
@@ -97,12 +99,23 @@ class AccessChoice:
     def strategy(self) -> Strategy:
         """How new containers get their cards. With Auto, the answer stays NRI once the agent has
         been connected to the kubelet's runtime; until then, it is not NRI while another runtime is
-        at the socket."""
+        at the socket. It is never NRI while the runtime would drop what NRI gives."""
         if self.config.strategy != "Auto":
             return self.config.strategy
         asked = self.runtime is not None and self.runtime.connections > 0
         foreign = self.runtime is not None and self.runtime.is_foreign
-        return "NRI" if asked or (self._found.nri and not foreign) else self._found.way
+        nri = asked or (self._found.nri and not foreign)
+        return "NRI" if nri and not self._is_dropped else self._found.way
+
+    @property
+    def _way_of_nri(self) -> Way:
+        """The way in which NRI is to give a container its card."""
+        return self._found.way if self.config.nri_gives == "Auto" else self.config.nri_gives
+
+    @property
+    def _is_dropped(self) -> bool:
+        """Whether the runtime would drop cards that NRI gives in that way."""
+        return bool(self.cdi_dropped) and self._way_of_nri == "CDI"
 
     @property
     def by_nri(self) -> bool:
@@ -171,7 +184,9 @@ class AccessChoice:
         strategy = self.strategy
         if strategy != "NRI":
             return strategy
-        return self._found.way if self.config.nri_gives == "Auto" else self.config.nri_gives
+        if self._is_dropped and self.config.nri_gives == "Auto":
+            return self._found.beside_cdi
+        return self._way_of_nri
 
     @property
     def ways(self) -> frozenset[Way]:
@@ -186,7 +201,18 @@ class AccessChoice:
     @property
     def problem(self) -> str:
         """A sentence that says why no container can get a card now; empty if containers can."""
-        return self.runtime_problem or self.doubts.problem
+        return self.runtime_problem or self.dropped or self.doubts.problem
+
+    @property
+    def dropped(self) -> str:
+        """A sentence that says that the runtime drops the cards that NRI gives, and what to do;
+        empty if it does not."""
+        if not self.by_nri or not self._is_dropped or self.ways != {"CDI"}:
+            return ""
+        return (
+            f"{self.cdi_dropped}, so no container gets its card: set nodeagent.cardAccess.strategy "
+            "to CDI or Auto, or nriGives to another way than CDI, or upgrade the container runtime"
+        )
 
     @property
     def runtime_problem(self) -> str:
@@ -203,22 +229,27 @@ class AccessChoice:
         """Refuse the start of a container that would not get its card, or would get others too.
         Waits up to CONNECTED_WITHIN_S for a runtime that restarts. `slots`, `uuids`: the
         container's slots and the UUIDs of its cards. Raises NotYet, StartRefused."""
+        admitted_by_nri = any(slot.by_nri for slot in slots)
+        if self.by_nri or admitted_by_nri:
+            await self._check_runtime()
+        # Only now: the runtime tells its version when it is connected.
+        if admitted_by_nri and not self.by_nri:
+            raise _admitted_by_nri(f"which is not used now, since {self.cdi_dropped}")
+        if self.dropped:
+            raise NotYet(self.dropped)
         if not {"CDI", "CDIAnnotations"}.isdisjoint(self.ways):
             await self._check_cdi_files(uuids)
-        if self.by_nri or any(slot.by_nri for slot in slots):
-            if self.runtime is None:
-                raise StartRefused(
-                    "the pod was admitted while containers got cards by NRI, which cardAccess."
-                    f"strategy {self.strategy} does not use: delete the pod, so that a new one "
-                    "gets its cards",
-                    EventReason.NO_CARD_ACCESS,
-                )
-            await self.runtime.wait(CONNECTED_WITHIN_S)
-            if self.runtime.problem:
-                raise NotYet(
-                    "it gets its card by NRI, but the container runtime is not connected to Mizar: "
-                    f"{self.runtime.problem}"
-                )
+
+    async def _check_runtime(self) -> None:
+        """Check that the container runtime asks the agent. Raises NotYet, StartRefused."""
+        if self.runtime is None:
+            raise _admitted_by_nri(f"which cardAccess.strategy {self.strategy} does not use")
+        await self.runtime.wait(CONNECTED_WITHIN_S)
+        if self.runtime.problem:
+            raise NotYet(
+                "it gets its card by NRI, but the container runtime is not connected to Mizar: "
+                f"{self.runtime.problem}"
+            )
 
     async def _check_cdi_files(self, uuids: Collection[str]) -> None:
         """Check that CDI files name these cards, and for each its own device node. Raises
@@ -232,3 +263,11 @@ class AccessChoice:
         except CardsUnknown as error:
             raise NotYet(str(error)) from error
         cdi_files.check_minors(named, now)
+
+
+def _admitted_by_nri(why_not_now: str) -> StartRefused:
+    return StartRefused(
+        f"the pod was admitted while containers got cards by NRI, {why_not_now}: delete the pod, "
+        "so that a new one gets its cards",
+        EventReason.NO_CARD_ACCESS,
+    )

@@ -35,6 +35,17 @@ def doubts(ways: Collection[Way], access: CardAccess, runtime: str, reads_variab
     return _of_variable(access, runtime)
 
 
+def cdi_dropped(runtime: str) -> str:
+    """A sentence that says that the runtime drops CDI devices that are given by NRI; empty if it
+    gives them to containers, or its version is not known. `runtime`: as in the node's status."""
+    if auto_strategy.gives_cdi_by_nri(runtime) is not False:
+        return ""
+    return (
+        f"the node's container runtime, {runtime}, drops CDI devices that are given by NRI, as do "
+        "containerd before 2.1 (except 1.7 from 1.7.30 on) and CRI-O before 1.34"
+    )
+
+
 def _of_variable(access: CardAccess, runtime: str) -> Doubts:
     """The doubts about giving cards by NVIDIA_VISIBLE_DEVICES. A default runtime other than
     NVIDIA's is only a remark, since the node may use another containerd than the one whose file was

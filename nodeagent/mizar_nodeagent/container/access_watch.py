@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from mizar_nodeagent.container.access_choice import AccessChoice
-from mizar_nodeagent.container.access_doubts import doubts
-from mizar_nodeagent.container.auto_strategy import discover, gives_cdi
+from mizar_nodeagent.container.access_doubts import cdi_dropped, doubts
+from mizar_nodeagent.container.auto_strategy import discover, gives_cdi, named
 
 LOOK_EVERY_S: Final = 2.0
 ASK_EVERY_S: Final = 10.0
@@ -48,17 +48,35 @@ class AccessWatch:
         """Look once, in a thread, since files may be long. If only EnvVar was found before, CDI
         replaces it as soon as it is available."""
         access = self._access
-        if (
-            access.looks
-            and access.found.way == "EnvVar"
-            and await asyncio.to_thread(gives_cdi, access.config, self._runtime)
-        ):
+        if await asyncio.to_thread(self._finds_cdi):
             access.settle(replace(access.found, way="CDI"))
         access.doubts = await asyncio.to_thread(
             doubts, access.ways, access.config, self._runtime, self._reads_variable
         )
 
+    def connected(self, runtime: str) -> None:
+        """Take in how the container runtime names itself by NRI: the node's status may not be known
+        yet, and has the old version for a while after an upgrade. Looks for CDI files at once,
+        since the runtime creates containers right after this."""
+        if not named(runtime)[0] or named(runtime) == named(self._runtime):
+            return
+        self._set_runtime(runtime)
+        if self._finds_cdi():
+            self._access.settle(replace(self._access.found, way="CDI"))
+
+    def _finds_cdi(self) -> bool:
+        access = self._access
+        looks = access.looks and access.found.way == "EnvVar"
+        return looks and gives_cdi(access.config, self._runtime)
+
     async def _ask_runtime(self) -> None:
         access = self._access
-        if not self._runtime and (access.looks or access.ways == {"EnvVar"}):
-            self._runtime = await self._ask()
+        if self._runtime or not (access.looks or access.by_nri or access.ways == {"EnvVar"}):
+            return
+        found = await self._ask()
+        if not self._runtime:  # the runtime itself may have told meanwhile
+            self._set_runtime(found)
+
+    def _set_runtime(self, runtime: str) -> None:
+        self._runtime = runtime
+        self._access.cdi_dropped = cdi_dropped(runtime)

@@ -101,16 +101,20 @@ async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]
     grants = Grants(state, base.slots)
     component = RuntimeComponent(grants, access, base.cards.minors, base.agent.warn)
     own = (config.namespace, config.identity) if config.namespace else None
-    runtime = RuntimePlugin(
-        config.card_access.nri_socket, component.create, component.look, own=own
-    )
-    if access.may_use_nri:
-        access.runtime = runtime
     watch = AccessWatch(
         access,
         partial(runtime_version, base.client, config.node_name),
         reads_variable=config.by_default_runtime and OWN_NODE.exists(),
     )
+    runtime = RuntimePlugin(
+        config.card_access.nri_socket,
+        component.create,
+        component.look,
+        own=own,
+        named=watch.connected,
+    )
+    if access.may_use_nri:
+        access.runtime = runtime
     await watch.start()
     base.registry.register(AccessCollector(config.node_name, access, component.counts))
     remark = partial(shim_install.mount_remark, config.state_dir)

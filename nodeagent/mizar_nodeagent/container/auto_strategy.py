@@ -21,7 +21,11 @@ from mizar_nodeagent.container.containerd_config import Containerd
 
 log = get_logger(__name__)
 
-_CONTAINERD: Final = re.compile(r"containerd://v?(\d+)\.(\d+)")
+CONTAINERD: Final = "containerd"
+CRIO: Final = "cri-o"
+_RUNTIME: Final = re.compile(rf"({CONTAINERD}|{CRIO})(?:://| )v?(\d+)\.(\d+)(?:\.(\d+))?")
+"""As in the node's status, such as containerd://2.2.9, or as a runtime names itself by NRI, such as
+containerd v2.2.9."""
 _OWN_CONTAINERD: Final = "k3s"
 """Part of the version of the containerd that k3s and RKE2 ship."""
 DEFAULT_CONFIG: Final = CardAccess().containerd_config
@@ -33,24 +37,29 @@ CONNECT_WITHIN_S: Final = 1.0
 @dataclass(frozen=True)
 class Discovery:
     """The ways that the node supports. `nri`: the runtime accepts NRI plugins. `way`: the best of
-    the other ways."""
+    the other ways. `beside_cdi`: the best of these if CDI is left out."""
 
     nri: bool
     way: Way
+    beside_cdi: Way = "EnvVar"
 
 
 async def discover(access: CardAccess, runtime: str) -> Discovery:
     """Find out which ways the node supports. `runtime`: as in the node's status, such as
     containerd://2.2.9."""
     nri = await _listens(access.nri_socket)
-    return Discovery(nri, await asyncio.to_thread(best_way, access, runtime))
+    way = await asyncio.to_thread(best_way, access, runtime)
+    return Discovery(nri, way, await asyncio.to_thread(best_beside_cdi, access))
 
 
 def best_way(access: CardAccess, runtime: str) -> Way:
     """The best way beside NRI: CDI, volume mounts, device nodes where mounts for them are
     configured, and else the variable."""
-    if gives_cdi(access, runtime):
-        return "CDI"
+    return "CDI" if gives_cdi(access, runtime) else best_beside_cdi(access)
+
+
+def best_beside_cdi(access: CardAccess) -> Way:
+    """The best way beside NRI and CDI."""
     if _takes_volume_mounts(access.nvidia_runtime_config):
         return "VolumeMounts"
     return "Mounts" if access.mounts else "EnvVar"
@@ -62,26 +71,46 @@ def gives_cdi(access: CardAccess, runtime: str) -> bool:
 
 
 def reads_cdi(access: CardAccess, runtime: str) -> bool:
-    """Whether the runtime reads CDI; a runtime that does not ignores it silently. containerd reads
-    it by default from 2.0, and 1.7 does if its configuration enables it."""
-    version = _CONTAINERD.match(runtime)
-    if version is None or (int(version[1]), int(version[2])) < (1, 7):
+    """Whether the runtime reads the CDI devices that the kubelet passes on; a runtime that does not
+    ignores them silently. containerd does by default from 2.0, and 1.7 if its configuration enables
+    it."""
+    name, version = named(runtime)
+    if name != CONTAINERD or version < (1, 7):
         return False
     found = containerd(access, runtime)
     told = found.cdi if found else None
-    return int(version[1]) >= 2 if told is None else told
+    return version >= (2,) if told is None else told
+
+
+def gives_cdi_by_nri(runtime: str) -> bool | None:
+    """Whether the runtime gives containers the CDI devices that an NRI plugin asks for; one that
+    does not drops them silently. None if the runtime or its version is not known."""
+    name, version = named(runtime)
+    if not name:
+        return None
+    if name == CRIO:
+        return version >= (1, 34)
+    return version >= (2, 1) or (1, 7, 30) <= version < (2,)
+
+
+def named(runtime: str) -> tuple[str, tuple[int, ...]]:
+    """The runtime's name and version; both empty if it is unknown."""
+    found = _RUNTIME.match(runtime)
+    if found is None:
+        return "", ()
+    return found[1], (int(found[2]), int(found[3]), int(found[4] or 0))
 
 
 def containerd(access: CardAccess, runtime: str) -> Containerd | None:
     """The settings in containerd's configuration; None if they are unknown, or not those of the
     node's runtime."""
     path = access.containerd_config
-    version = _CONTAINERD.match(runtime)
-    if not version:
+    name, version = named(runtime)
+    if name != CONTAINERD:
         return None
     if _OWN_CONTAINERD in runtime and path == DEFAULT_CONFIG:
         return None  # the file of a containerd that the kubelet does not use
-    return containerd_config.read(path, int(version[1]))
+    return containerd_config.read(path, version[0])
 
 
 async def _listens(socket: Path) -> bool:

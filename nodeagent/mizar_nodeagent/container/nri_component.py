@@ -56,9 +56,10 @@ class RuntimeComponent:
     _missed: set[str] = field(default_factory=set)
 
     async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
-        """The changes to a container that is about to be created; none if Mizar gave it no device.
-        Raises MizarError if the container must not be created."""
-        if not is_annotated(container):
+        """The changes to a container that is about to be created; none if Mizar gave it no device,
+        or gave it its cards by the answer of Allocate, as with a runtime that would drop what NRI
+        gives. Raises MizarError if the container must not be created."""
+        if not is_annotated(container) or not self.access.by_nri:
             return pb.ContainerAdjustment()
         names = {"namespace": pod.namespace, "pod": pod.name, "container": container.name}
         try:

@@ -17,12 +17,15 @@ log = get_logger(__name__)
 
 Found = Callable[[Sequence[pb.PodSandbox], Sequence[pb.Container]], None]
 """Receives the pods and containers that the runtime had when the agent connected."""
+Named = Callable[[str], None]
+"""Receives the runtime's name and version."""
 
 
 class RuntimePlugin:
     """The agent's connection to the runtime. `socket`: the runtime's NRI socket. `create` is called
     for each new container, `found` at each connection with the containers that exist already.
-    `own`: namespace and name of the agent's own pod; None if they are not known."""
+    `own`: namespace and name of the agent's own pod; None if they are not known. `named` is called
+    at each connection, before any container is created."""
 
     def __init__(
         self,
@@ -31,6 +34,7 @@ class RuntimePlugin:
         found: Found,
         backoff: Backoff | None = None,
         own: tuple[str, str] | None = None,
+        named: Named = lambda runtime: None,
     ) -> None:
         self.runtime = ""
         """Name and version of the runtime, once it was connected to."""
@@ -45,6 +49,7 @@ class RuntimePlugin:
         self._create = create
         self._found = found
         self._own = own
+        self._named = named
         self._backoff = backoff or Backoff(first=0.1, most=2.0)
 
     async def wait(self, within: float) -> None:
@@ -71,6 +76,7 @@ class RuntimePlugin:
     ) -> None:
         self._check_kubelets(runtime, pods)
         self.runtime = runtime
+        self._named(runtime)
         self._found(pods, containers)
         log.info("the container runtime is connected", runtime=runtime)
         self.problem = ""

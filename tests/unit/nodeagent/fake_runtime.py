@@ -88,13 +88,16 @@ class Connection:
         return pb.CreateContainerResponse.FromString(answer).adjust
 
     async def set_up(
-        self, *parts: pb.SynchronizeRequest, patience_ms: int = int(PATIENCE_S * 1000)
+        self,
+        *parts: pb.SynchronizeRequest,
+        patience_ms: int = int(PATIENCE_S * 1000),
+        version: str = "v2.2.9",
     ) -> None:
         """Do all that the runtime does before it asks about containers. `patience_ms`: how long it
         says that it waits for an answer."""
         await self.take_registration()
         request = pb.ConfigureRequest(
-            runtime_name="containerd", runtime_version="v2.2.9", request_timeout=patience_ms
+            runtime_name="containerd", runtime_version=version, request_timeout=patience_ms
         )
         answer = pb.ConfigureResponse.FromString(await self.call("Configure", request))
         self.events = answer.events
@@ -123,10 +126,12 @@ class FakeRuntime:
             connection.writer.close()
         self._open.clear()
 
-    async def connection(self, *parts: pb.SynchronizeRequest) -> Connection:
+    async def connection(
+        self, *parts: pb.SynchronizeRequest, version: str = "v2.2.9"
+    ) -> Connection:
         """The next plugin, set up."""
         found = await self.connections.get()
-        await found.set_up(*parts)
+        await found.set_up(*parts, version=version)
         return found
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

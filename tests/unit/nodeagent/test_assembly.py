@@ -1073,8 +1073,12 @@ async def test_auto_is_settled_before_anybody_is_answered(world: World) -> None:
     held = await world.start_share()
     assert [one.name for one in held.answer.cdi_devices] == [f"nvidia.com/gpu={CARD}"]
     async with running(socket) as runtime:
-        await runtime.connection()
+        connection = await runtime.connection()
         assert world.app.access.describe() == "NRI, which gives CDI"
+        # An older one takes its place, which would drop the CDI devices that NRI gives.
+        connection.writer.close()
+        await runtime.connection(version="v2.0.7")
+        assert world.app.access.describe() == "CDI"
 
 
 async def test_a_tenant_that_filled_the_disk_keeps_no_new_agent_from_starting(

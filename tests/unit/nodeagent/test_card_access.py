@@ -23,10 +23,15 @@ from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.access_doubts import Doubts, doubts
 from mizar_nodeagent.container.access_report import AccessCollector, AccessReporter
 from mizar_nodeagent.container.access_watch import AccessWatch
-from mizar_nodeagent.container.auto_strategy import Discovery, best_way, discover
+from mizar_nodeagent.container.auto_strategy import (
+    Discovery,
+    best_way,
+    discover,
+    gives_cdi_by_nri,
+)
 from mizar_nodeagent.container.dev_root import check_dev_root
 from mizar_nodeagent.container.nri_component import Counts
-from mizar_nodeagent.errors import ConfigRefused, NotYet
+from mizar_nodeagent.errors import ConfigRefused, NotYet, StartRefused
 from support.logs import logged
 from unit.nodeagent.fake_runtime import running
 
@@ -105,6 +110,7 @@ class TestBestWay:
             ("containerd://v10.1.0-rc.1", "CDI"),
             ("containerd://1.7.27", "EnvVar"),
             ("cri-o://1.33.0", "EnvVar"),
+            ("docker://28.0.1", "EnvVar"),
             ("", "EnvVar"),
         ],
     )
@@ -453,7 +459,8 @@ class TestVariable:
 class TestWatch:
     """What comes on the node after the agent's start."""
 
-    def watch(self, made: AccessChoice, *versions: str) -> AccessWatch:
+    @staticmethod
+    def watch(made: AccessChoice, *versions: str) -> AccessWatch:
         return AccessWatch(made, AsyncMock(side_effect=versions), reads_variable=False)
 
     async def test_files_that_come_later_are_used_by_auto(self, host: Host) -> None:
@@ -516,6 +523,172 @@ class TestWatch:
         made = AccessChoice(host.access(strategy="NRI", nri_gives="EnvVar"), runtime)
         await self.watch(made, TWO).start()
         assert made.problem and not made.runtime_problem
+
+
+OLD = "containerd://2.0.7-k3s1"
+CDI_ON = "[plugins.'io.containerd.grpc.v1.cri']\nenable_cdi = true\ncontainerd = {}\n"
+
+
+def watched(access: CardAccess, version: str, connected: bool = True) -> AccessWatch:
+    """A look at a node where a runtime of this version listens for NRI plugins, and where the agent
+    is connected to it."""
+    runtime = SimpleNamespace(
+        problem="" if connected else "gone",
+        connections=int(connected),
+        is_foreign=False,
+        wait=AsyncMock(),
+    )
+    return TestWatch.watch(AccessChoice(access, runtime), version)
+
+
+class TestCDIByNRI:
+    """Some runtimes drop the CDI devices that NRI plugins ask for: a container would start without
+    its card, while the agent believes to have given it."""
+
+    @pytest.mark.parametrize(
+        ("runtime", "gives"),
+        [
+            ("containerd://1.7.29", False),
+            ("containerd://1.7.30", True),
+            ("containerd://1.7.31-k3s1", True),
+            ("containerd://2.0.0", False),
+            ("containerd://2.0.12", False),
+            ("containerd v2.0.7", False),
+            (OLD, False),
+            ("containerd://2.1.0", True),
+            ("containerd://v2.1.0-rc.1", True),
+            (TWO, True),
+            ("cri-o://1.33.9", False),
+            ("cri-o://1.34.0", True),
+            ("cri-o 1.34.2", True),
+            ("docker://28.0.1", None),
+            ("containerd://unknown", None),
+            ("", None),
+        ],
+    )
+    def test_by_version(self, runtime: str, gives: bool | None) -> None:
+        assert gives_cdi_by_nri(runtime) is gives
+
+    async def started(self, host: Host, access: CardAccess, version: str) -> AccessChoice:
+        watch = watched(access, version)
+        async with running(access.nri_socket):
+            await watch.start()
+        return watch._access
+
+    @pytest.mark.parametrize("version", ["containerd://1.7.29", OLD])
+    async def test_auto_gives_cdi_by_the_answer_of_allocate(self, host: Host, version: str) -> None:
+        host.cdi(CARDS)
+        host.containerd(CDI_ON)
+        made = await self.started(host, host.access(), version)
+        assert (made.strategy, made.answered, made.by_nri) == ("CDI", "CDI", False)
+        assert made.describe() == "CDI" and not made.problem
+        await made.check([], ["GPU-1"])
+
+    @pytest.mark.parametrize("version", ["containerd://1.7.30", TWO])
+    async def test_auto_gives_it_by_nri_elsewhere(self, host: Host, version: str) -> None:
+        host.cdi(CARDS)
+        host.containerd(CDI_ON)
+        made = await self.started(host, host.access(), version)
+        assert made.describe() == "NRI, which gives CDI" and not made.problem
+
+    @pytest.mark.parametrize("gives", ["EnvVar", "Mounts", "VolumeMounts"])
+    async def test_auto_gives_what_is_not_dropped_by_nri(self, host: Host, gives: Way) -> None:
+        host.cdi(CARDS)
+        made = await self.started(host, host.access(nri_gives=gives), OLD)
+        assert made.describe() == f"NRI, which gives {gives}"
+
+    async def test_auto_with_cdi_by_nri_set(self, host: Host) -> None:
+        host.cdi(CARDS)
+        made = await self.started(host, host.access(nri_gives="CDI"), OLD)
+        assert (made.strategy, made.by_nri) == ("CDI", False)
+
+    async def test_nor_once_files_appear(self, host: Host) -> None:
+        """NVIDIA's plugin may write them after the agent's start. Pods of before then are told to
+        be deleted: what NRI could give them besides CDI may be read by nobody."""
+        access = host.access()
+        watch = watched(access, OLD)
+        async with running(access.nri_socket):
+            await watch.start()
+        made = watch._access
+        assert made.describe() == "NRI, which gives EnvVar"
+        host.cdi(CARDS)
+        await watch.look()
+        assert (made.strategy, made.by_nri, made.problem) == ("CDI", False, "")
+        await made.check([SimpleNamespace(by_nri=False)], ["GPU-1"])  # type: ignore[list-item]
+        with pytest.raises(StartRefused, match=r"by NRI, .*2\.0\.7.* drops CDI.*: delete the pod"):
+            await made.check([SimpleNamespace(by_nri=True)], ["GPU-1"])  # type: ignore[list-item]
+
+    async def test_by_nri_the_next_best_way_is_given(self, host: Host) -> None:
+        host.cdi(CARDS)
+        made = await self.started(host, host.access(strategy="NRI"), OLD)
+        assert made.describe() == "NRI, which gives EnvVar"
+        host.nvidia(TAKES_MARKS)
+        made = await self.started(host, host.access(strategy="NRI"), OLD)
+        assert made.describe() == "NRI, which gives VolumeMounts" and not made.problem
+
+    async def test_cdi_by_nri_that_is_set_is_a_problem(self, host: Host) -> None:
+        host.cdi(CARDS)
+        made = await self.started(host, host.access(strategy="NRI", nri_gives="CDI"), OLD)
+        assert made.problem == (
+            "the node's container runtime, containerd://2.0.7-k3s1, drops CDI devices that are "
+            "given by NRI, as do containerd before 2.1 (except 1.7 from 1.7.30 on) and CRI-O "
+            "before 1.34, so no container gets its card: set nodeagent.cardAccess.strategy to CDI or "
+            "Auto, or nriGives to another way than CDI, or upgrade the container runtime"
+        )
+        with pytest.raises(NotYet, match="drops CDI devices"):
+            await made.check([SimpleNamespace(by_nri=True)], ["GPU-1"])  # type: ignore[list-item]
+
+    @pytest.mark.parametrize("also", [(), ("Mounts",)])
+    async def test_it_is_none_elsewhere(self, host: Host, also: tuple[Way, ...]) -> None:
+        host.cdi(CARDS)
+        access = host.access(strategy="NRI", nri_gives="CDI", also=also, device_nodes=())
+        for version in (TWO, "", "docker://28.0.1", *([OLD] if also else [])):
+            assert not (await self.started(host, access, version)).problem
+
+    async def test_the_runtime_itself_tells_before_the_api_server(self, host: Host) -> None:
+        """What it creates right after its connection must get its card already."""
+        host.cdi(CARDS)
+        for version, described in (
+            ("containerd v2.0.7", "CDI"),
+            ("containerd v2.2.9", "NRI, which gives CDI"),
+        ):
+            access = host.access()
+            watch = watched(access, "")
+            async with running(access.nri_socket):
+                await watch.start()
+            assert watch._access.describe() == "NRI, which gives EnvVar"
+            watch.connected(version)
+            assert watch._access.describe() == described
+
+    async def test_a_runtime_of_another_version_is_noticed(self, host: Host) -> None:
+        """It connects anew after an upgrade; the node's status may still have the old version."""
+        host.cdi(CARDS)
+        access = host.access()
+        watch = watched(access, TWO)
+        async with running(access.nri_socket):
+            await watch.start()
+        made = watch._access
+        for version, described in (
+            ("containerd v2.2.9", "NRI, which gives CDI"),
+            ("containerd v2.0.7", "CDI"),
+            ("", "CDI"),
+            ("containerd unknown", "CDI"),
+            ("containerd v2.1.0", "NRI, which gives CDI"),
+        ):
+            watch.connected(version)
+            await watch.look()
+            assert made.describe() == described, version
+
+    async def test_an_older_answer_of_the_api_server_does_not_count(self, host: Host) -> None:
+        made = AccessChoice(host.access())
+
+        async def ask() -> str:
+            watch.connected("containerd v2.0.7")
+            return TWO
+
+        watch = AccessWatch(made, ask, reads_variable=False)
+        await watch.start()
+        assert "v2.0.7, drops" in made.cdi_dropped
 
 
 class TestDevRoot:

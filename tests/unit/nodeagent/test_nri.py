@@ -298,6 +298,7 @@ async def test_another_runtime_at_the_socket_is_not_the_kubelets(
         answers.look,
         Backoff(first=0.001, most=0.001),
         own=("mizar-system", "nodeagent-x"),
+        named=(named := []).append,
     )
     async with in_background(made.run()):
         other = await runtime.connections.get()
@@ -311,6 +312,7 @@ async def test_another_runtime_at_the_socket_is_not_the_kubelets(
             pb.SynchronizeRequest(pods=[POD], more=True), pb.SynchronizeRequest(pods=[own])
         )
         assert not (made.problem or made.is_foreign) and made.connections == 1
+        assert named == ["containerd v2.2.9"], "the other one's version says nothing"
 
 
 async def test_without_a_socket_it_says_which(tmp_path: Path, answers: Answers) -> None:

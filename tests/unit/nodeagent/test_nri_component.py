@@ -143,6 +143,14 @@ async def test_marks_of_the_tenants_own_are_taken_away(node: Node) -> None:
     assert env_of(adjust)["NVIDIA_VISIBLE_DEVICES"] == "/var/run/nvidia-container-devices"
 
 
+async def test_what_allocate_has_given_is_left_alone(node: Node) -> None:
+    """With strategy Auto and a runtime that drops CDI devices which are given by NRI."""
+    component = node.component()
+    component.access.config = CardAccess(strategy="CDI")
+    assert await component.create(POD, node.container()) == pb.ContainerAdjustment()
+    assert component.counts.given == 0
+
+
 async def test_by_cdi_the_variable_names_none(node: Node) -> None:
     adjust = await node.component(nri_gives="CDI").create(POD, node.container())
     assert [one.name for one in adjust.CDI_devices] == [f"nvidia.com/gpu={CARD}"]
