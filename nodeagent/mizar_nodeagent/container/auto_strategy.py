@@ -73,9 +73,11 @@ def gives_cdi(access: CardAccess, runtime: str) -> bool:
 def reads_cdi(access: CardAccess, runtime: str) -> bool:
     """Whether the runtime reads the CDI devices that the kubelet passes on; a runtime that does not
     ignores them silently. containerd does by default from 2.0, and 1.7 if its configuration enables
-    it."""
+    it; CRI-O does from 1.28, the first that reads them from the CRI's own field."""
     name, version = named(runtime)
-    if name != CONTAINERD or version < (1, 7):
+    if name == CRIO:
+        return version >= (1, 28)
+    if version < (1, 7):
         return False
     found = containerd(access, runtime)
     told = found.cdi if found else None

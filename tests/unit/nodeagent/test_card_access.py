@@ -109,7 +109,9 @@ class TestBestWay:
             ("containerd://2.0.0", "CDI"),
             ("containerd://v10.1.0-rc.1", "CDI"),
             ("containerd://1.7.27", "EnvVar"),
-            ("cri-o://1.33.0", "EnvVar"),
+            ("cri-o://1.27.9", "EnvVar"),
+            ("cri-o://1.28.0", "CDI"),
+            ("cri-o://1.33.0-3.rhaos4.20.git1a2b3c4.el9", "CDI"),
             ("docker://28.0.1", "EnvVar"),
             ("", "EnvVar"),
         ],
@@ -575,7 +577,7 @@ class TestCDIByNRI:
             await watch.start()
         return watch._access
 
-    @pytest.mark.parametrize("version", ["containerd://1.7.29", OLD])
+    @pytest.mark.parametrize("version", ["containerd://1.7.29", "cri-o://1.33.9", OLD])
     async def test_auto_gives_cdi_by_the_answer_of_allocate(self, host: Host, version: str) -> None:
         host.cdi(CARDS)
         host.containerd(CDI_ON)
@@ -584,7 +586,7 @@ class TestCDIByNRI:
         assert made.describe() == "CDI" and not made.problem
         await made.check([], ["GPU-1"])
 
-    @pytest.mark.parametrize("version", ["containerd://1.7.30", TWO])
+    @pytest.mark.parametrize("version", ["containerd://1.7.30", "cri-o://1.34.0", TWO])
     async def test_auto_gives_it_by_nri_elsewhere(self, host: Host, version: str) -> None:
         host.cdi(CARDS)
         host.containerd(CDI_ON)
@@ -632,8 +634,8 @@ class TestCDIByNRI:
         assert made.problem == (
             "the node's container runtime, containerd://2.0.7-k3s1, drops CDI devices that are "
             "given by NRI, as do containerd before 2.1 (except 1.7 from 1.7.30 on) and CRI-O "
-            "before 1.34, so no container gets its card: set nodeagent.cardAccess.strategy to CDI or "
-            "Auto, or nriGives to another way than CDI, or upgrade the container runtime"
+            "before 1.34, so no container gets its card: set nodeagent.cardAccess.strategy to CDI "
+            "or Auto, or nriGives to another way than CDI, or upgrade the container runtime"
         )
         with pytest.raises(NotYet, match="drops CDI devices"):
             await made.check([SimpleNamespace(by_nri=True)], ["GPU-1"])  # type: ignore[list-item]
