@@ -26,6 +26,8 @@ from mizar_nodeagent.regions.usage_snapshot import CardUsage, Copied
 
 LABELS = ("node", "namespace", "pod", "container", "device_uuid")
 NS = 1e9
+NO_SHIM = "None"
+"""The value of `enforcement` for a container that runs without the shim."""
 
 MEMORY_MODES = {number: name for name, number in layout.MEMORY_MODES.items()}
 COMPUTE_MODES = {number: name for name, number in layout.COMPUTE_MODES.items()} | {
@@ -58,6 +60,12 @@ class Reading:
     epoch: float
 
     @property
+    def has_shim(self) -> bool:
+        """Whether the container runs with the shim, which keeps it to its limits and counts its
+        use."""
+        return self.enforcement != NO_SHIM
+
+    @property
     def metered(self) -> bool:
         """Whether the container's work is metered, as it is if its share of the card's time is
         limited."""
@@ -86,13 +94,16 @@ def _copies(reading: Reading, value: Callable[[Copied], float]) -> Values:
 @dataclass(frozen=True)
 class ContainerMetric:
     """A metric of a container on a card. `values` returns its values for a reading; none if they
-    are not known. `labels`: names of labels besides LABELS."""
+    are not known. `labels`: names of labels besides LABELS. `without_shim`: the metric exists for a
+    container without the shim too; others would show limits that do not bind it, and a use of 0
+    that nobody has counted."""
 
     kind: type[Family]
     name: str
     about: str
     values: Callable[[Reading], Values]
     labels: tuple[str, ...] = field(default=())
+    without_shim: bool = False
 
     def family(self) -> Family:
         """A new, empty family of this metric."""
@@ -175,6 +186,7 @@ METRICS = (
             )
         ],
         ("memory", "compute", "enforcement"),
+        without_shim=True,
     ),
     ContainerMetric(
         CounterMetricFamily,
@@ -231,7 +243,8 @@ class ContainerCollector(Collector):
         families = [(one, one.family()) for one in METRICS]
         for labels, reading in self._readings().items():
             for metric, family in families:
-                for further, value in metric.values(reading):
+                known = reading.has_shim or metric.without_shim
+                for further, value in metric.values(reading) if known else ():
                     family.add_metric((*labels, *further), value)
         return [family for _, family in families]
 
@@ -273,9 +286,9 @@ class ContainerCollector(Collector):
 
     def _enforcement(self, slot: Slot) -> str:
         """The value of `enforcement`, which says what the agent does about a process that no limits
-        bind; "None" if the container has no limits."""
+        bind; NO_SHIM if the container has no limits."""
         if not slot.shim:
-            return "None"
+            return NO_SHIM
         try:
             carving = self._state.carving_of(DeviceID.parse(min(slot.ids)))
         except (DeviceIDRefused, ValueError):

@@ -14,8 +14,8 @@ from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.regions.layout import Compute, UsageCard, UsageHead
 from support.waiting import until
 from unit.nodeagent.fake_kubelet import Allocated
-from unit.nodeagent.makers import CARD, GIB, SHADOW, card
-from unit.nodeagent.test_assembly import World, mounted, world
+from unit.nodeagent.makers import CARD, GIB, RESOURCE, SHADOW, card, share_object
+from unit.nodeagent.test_assembly import SHARE, World, mounted, world
 
 __all__ = ["world"]
 
@@ -103,6 +103,27 @@ async def test_what_nobody_measures_is_not_told_as_nothing(world: World) -> None
     names = series(world, pod="share")
     assert "mizar_device_memory_used_bytes" in names
     assert not [one for one in names if "compute" in one or "work" in one]
+
+
+@pytest.mark.parametrize(
+    "isolation", [Isolation(backend="None"), Isolation(compute="Hard", may_opt_out=True)]
+)
+async def test_without_the_shim_there_is_no_limit_and_no_use(
+    world: World, isolation: Isolation
+) -> None:
+    """Nothing counts what such a container uses, and no limit binds it: a use of 0 below a limit
+    would show a card as free that the container may fill."""
+    pod = share_object("share", "team-a")
+    pod["metadata"]["annotations"] = {"mizar.share/without-limits": "main"}
+    await world.serve_shadow(isolation=isolation)
+    world.api.put_pod(pod)
+    await world.knows(SHARE)
+    await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    await until(lambda: world.holders() == ["share"])
+    assert series(world, pod="share") == ["mizar_device_isolation_info"]
+    how = {"memory": "Hard", "compute": isolation.compute, "enforcement": "None"}
+    assert value(world, "mizar_device_isolation_info", CONTAINER | how) == 1
 
 
 async def test_series_of_a_deleted_pod_go(world: World) -> None:
