@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections import Counter
 from unittest.mock import AsyncMock
 
 import pytest
+from prometheus_client import generate_latest
 
 from mizar_core.models import Isolation
 from mizar_nodeagent.card_health import Readings
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.regions.layout import Compute, UsageCard, UsageHead
 from support.waiting import until
-from unit.nodeagent.fake_kubelet import Allocated
+from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, GIB, RESOURCE, SHADOW, card, share_object
 from unit.nodeagent.test_assembly import SHARE, World, mounted, world
 
@@ -26,6 +28,7 @@ CONTAINER = {
     "container": "main",
     "device_uuid": CARD,
 }
+LIMITED = CONTAINER | {"memory": "Hard", "compute": "None", "enforcement": "Report"}
 OF_SHADOW = {"node": "node-1", "namespace": SHADOW[0], "pod": SHADOW[1]}
 OF_CARD = {"node": "node-1", "device_uuid": CARD}
 ISOLATION = Isolation(compute="Hard", enforcement="Strict")
@@ -45,6 +48,14 @@ def series(world: World, **labels: str) -> list[str]:
         for one in family.samples
         if labels.items() <= one.labels.items()
     ]
+
+
+def repeated(world: World) -> list[str]:
+    """The series that the page for Prometheus has more than once."""
+    assert world.app is not None
+    page = generate_latest(world.app.registry).decode()
+    found = Counter(line.rpartition(" ")[0] for line in page.splitlines() if line[:1] != "#")
+    return [one for one, count in found.items() if count > 1]
 
 
 def write(held: Allocated, **words: int) -> None:
@@ -124,6 +135,36 @@ async def test_without_the_shim_there_is_no_limit_and_no_use(
     assert series(world, pod="share") == ["mizar_device_isolation_info"]
     how = {"memory": "Hard", "compute": isolation.compute, "enforcement": "None"}
     assert value(world, "mizar_device_isolation_info", CONTAINER | how) == 1
+
+
+async def test_two_slots_of_one_container_give_each_series_once(world: World) -> None:
+    """Prometheus refuses a page that has a series twice. An init container's device is used again
+    by main; and a pod that is made anew under its name gets its device while the kubelet still
+    lists the one before. The newer slot counts."""
+    old = KubePod("team-a", "share", "uid-share", init=frozenset({"prepare"}))
+    await world.serve_shadow()
+    world.api.put_pod(share_object())
+    await world.knows(SHARE)
+    first = await world.kubelet.allocate(old, "prepare", RESOURCE, 1)
+    await world.kubelet.allocate(old, "main", RESOURCE, 1, reuse=first.ids)
+    await world.kubelet.start_container(old, "prepare", RESOURCE)
+    await world.kubelet.start_container(old, "main", RESOURCE)
+    await until(lambda: world.holders() == ["share"])
+    assert not repeated(world) and value(world, "mizar_device_isolation_info", LIMITED) == 1
+    new = KubePod("team-a", "share", "uid-new")
+    body = share_object()
+    body["metadata"]["uid"] = "uid-new"
+    world.api.put_pod(body)
+    await world.knows(new)
+    held = await world.kubelet.allocate(new, "main", RESOURCE, 1)
+    await world.kubelet.start_container(new, "main", RESOURCE)
+    write(held, wanted_at=time.monotonic_ns())
+    await until(lambda: world.holders() == ["share", "share"])
+    assert world.app is not None
+    owned = [one for one in world.app.slots.all() if one.owner is not None]
+    assert len({one.owner.container for one in owned}) == 2 and len(owned) == 3
+    assert not repeated(world)
+    assert value(world, "mizar_device_last_work_timestamp_seconds", CONTAINER) is not None
 
 
 async def test_series_of_a_deleted_pod_go(world: World) -> None:
