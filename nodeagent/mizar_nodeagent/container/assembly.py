@@ -74,6 +74,7 @@ async def assemble_container(base: AgentBase) -> ContainerParts:
         base.cards.minors,
         access.check,
         pods=agent.pods,
+        by_way=access.describe,
     )
     return ContainerParts(
         access=access,

@@ -63,7 +63,8 @@ class PreStart:
     emit a normal and a warning event on the pod. `contexts`: the memory that CUDA contexts take.
     `minors`: returns the minor numbers of cards' device nodes. `check_access`: raises NotYet or
     StartRefused if the slots' container would not get its cards. `pods`: returns the node's present
-    pods; without it, those of the last plan are used."""
+    pods; without it, those of the last plan are used. `by_way`: returns in words the way by which
+    containers get their cards."""
 
     state: AgentState
     slots: Slots
@@ -76,6 +77,7 @@ class PreStart:
     check_access: Callable[[Sequence[Slot], Collection[str]], Awaitable[None]] = _no_check
     turns: Turns = field(default_factory=Turns)
     pods: Callable[[], Mapping[Key, Pod]] | None = None
+    by_way: Callable[[], str] = lambda: ""
 
     async def prepare(self, resource: str, ids: Sequence[str]) -> None:
         """Write the limits of the container that holds the devices. Raises NotYet, StartRefused."""
@@ -116,8 +118,12 @@ class PreStart:
         if is_new:
             # Emit this event once for each container, however often it starts.
             note = describe_limits(owner.container, groups, limits)
-            out = any(slot.opted_out for slot in slots)
-            self.notify(owner, EventReason.DEVICE_GRANTED, note + (OPTED_OUT if out else ""))
+            self.notify(owner, EventReason.DEVICE_GRANTED, note + self._remarks(slots))
+
+    def _remarks(self, slots: Iterable[Slot]) -> str:
+        out = OPTED_OUT if any(slot.opted_out for slot in slots) else ""
+        way = self.by_way()
+        return f"{out}; it gets its cards by {way}" if way else out
 
     def _opted(
         self, slot: Slot, owner: Owner, recorded: str | None, groups: Sequence[DeviceGroup]

@@ -285,7 +285,7 @@ async def test_a_pod_that_gets_a_device_gets_one_event(world: World) -> None:
     assert pod == "share"
     assert note == (
         f"container main has devices of shadow pod {SHADOW[1]}: card {CARD}: "
-        "memory 16384 MiB (Hard), compute 100 % (Hard)"
+        "memory 16384 MiB (Hard), compute 100 % (Hard); it gets its cards by EnvVar"
     )
 
 
