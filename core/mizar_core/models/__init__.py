@@ -19,6 +19,7 @@ from mizar_core.models.gpuquota import (
 from mizar_core.models.isolation import (
     ComputeMode,
     Isolation,
+    IsolationOverride,
     MemoryMode,
 )
 from mizar_core.models.pool import (
@@ -57,6 +58,7 @@ __all__ = [
     "GPUQuotaStatus",
     "Holder",
     "Isolation",
+    "IsolationOverride",
     "MemoryMode",
     "ModelCounts",
     "Phase",

@@ -24,6 +24,7 @@ from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent import container_processes
 from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.audit import kill
 from mizar_nodeagent.audit.compare import (
     AuditedContainer,
     AuditResult,
@@ -58,6 +59,10 @@ TRIES: Final = 3
 REST: Final = 3
 """Multiple of an audit's duration for which the auditor rests afterwards, to bound its share of a
 CPU."""
+TOO_WEAK: Final = (
+    "isolation.enforcement is Strict, but the node agent has no CAP_KILL: of the processes that "
+    "bypass the shim it can only kill those that run as root; set nodeagent.mayKill of the chart"
+)
 
 
 class Auditor:
@@ -85,6 +90,7 @@ class Auditor:
         self._without_shim = ProcessesWithoutShim(warn, self._is_strict, proc)
         self._permitted = PermittedMemory({slot.name for slot in slots.all()})
         self._reported_at = -math.inf
+        self._may_kill = kill.may_kill_others()
 
     @property
     def without_shim(self) -> Sequence[ProcessWithoutShim]:
@@ -152,6 +158,14 @@ class Auditor:
         if (now := self._clock()) >= self._reported_at + EVERY_S:
             self._reported_at = now
             self._without_shim.add(result)
+            self._tell_if_too_weak()
+
+    def _tell_if_too_weak(self) -> None:
+        """Log once, as soon as an isolation is Strict, that most processes could not be killed."""
+        isolations = (one.carve.isolation for one in self._state.carvings.values())
+        if not self._may_kill and any(one.enforcement == "Strict" for one in isolations):
+            self._may_kill = True
+            log.warning("Strict kills only processes of root", problem=TOO_WEAK)
 
     def _is_strict(self, found: ProcessWithoutShim) -> bool:
         own = (self._isolation(slot) for slot in self._slots.all() if slot.owner == found.owner)

@@ -5,9 +5,19 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Final
 
 from mizar_nodeagent import container_processes
 from mizar_nodeagent.container_processes import ContainerProcess
+
+CAP_KILL: Final = 5
+"""The capability's number."""
+
+
+def may_kill_others(status: Path = Path("/proc/self/status")) -> bool:
+    """Whether this program may kill processes of other users."""
+    lines = dict(line.partition(":")[::2] for line in status.read_text().splitlines())
+    return bool(int(lines["CapEff"], 16) >> CAP_KILL & 1)
 
 
 def kill(process: ContainerProcess, proc: Path = container_processes.PROC) -> str:

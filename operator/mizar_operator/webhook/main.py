@@ -58,6 +58,7 @@ class Webhook:
             self._settings.resource_names,
             gates=self._settings.gate_preemption,
             scale_up_delay=self._settings.scale_up_delay,
+            strict_kills_root_only=self._settings.strict_kills_root_only,
         )
         reviews = _runner(review_app(reviewer, self._metrics, lambda: self._draining))
         told = probes.application(self._metrics.registry, self._stuck, self._unready)

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from mizar_core.models import GPUPool, GPUQuota
+from mizar_core.models import GPUPool, GPUQuota, Isolation, IsolationOverride
 from mizar_kube.kinds import PRIORITY_CLASS, RUNTIME_CLASS
 from mizar_kube.logs import get_logger
 from mizar_kube.store import key_of
@@ -42,6 +42,11 @@ SPOT_IS_OFF = (
     "spec.spot.enabled does nothing yet: this Mizar was installed without spot.enabled, so nothing"
     " is lent until its chart's value is true"
 )
+STRICT_NEEDS_KILL = (
+    "isolation.enforcement Strict kills only processes that run as root: this Mizar was installed"
+    " without nodeagent.mayKill, so its node agents may not kill others until that chart value is"
+    " true"
+)
 
 
 Answer = dict[str, Any]
@@ -55,7 +60,8 @@ class NotReady(Exception):
 class Reviewer:
     """Reviews requests by the pools and quotas in `cache`. `names`: the aliases that pools may give
     to profiles. `gates`: whether share pods that may preempt others get a scheduling gate.
-    `scale_up_delay`: for how long autoscalers ignore share pods; empty for no delay. Raises
+    `scale_up_delay`: for how long autoscalers ignore share pods; empty for no delay.
+    `strict_kills_root_only`: the node agents may not kill processes of other users. Raises
     NotReady, KubeError."""
 
     def __init__(
@@ -66,10 +72,12 @@ class Reviewer:
         *,
         gates: bool = False,
         scale_up_delay: str = "",
+        strict_kills_root_only: bool = False,
     ) -> None:
         self._cache = cache
         self._spot = spot
         self._names = names
+        self._warns_of_strict = strict_kills_root_only
         self._review_pod = partial(review, gates=gates, scale_up_delay=scale_up_delay)
 
     async def mutate(self, request: Request) -> Answer:
@@ -129,7 +137,7 @@ class Reviewer:
         # The unreadable quota may be this one in its earlier state.
         unreadable = set(others.unreadable) - {key_of(request["object"])}
         found = review_quota(quota, pools, others.quotas)
-        return found.warn(*unchecked(unreadable))
+        return found.warn(*self._strict(quota.spec.isolation), *unchecked(unreadable))
 
     async def _pool(self, request: Request) -> Findings:
         pool, old = GPUPool.from_dict(request["object"]), pool_or_none(request.get("oldObject"))
@@ -138,7 +146,15 @@ class Reviewer:
         found = review_pool(pool, old, pools, read.quotas, self._names)
         if pool.spec.spot.enabled and not self._spot.enabled:
             found = found.warn(SPOT_IS_OFF)
+        default = pool.spec.default_quota
+        of_default = default.isolation if default else None
+        found = found.warn(*self._strict(pool.spec.isolation, of_default))
         return found.warn(*await self._missing_classes(pool), *unchecked(read.unreadable))
+
+    def _strict(self, *isolations: Isolation | IsolationOverride | None) -> list[str]:
+        """A warning if one of these is stricter than the node agents can be."""
+        strict = any(one is not None and one.enforcement == "Strict" for one in isolations)
+        return [STRICT_NEEDS_KILL] if strict and self._warns_of_strict else []
 
     async def _missing_classes(self, pool: GPUPool) -> list[str]:
         """A sentence for each class that the pool's shadow pods name and that does not exist: the

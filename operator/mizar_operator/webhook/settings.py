@@ -53,6 +53,11 @@ class Settings(common.Settings):
         description="for how long cluster-autoscaler ignores share pods and spot pods, such as "
         "8760h; empty: no time",
     )
+    strict_kills_root_only: bool = Field(
+        False,
+        description="the node agents have no CAP_KILL, so that isolation.enforcement Strict kills "
+        "only processes that run as root",
+    )
     resource_names: tuple[str, ...] = Field(
         (), description="resource names that pools may use as aliases, such as nvidia.com/vgpu"
     )

@@ -234,6 +234,33 @@ def test_no_container_may_more_than_it_needs(default: list[Object], local: list[
         assert profile == {"type": "RuntimeDefault"}
 
 
+STRICT = {"isolation": {"enforcement": "Strict"}}
+
+
+@pytest.mark.parametrize(
+    ("values", "may"),
+    [
+        ({}, False),
+        ({"nodeagent": {"mayKill": True}}, True),
+        ({"nodeagent": {"privileged": True}}, True),
+        ({"spot": {"enabled": True}}, True),
+        ({"defaultPool": {"spec": {"isolation": {"compute": "Hard"}}}}, False),
+        ({"defaultPool": {"spec": STRICT}}, True),
+        ({"defaultPool": {"spec": {"defaultQuota": STRICT}}}, True),
+        ({"defaultPool": {"create": False, "spec": STRICT}}, False),
+    ],
+)
+def test_the_webhook_knows_whether_the_agents_may_kill(
+    chart: Chart, values: Object, may: bool
+) -> None:
+    """A default pool that is Strict has no other means than this."""
+    objects = chart.render(**values)
+    agent = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+    security = agent["containers"][0]["securityContext"]
+    can = security.get("privileged") or "KILL" in security["capabilities"]["add"]
+    assert (bool(can), webhook_settings(objects).strict_kills_root_only) == (may, not may)
+
+
 def test_only_the_node_agent_is_root_and_reaches_the_node(default: list[Object]) -> None:
     names = ("nodeagent", "operator", "uninstall", "webhook")
     for name, spec in zip(names, sorted_pods(default), strict=True):

@@ -138,6 +138,7 @@ def one_container(folder: Path, isolation: Isolation) -> tuple[Any, Any]:
     state = SimpleNamespace(
         snapshot=snapshot(1.0, [pod], claims=[share_claim(device(0))]),
         carving_of=lambda device: carving,
+        carvings={SHADOW: carving},
     )
     slot = Slot("s", folder, RESOURCE, frozenset({device(0)}), 0.0, OWNER)
     return state, SimpleNamespace(all=lambda: [slot])

@@ -21,6 +21,7 @@ from mizar_core.carve import CardLimit
 from mizar_core.models import Isolation
 from mizar_nodeagent import container_processes
 from mizar_nodeagent.audit import auditor
+from mizar_nodeagent.audit import kill as kill_module
 from mizar_nodeagent.audit.auditor import EVERY_S, Auditor
 from mizar_nodeagent.audit.compare import (
     AuditedContainer,
@@ -39,6 +40,7 @@ from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
 from mizar_nodeagent.regions.layout import UsageCard, UsageHead
 from mizar_nodeagent.regions.usage_snapshot import Holding, ProcessKey
+from support.logs import logged
 from support.waiting import PATIENCE_S, wait_for
 from unit.nodeagent.makers import (
     CARD,
@@ -595,6 +597,34 @@ async def test_only_where_the_quota_is_strict_it_is_killed(
     node.on_card = {}
     await node.audit(1)
     assert node.auditor.unbound == {}
+
+
+@pytest.mark.parametrize("enforcement", ["Report", "Strict"])
+@pytest.mark.parametrize("may", [True, False])
+async def test_an_agent_that_is_too_weak_for_strict_says_so_before_it_has_to_kill(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    enforcement: Any,
+    may: bool,
+) -> None:
+    monkeypatch.setattr(kill_module, "may_kill_others", lambda: may)
+    node = Node(tmp_path, Isolation(enforcement=enforcement))
+    await node.audit(3)
+    told = [one for one in logged(caplog) if "nodeagent.mayKill" in str(one.get("problem"))]
+    assert len(told) == (enforcement == "Strict" and not may), "once"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "may"),
+    [("0000000000000002", False), ("0000000000000022", True), ("000001ffffffffff", True)],
+)
+def test_whether_the_agent_may_kill_is_read_from_its_capabilities(
+    tmp_path: Path, capabilities: str, may: bool
+) -> None:
+    status = tmp_path / "status"
+    status.write_text(f"Name:\tx: y\nCapPrm:\t{'f' * 16}\nCapEff:\t{capabilities}\nThreads:\t1\n")
+    assert kill_module.may_kill_others(status) is may
 
 
 def test_another_process_of_that_pid_is_left_alone(

@@ -83,13 +83,15 @@ async def running(
     draining: Callable[[], bool] = lambda: False,
     *,
     gates: bool = False,
+    weak: bool = False,
 ) -> AsyncIterator[Webhook]:
     async with serving(FakeApi(others=objects)) as client:
         cache = Cache(client)
         if synced:
             for informer in cache.informers:
                 await informer._list()
-        app = review_app(Reviewer(cache, spot, gates=gates), Metrics(), draining)
+        reviewer = Reviewer(cache, spot, gates=gates, strict_kills_root_only=weak)
+        app = review_app(reviewer, Metrics(), draining)
         async with TestClient(TestServer(app)) as http:
             yield Webhook(objects, cache, http)
 
@@ -301,6 +303,32 @@ async def test_a_pool_that_an_installation_does_not_lend_from_gets_a_warning(len
         response = await webhook.ask("/validate", review)
     assert response["allowed"]
     assert any("spot.enabled" in one for one in response.get("warnings", ())) != lends
+
+
+STRICT = {"isolation": {"enforcement": "Strict"}}
+
+
+@pytest.mark.parametrize("weak", [True, False])
+@pytest.mark.parametrize(
+    ("obj", "strict"),
+    [
+        (pool_object(**STRICT), True),
+        (pool_object(defaultQuota={"profiles": [{"devices": 2, "max": 1}], **STRICT}), True),
+        (pool_object(isolation={"compute": "Hard"}), False),
+        (quota_object(**STRICT), True),
+        (quota_object(isolation={"compute": "Hard"}), False),
+    ],
+)
+async def test_who_sets_strict_is_told_if_the_agents_are_too_weak(
+    obj: Json, strict: bool, weak: bool
+) -> None:
+    """Otherwise only the event at the first process that cannot be killed says so."""
+    kind = {"GPUPool": "gpupools", "GPUQuota": "gpuquotas"}[obj["kind"]]
+    async with running(cluster(), weak=weak) as webhook:
+        response = await webhook.ask("/validate", request(obj, ("mizar.share", kind)))
+    assert response["allowed"]
+    told = any("nodeagent.mayKill" in one for one in response.get("warnings", ()))
+    assert told == (strict and weak)
 
 
 async def test_doubts_are_looked_into_once_for_many() -> None:

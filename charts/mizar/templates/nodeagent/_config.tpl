@@ -91,6 +91,15 @@ overrides included, may give cards by NVIDIA_VISIBLE_DEVICES. */ -}}
 {{- $found | uniq | toJson -}}
 {{- end -}}
 
+{{- /* Whether the agents may kill processes that do not run as root: "true" or "false". The default pool's Strict
+means that they must. */ -}}
+{{- define "mizar.nodeagent.mayKill" -}}
+{{- $agent := .Values.nodeagent -}}
+{{- $pool := ternary .Values.defaultPool.spec (dict) .Values.defaultPool.create -}}
+{{- $strict := list (dig "isolation" "enforcement" "" $pool) (dig "defaultQuota" "isolation" "enforcement" "" $pool) -}}
+{{- or .Values.spot.enabled $agent.privileged $agent.mayKill (has "Strict" $strict) -}}
+{{- end -}}
+
 {{- define "mizar.nodeagent.config" -}}
 kubeletDir: {{ .Values.nodeagent.kubeletDir }}
 stateDir: {{ .Values.nodeagent.stateDir }}
