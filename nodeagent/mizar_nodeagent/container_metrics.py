@@ -158,6 +158,7 @@ METRICS = (
         "mizar_device_utilization_ratio",
         "Part of the card's time in which a container's processes worked, by NVML's last samples",
         lambda one: _one(one.utilization),
+        without_shim=True,
     ),
     ContainerMetric(
         GaugeMetricFamily,

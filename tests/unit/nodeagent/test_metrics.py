@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from mizar_core.models import Isolation
+from mizar_nodeagent import container_utilization
 from mizar_nodeagent.card_health import Readings
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.regions.layout import Compute, UsageCard, UsageHead
@@ -89,9 +90,19 @@ async def test_what_a_container_may_and_does_use(world: World) -> None:
     assert value(world, "mizar_device_isolation_info", CONTAINER | how) == 1
 
 
-async def test_its_part_of_the_cards_time_is_told_without_a_share_as_well(world: World) -> None:
+@pytest.fixture
+def sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML's samples are taken all the time."""
+    monkeypatch.setattr(container_utilization, "EVERY_S", 0.01)
+
+
+@pytest.mark.usefixtures("sampled")
+@pytest.mark.parametrize("backend", ["Shim", "None"])
+async def test_its_part_of_the_cards_time_is_told_without_a_share_as_well(
+    world: World, backend: str
+) -> None:
     world.cards.used = {CARD: {}}
-    await shared(world, Isolation())
+    await shared(world, Isolation.model_validate({"backend": backend}))
 
     def told() -> bool:
         return value(world, "mizar_device_utilization_ratio", CONTAINER) == 0
