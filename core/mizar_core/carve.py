@@ -28,6 +28,8 @@ from mizar_core.quantities import WHOLE_CARD, parse_scaling
 class Carve(Model):
     """How the node agent divides a shadow pod's cards. `memory`: bytes per device; None for an even
     share of the card. `closed`: whether no further pod gets a device; pods that hold one keep it.
+    `same_card`: whether a container needs all its devices on one card, unless its pod says
+    otherwise.
     """
 
     resource: Name
@@ -43,6 +45,7 @@ class Carve(Model):
     physical_resource: Name = PHYSICAL_RESOURCE
     closed: bool = False
     variables: tuple[ShareVariables, ...] = ()
+    same_card: bool = False
 
     def to_json(self) -> str:
         """The annotation's value; the same carve is always the same text."""

@@ -68,7 +68,7 @@ ANNOTATION_CARDS: Final = "mizar.share/cards"
 it."""
 ANNOTATION_SAME_CARD: Final = "mizar.share/same-card"
 """On a share pod, "true" demands that all devices of a container be on one card; otherwise it does
-not start."""
+not start. "false" accepts several cards, even where the pool's sameCard is true."""
 
 ANNOTATION_WITHOUT_LIMITS: Final = "mizar.share/without-limits"
 """On a share pod: names of its containers, with commas between them, that opt out of the shim. They

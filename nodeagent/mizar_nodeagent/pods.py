@@ -56,7 +56,8 @@ class Pod:
     `requests`: the number of devices that it requests of each of Mizar's resources; empty for a pod
     with whole cards only. `admitted`: the kubelet has admitted it, so its devices have been
     allocated. `ended`: it has Succeeded or Failed. `terminating`: it was deleted, and may run until
-    `terminates_by`. `same_card`: each of its containers must have devices of one card only.
+    `terminates_by`. `same_card`: whether each of its containers must have devices of one card only;
+    None if it leaves that to the pool.
     `priority`: that of its PriorityClass. `container_ids`: (ID at the runtime, name) of each
     container. `isolation`, `active`: statuses of its conditions mizar.share/isolation-enforced and
     mizar.share/active, empty if it has none. `low_power`: it agrees to lend its cards while it is
@@ -82,7 +83,7 @@ class Pod:
     ended: bool = False
     terminating: bool = False
     terminates_by: datetime | None = None
-    same_card: bool = False
+    same_card: bool | None = None
     static_uid: str = ""
     priority: int = 0
     container_ids: tuple[tuple[str, str], ...] = ()
@@ -150,7 +151,7 @@ def trim(obj: Object) -> Pod | None:
         terminates_by=parse_time(meta["deletionTimestamp"])
         if meta.get("deletionTimestamp")
         else None,
-        same_card=notes.get(ANNOTATION_SAME_CARD) == "true",
+        same_card=_true_or_false(notes.get(ANNOTATION_SAME_CARD)),
         static_uid=_static_uid(notes),
         priority=spec.get("priority") or 0,
         container_ids=() if shadow else tuple(_container_ids(status)),
@@ -195,6 +196,10 @@ def _containers(spec: Spec) -> Iterable[str]:
 def _init_containers(spec: Spec) -> Iterable[str]:
     found = spec.get("initContainers") or ()
     return (one["name"] for one in found if one.get("restartPolicy") != "Always")
+
+
+def _true_or_false(text: str | None) -> bool | None:
+    return {"true": True, "false": False}.get(text or "")
 
 
 def _names(text: str | None) -> Iterable[str]:

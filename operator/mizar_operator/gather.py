@@ -309,6 +309,12 @@ def _bound_by(volumes: Mapping[Key, Terms], share: ShareView) -> ShareView:
 def _waiting(
     shares: Iterable[ShareView], pending: Iterable[PendingView], shadows: Iterable[ShadowView]
 ) -> set[str]:
-    """The UIDs of the pods and shadow pods that wait for a node."""
-    found = {one.uid for one in shares if one.node is None} | {one.uid for one in pending}
+    """The UIDs of those that an attempt may be about: pods and shadow pods that wait for a node,
+    and the controllers of pods that do not start on several cards."""
+    found = {one.uid for one in pending}
+    for one in shares:
+        if one.node is None:
+            found.add(one.uid)
+        elif one.several_cards:
+            found.add(one.owner)
     return found | {one.uid for one in shadows if one.on_node is None}

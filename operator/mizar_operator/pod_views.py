@@ -19,6 +19,7 @@ from mizar_core.names import (
     LABEL_SHADOW_POD,
     PREEMPTION_GATE,
     SPOT_RESOURCE,
+    EventReason,
     parse_resource,
 )
 from mizar_core.planning.refusal_message import lacks, lacks_alone
@@ -30,6 +31,9 @@ from mizar_operator.object_views import Json, condition_of, interned
 from mizar_operator.refusal_topology import refusal_topology
 
 EPOCH = datetime.fromtimestamp(0, UTC)
+
+NOT_CREATED = "CreateContainerConfigError"
+"""The kubelet's reason for a container whose device plugin refuses its start."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ def share_view(obj: Object) -> SharePod | None:
     # Constraints on the node do not matter once the pod has a node.
     claims = tuple(_claims(meta["name"], spec)) if node is None else ()
     refused_by = refusal_topology(spec, unschedulable)
+    several_cards = _has_several_cards(status)
     views = (
         ShareView(
             namespace=sys.intern(meta["namespace"]),
@@ -159,6 +164,7 @@ def share_view(obj: Object) -> SharePod | None:
             refused_by=refused_by,
             gated=node is None and bool(gates),
             beside=tuple(one for one in asked if one != resource),
+            several_cards=several_cards,
         )
         for resource, count in asked.items()
     )
@@ -172,6 +178,21 @@ def _claims(pod: str, spec: Json) -> Iterator[str]:
             yield str(claim["claimName"])
         elif "ephemeral" in volume:
             yield f"{pod}-{volume['name']}"
+
+
+def _has_several_cards(status: Json) -> bool:
+    """Whether a node agent refuses to start a container since its devices are on several cards: the
+    kubelet passes on the agent's words, which begin with the reason of its event."""
+    containers = [
+        *(status.get("initContainerStatuses") or ()),
+        *(status.get("containerStatuses") or ()),
+    ]
+    waiting = [(one.get("state") or {}).get("waiting") or {} for one in containers]
+    return any(
+        one.get("reason") == NOT_CREATED
+        and f"{EventReason.SEVERAL_CARDS}: " in (one.get("message") or "")
+        for one in waiting
+    )
 
 
 def _running_at(status: Json) -> datetime | None:

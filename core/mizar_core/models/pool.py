@@ -192,6 +192,12 @@ class GPUPoolSpec(Model):
     nodes with shadow pods in use, so that whole cards and nodes stay free. A share pod that has pod
     affinity, anti-affinity or topology spread constraints of its own is left as it is."""
 
+    same_card: Annotated[bool, Field(strict=True)] = False
+    """Whether a container that requests several devices must get them all from one card; if no card
+    of the node has as many free, it does not start, and its pod is replaced. The annotation
+    mizar.share/same-card of a pod, "true" or "false", overrides this. A change applies to
+    containers that have not started yet."""
+
     isolation: Isolation = Isolation()
     """How containers on one card are kept apart; a quota may override it."""
 

@@ -101,7 +101,8 @@ class RemoveFinalizer:
 
 @dataclass(frozen=True, slots=True)
 class EvictShare:
-    """Evict a share pod that has lost its card, so that its controller replaces it."""
+    """Evict a share pod that has lost its card, or that demands one card and has several, so that
+    its controller replaces it."""
 
     share: Key
     uid: str

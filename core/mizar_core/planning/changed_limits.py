@@ -34,6 +34,7 @@ def carve_of(shadow: ShadowView, pool: GPUPool, quota: GPUQuota) -> Carve:
         tenancy=pool.spec.tenancy,
         physical_resource=pool.spec.physical_resource,
         variables=pool.spec.share_variables,
+        same_card=pool.spec.same_card,
     )
 
 

@@ -1,8 +1,10 @@
-"""Eviction of share pods whose shadow pod has lost its cards. Running share pods are evicted for no
-other reason: when a quota shrinks, those that are there stay."""
+"""Eviction of share pods whose shadow pod has lost its cards, and of those that cannot start since
+their devices are on several cards. Running share pods are evicted for no other reason: when a quota
+shrinks, those that are there stay."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Iterable
 from datetime import timedelta
 
@@ -10,11 +12,17 @@ from mizar_core.names import EventReason, LossReason
 from mizar_core.planning.actions import EmitEvent, EvictShare
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.shadow_stage import ShadowStage
-from mizar_core.planning.snapshot import ShadowView, ShareView
+from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
 from mizar_core.quantities import counted
 
 RETRY_AFTER = timedelta(seconds=5)
 """How long to wait before retrying an eviction that a PodDisruptionBudget did not allow."""
+
+SEVERAL_CARDS = (
+    "evicted: it demands one card, but its devices are on several; the next pod of its controller "
+    "may get others"
+)
+"""The message for a pod that is evicted since it cannot start."""
 
 MUST_BE_UNUSED = frozenset({ShadowStage.LOST, ShadowStage.FINISHED, ShadowStage.LEAVING})
 """Stages in which no pod may hold a device: the operator drains a shadow pod before it deletes
@@ -26,8 +34,41 @@ def evict(draft: Draft) -> None:
     for shadow in lost_in_use(draft, draft.shadows.values()):
         for share in _users(draft, shadow):
             if not share.deleting:
-                draft.post(_event(draft, shadow, share))
+                draft.post(_share_event(share, _lost_message(draft, shadow)))
                 draft.actions.append(EvictShare(share.key, share.uid))
+
+
+def evict_from_several_cards(draft: Draft) -> None:
+    """Plan the eviction of the share pods that demand one card and got devices of several, which
+    their kubelet never changes. Only pods with a controller are evicted, since nothing would
+    replace the others.
+
+    A new pod may be refused as well: it goes where enough devices are free, whether on one card or
+    not. So this is an attempt, made for all pods of a controller at once and then not again for a
+    while, which grows each time.
+    """
+    going = {one.uid for one in draft.actions if isinstance(one, EvictShare)}
+    for owner, shares in sorted(_refused(draft).items()):
+        attempt = Attempt(f"one-card/{owner}", owner)
+        if attempt.what in draft.attempted:
+            continue
+        draft.record_attempt(attempt)
+        for share in shares:
+            if share.uid not in going:
+                draft.post(_share_event(share, SEVERAL_CARDS))
+                draft.actions.append(EvictShare(share.key, share.uid))
+
+
+def _refused(draft: Draft) -> dict[str, list[ShareView]]:
+    """The pods of each controller that do not start since their devices are on several cards, by
+    name."""
+    refused = (one for one in draft.shares if one.several_cards and not one.deleting)
+    # A pod has a view for each resource that it requests.
+    pods = {one.uid: one for one in refused if one.owner not in ("", one.uid)}
+    found = defaultdict[str, list[ShareView]](list)
+    for one in sorted(pods.values(), key=lambda one: one.key):
+        found[one.owner].append(one)
+    return found
 
 
 def lost_in_use(draft: Draft, among: Iterable[ShadowView]) -> list[ShadowView]:
@@ -85,12 +126,16 @@ def loss_message(draft: Draft, shadows: Iterable[ShadowView]) -> str | None:
     )
 
 
-def _event(draft: Draft, shadow: ShadowView, share: ShareView) -> EmitEvent:
+def _lost_message(draft: Draft, shadow: ShadowView) -> str:
+    return f"evicted: shadow pod {shadow.name} lost its cards: {loss_reason(draft, shadow)}"
+
+
+def _share_event(share: ShareView, message: str) -> EmitEvent:
     return EmitEvent(
         kind="Pod",
         about=share.key,
         uid=share.uid,
         type="Warning",
         reason=EventReason.SHARE_EVICTED,
-        message=f"evicted: shadow pod {shadow.name} lost its cards: {loss_reason(draft, shadow)}",
+        message=message,
     )

@@ -159,7 +159,8 @@ class ShareView:
     have the same value of it as a node that the scheduler refuses are refused too; None if nodes
     are refused one by one. `gated`: whether Mizar's gate for pods that may preempt holds it back,
     and no other gate. `beside`: the other resources of which the pod requests devices, of whatever
-    pools.
+    pools. `several_cards`: whether a container of it does not start because it demands one card and
+    its devices are on several.
 
     Pods that have ended, that are being deleted before they got a node, or that another program's
     scheduling gate holds back are not in a snapshot.
@@ -186,6 +187,7 @@ class ShareView:
     refused_by: str | None = None
     gated: bool = False
     beside: tuple[str, ...] = ()
+    several_cards: bool = False
 
     @property
     def key(self) -> Key:

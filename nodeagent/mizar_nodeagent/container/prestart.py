@@ -90,7 +90,8 @@ class PreStart:
         owner = self.owner(resource, ids, claims)
         bind(**owner.names)
         try:
-            check_same_card(self.state, self.pod(owner.namespace, owner.pod), ids)
+            if not self._has_started(owner, resource, ids):
+                check_same_card(self.state, self.pod(owner.namespace, owner.pod), ids)
             groups = self._groups(owner, resource, ids, claims)
             limits = await self._limits(owner, groups)
             slots = self.slots_of(owner, resource, ids)
@@ -124,6 +125,11 @@ class PreStart:
         out = OPTED_OUT if any(slot.opted_out for slot in slots) else ""
         way = self.by_way()
         return f"{out}; it gets its cards by {way}" if way else out
+
+    def _has_started(self, owner: Owner, resource: str, ids: Sequence[str]) -> bool:
+        """Whether a container of the pod has started with exactly these devices before."""
+        found = self.slots.of(resource, ids)
+        return any(slot.owner is not None and slot.owner.of_pod(owner) for slot in found)
 
     def _opted(
         self, slot: Slot, owner: Owner, recorded: str | None, groups: Sequence[DeviceGroup]

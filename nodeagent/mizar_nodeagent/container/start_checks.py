@@ -38,23 +38,36 @@ def present_carving(state: AgentState, device: DeviceID) -> Carving:
 
 
 def check_same_card(state: AgentState, pod: Pod | None, ids: Iterable[str]) -> None:
-    """Check that a container whose pod asks for one card has no devices of several.
+    """Check that a container whose pod or pool demands one card has no devices of several. Raises
+    NotYet if the pool does and the pod, which may say otherwise, is not known yet.
 
     GetPreferredAllocation prefers devices of one card, if one has enough free. The kubelet has
-    allocated the devices for good: only another pod gets others.
+    allocated the devices for good: only another pod gets others. The operator replaces the pod if
+    it has a controller (mizar_core/planning/evict_share_pods.py).
     """
-    if pod is None or not pod.same_card:
-        return
     devices = [DeviceID.parse(one) for one in ids]
-    carvings = [(one, state.carving_of(one)) for one in devices]
-    cards = {carving.card(one).uuid for one, carving in carvings if carving is not None}
-    if len(cards) > 1:
-        raise StartRefused(
-            f"the pod's {ANNOTATION_SAME_CARD} asks for one card, but its {len(devices)} devices "
-            f"are on {len(cards)} cards, since no card of the node had as many free: delete the "
-            "pod, and a new one may get other devices",
-            EventReason.SEVERAL_CARDS,
-        )
+    known = [(one, carving) for one in devices if (carving := state.carving_of(one)) is not None]
+    cards = {carving.card(one).uuid for one, carving in known}
+    who = _who_demands_one_card(pod, [carving for _, carving in known])
+    if len(cards) < 2 or who is None:
+        return
+    if pod is None:
+        raise NotYet("the pod is not known yet")
+    raise StartRefused(
+        f"{who} demands one card, but its {len(devices)} devices are on {len(cards)} cards, since "
+        "no card of the node had as many free: a pod with a controller is evicted, so that a new "
+        "one may get other devices; delete any other",
+        EventReason.SEVERAL_CARDS,
+    )
+
+
+def _who_demands_one_card(pod: Pod | None, carvings: Iterable[Carving]) -> str | None:
+    """What demands that a container's devices be on one card; None if nothing does. The pod decides
+    if it says anything, otherwise the pool."""
+    if pod is not None and pod.same_card is not None:
+        return f"the pod's {ANNOTATION_SAME_CARD}" if pod.same_card else None
+    pools = (one.carve.pool for one in carvings if one.carve.same_card)
+    return next((f"sameCard of pool {name}" for name in pools), None)
 
 
 def check_one_resource(owner: Owner, resource: str, claims: Claims) -> None:

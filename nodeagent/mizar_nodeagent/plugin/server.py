@@ -116,10 +116,16 @@ class Servicer(rpc.DevicePluginServicer):
                 answer = await ask()
             except MizarError as error:
                 log.warning("refused", error=error)
-                await context.abort(_code(error), str(error))
+                await context.abort(_code(error), _said(error))
                 raise
             self._timed(name, time.perf_counter() - began)
         return answer
+
+
+def _said(error: MizarError) -> str:
+    """What the kubelet shows as the reason why the container waits: with the reason of the event on
+    its pod, by which the operator knows pods to replace."""
+    return f"{error.reason}: {error}" if isinstance(error, StartRefused) else str(error)
 
 
 def _code(error: MizarError) -> grpc.StatusCode:

@@ -47,6 +47,7 @@ TRIED = (
     *(f"carry/uid-owner/{resource}" for resource in RESOURCES),
     "room/uid-whole-0",
     "replace/uid-owner",
+    "one-card/uid-owner",
     "replace/uid-share-0",
 )
 PROFILES = [
@@ -314,6 +315,7 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
         outages=draw(st.sampled_from([frozenset[Toleration](), OUTAGES])),
         # The scheduler does not look at a pod with a gate.
         gated=not stuck and place is None and draw(st.booleans()),
+        several_cards=place is not None and draw(st.integers(0, 3)) == 0,
     )
 
 

@@ -410,6 +410,34 @@ async def test_a_pod_that_asks_for_one_card_does_not_start_on_two(world: World) 
     await until(lambda: "SeveralCards" in world.event_reasons())
 
 
+async def test_a_container_of_a_pool_of_one_card_does_not_start_on_two(world: World) -> None:
+    """The kubelet passes on what the operator looks for."""
+    await world.serve_shadow(cards=2, same_card=True)
+    with pytest.raises(grpc.aio.AioRpcError, match=r"SeveralCards: sameCard of pool .* one card"):
+        await world.start_share(count=2)
+    await until(lambda: "SeveralCards" in world.event_reasons())
+
+
+async def test_a_pod_may_accept_several_cards_where_its_pool_does_not(world: World) -> None:
+    await world.serve_shadow(cards=2, same_card=True)
+    body = share_object(count=2)
+    body["metadata"]["annotations"] = {"mizar.share/same-card": "false"}
+    world.api.put_pod(body)
+    await world.knows(SHARE)
+    await world.kubelet.allocate(SHARE, "main", RESOURCE, 2)
+    held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert limits_file.read(limits_of(held)).card_count == 2
+
+
+async def test_what_runs_on_two_cards_starts_again_when_its_pool_demands_one(world: World) -> None:
+    await world.serve_shadow(cards=2)
+    await world.start_share(count=2)
+    world.api.put_pod(shadow_object(cards=2, same_card=True))
+    await until(lambda: world.app.agent.state.carvings[SHADOW].carve.same_card)
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    assert "SeveralCards" not in world.event_reasons()
+
+
 async def test_a_pod_that_asks_for_one_card_and_has_one_starts(world: World) -> None:
     await world.serve_shadow()
     body = share_object(count=2)

@@ -70,6 +70,7 @@ def test_an_annotation_that_says_the_same_in_other_words_stays() -> None:
         ({"isolation": {"compute": "Hard"}}, {"isolation": Isolation(compute="Hard")}),
         ({"isolation": {"mayOptOut": True}}, {"isolation": Isolation(may_opt_out=True)}),
         ({"shareVariables": ["HAMi"]}, {"variables": ("HAMi",)}),
+        ({"sameCard": True}, {"same_card": True}),
         ({"memoryScaling": "1.5"}, {"memory_scaling": "1.5"}),
         ({"coreScaling": "0.5"}, {"core_scaling": "0.5"}),
         ({"profiles": [{"devices": 2, "cards": 1, "memory": "4Gi"}]}, {"memory": 4 * GIB}),

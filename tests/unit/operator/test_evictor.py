@@ -1,4 +1,5 @@
-"""Eviction of share pods whose shadow pod has lost its cards: once, with an event."""
+"""Eviction of share pods whose shadow pod has lost its cards, or that cannot start since their
+devices are on several: once, with an event."""
 
 from __future__ import annotations
 
@@ -154,6 +155,55 @@ def test_quota_and_pool_say_so() -> None:
     assert (satisfied.status, satisfied.reason) == ("False", "CardLost")
     assert "1 share pod to be evicted: shadow pod shadow-2-aaaaa" in satisfied.message
     assert of_pool.cards.lost == 1
+
+
+FRAGMENTED = replace(SHARE, owner="uid-set", several_cards=True)
+"""A pod of a controller that demands one card and has devices of two."""
+
+
+def test_the_pods_that_demand_one_card_and_have_several_are_replaced() -> None:
+    """All of a controller at once: none of them runs."""
+    other = replace(FRAGMENTED, name="q", uid="uid-q")
+    snapshot = _snapshot(ready(**HELD), shares=(FRAGMENTED, other))
+    made = plan(snapshot, NOW)
+    assert _evicted(snapshot) == [("p", SHARE.uid), ("q", "uid-q")]
+    told = [one for one in made.actions if isinstance(one, EmitEvent) and one.kind == "Pod"]
+    assert {(one.about[1], one.reason) for one in told} == {
+        ("p", EventReason.SHARE_EVICTED),
+        ("q", EventReason.SHARE_EVICTED),
+    }
+    assert "its devices are on several" in told[0].message
+    assert [one.what for one in made.attempts] == ["one-card/uid-set"]
+    assert _evicted(apply_plan(snapshot, made)) == []
+
+
+def test_a_pod_of_two_resources_is_evicted_once() -> None:
+    beside = replace(FRAGMENTED, resource="team-a.mizar.share/gpu.4")
+    assert _evicted(_snapshot(ready(**HELD), shares=(FRAGMENTED, beside))) == [("p", SHARE.uid)]
+
+
+def test_it_is_not_evicted_again_soon() -> None:
+    """Its node may never have a card with as many free devices."""
+    tried = frozenset({"one-card/uid-set"})
+    assert _evicted(_snapshot(ready(**HELD), shares=(FRAGMENTED,), attempted=tried)) == []
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"owner": SHARE.uid}, {"owner": ""}, {"deleting": True}, {"several_cards": False}],
+    ids=["without a controller", "of an unknown one", "on its way out", "that starts"],
+)
+def test_who_is_not_replaced_stays(changes: dict[str, Any]) -> None:
+    """Of a pod without a controller, the node agent's event says that it must be deleted."""
+    share = replace(FRAGMENTED, **changes)
+    assert _evicted(_snapshot(ready(**HELD), shares=(share,))) == []
+
+
+def test_who_lost_its_cards_as_well_is_told_so_alone() -> None:
+    snapshot = _lost("its pod ended", shares=(FRAGMENTED,))
+    assert _evicted(snapshot) == [("p", SHARE.uid)]
+    told = [one.message for one in plan(snapshot, NOW).actions if isinstance(one, EmitEvent)]
+    assert not [one for one in told if "several" in one]
 
 
 class Api:

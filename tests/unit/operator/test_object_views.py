@@ -131,6 +131,32 @@ def test_what_the_scheduler_says() -> None:
     assert pod.demands[0][1].unschedulable == "0/1 nodes"
 
 
+SEVERAL = (
+    "device plugin PreStartContainer rpc failed with err: rpc error: code = PermissionDenied desc ="
+    " SeveralCards: sameCard of pool default demands one card, but its 2 devices are on 2 cards"
+)
+"""What the kubelet says of a container that the node agent refuses to start."""
+
+
+@pytest.mark.parametrize("kind", ["containerStatuses", "initContainerStatuses"])
+@pytest.mark.parametrize(
+    ("reason", "message", "several"),
+    [
+        ("CreateContainerConfigError", SEVERAL, True),
+        ("CreateContainerConfigError", 'secret "SeveralCards" not found', False),
+        ("CrashLoopBackOff", SEVERAL, False),
+    ],
+)
+def test_a_container_that_does_not_start_on_several_cards(
+    kind: str, reason: str, message: str, several: bool
+) -> None:
+    running = {"name": "other", "state": {"running": {}}}
+    waiting = {"name": "c", "state": {"waiting": {"reason": reason, "message": message}}}
+    pod = pod_view(_share(spec={"nodeName": "n1"}, status={kind: [running, waiting]}))
+    assert isinstance(pod, SharePod)
+    assert pod.demands[0][1].several_cards is several
+
+
 def test_a_shadow_pod_that_a_gate_holds_back_says_so() -> None:
     """The scheduler does not look at it, and says nothing of it."""
     gated = _share(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -448,6 +449,42 @@ def test_a_pod_that_is_gone_is_lost_and_replaced(model: Model, operator: Harness
         operator.round()
     (replacement,) = _shadows(model)
     assert replacement["metadata"]["name"] != shadow["metadata"]["name"]
+
+
+def test_a_controllers_pods_on_several_cards_are_replaced_ever_more_rarely(
+    model: Model, operator: Harness
+) -> None:
+    """Each new pod gets devices of several cards again, since no card has as many free."""
+    evicted = []
+    for second in range(600):
+        pod = model.api.find(POD, "web", "team-a")
+        if pod is not None and "deletionTimestamp" in pod["metadata"]:
+            evicted.append(second)
+            model.api.remove(pod)
+            pod = None
+        if pod is None:
+            model.add_share("team-a", "web", GPU, 2, nodeName="n1")
+            pod = model.api.find(POD, "web", "team-a")
+            assert pod is not None
+            pod["metadata"]["ownerReferences"] = [
+                {"kind": "ReplicaSet", "name": "web", "uid": "uid-web", "controller": True}
+            ]
+            pod["status"]["containerStatuses"] = [{"name": "main", "state": {"waiting": REFUSED}}]
+            model.api.touch(pod)
+        operator.sync(KINDS)
+        operator.queue.add(KEY)
+        assert operator.work() == []
+        model.tick(1)
+    assert evicted[0] == 1
+    pauses = [after - before for before, after in itertools.pairwise(evicted)]
+    assert [round(one / 60) for one in pauses] == [1, 2, 4]
+
+
+REFUSED = {
+    "reason": "CreateContainerConfigError",
+    "message": "rpc error: code = PermissionDenied desc = SeveralCards: it demands one card",
+}
+"""As the kubelet reports it."""
 
 
 def test_a_node_that_is_gone_takes_its_shadow_pods_along(model: Model, operator: Harness) -> None:
