@@ -13,10 +13,11 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from itertools import islice
 
 from mizar_core.models import GPUPool
 from mizar_core.names import LABEL_POOL, LABEL_SHADOW_POD
-from mizar_core.planning.node_fit import Needs
+from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.planning.preemption_gates import FREED_FOR
 from mizar_core.planning.quotas import resource_of
 from mizar_core.planning.snapshot import (
@@ -45,7 +46,13 @@ CONFIRMED_FOR_S = 30.0
 TAKEN_FOR_S = 10.0
 """Seconds for which the number of cards that other pods hold on a node is cached."""
 LOOKS_AT_ONCE = 16
-"""The most objects that are read live at the same time, and nodes whose pods one plan reads."""
+"""The most objects that are read live at the same time, and nodes with idle shadow pods whose pods
+one plan reads."""
+JUDGED_NODES_MOST = 64
+"""The most nodes whose free cards are looked at to find out whether a pod lacks cards. A pod that
+fits more of them waits for idle shadow pods to reach their timeout."""
+JUDGED_SHAPES_MOST = 16
+"""The most kinds of such pods for which one plan looks."""
 
 
 @dataclass
@@ -246,22 +253,58 @@ class Gatherer:
         return found
 
     async def _look_for_cards(self, key: str) -> Mapping[tuple[str, str], int]:
-        """How many cards other pods have on nodes with idle shadow pods, by (resource, node). They
-        are read only while a pod waits for several cards: how many shadow pods it preempts depends
-        on them."""
-        if not any(cards > 1 for one in self._caches.pending.values() for _, cards in one.cards):
+        """How many cards other pods have on nodes, by (resource, node). They are read only while
+        a pod waits for several cards, on nodes with idle shadow pods, since how many shadow pods
+        it preempts depends on them; and while a pod waits whose scheduler does not say what it
+        lacks, on all nodes that fit it."""
+        idle, judged = self._idle_nodes(key), set[str]()
+        if idle:
+            judged = self._judged_nodes(key)
+        wide = any(cards > 1 for one in self._caches.pending.values() for _, cards in one.cards)
+        if not wide and not judged:
             return {}
         memory, now = self.state(key), self._clock()
-        idle = (one for one in self._shadows(key) if one.idle_since is not None and not one.held)
-        names = sorted({one.node for one in idle if one.node is not None})
         memory.taken = {name: one for name, one in memory.taken.items() if one[0] > now}
-        for name in [one for one in names if one not in memory.taken][:LOOKS_AT_ONCE]:
-            memory.taken[name] = now + TAKEN_FOR_S, await self._cards_on(name, self._pools(key))
+        near = sorted(idle - memory.taken.keys())[:LOOKS_AT_ONCE] if wide else ()
+        await self._look_at(key, {*near, *(judged - memory.taken.keys())})
         return {
             (resource, name): found[resource]
             for name, (_, found) in memory.taken.items()
             for resource in {pool.spec.physical_resource for pool in self._caches.pools.values()}
         }
+
+    def _idle_nodes(self, key: str) -> set[str]:
+        """The nodes with idle shadow pods."""
+        idle = (one for one in self._shadows(key) if one.idle_since is not None and not one.held)
+        return {one.node for one in idle if one.node is not None}
+
+    def _judged_nodes(self, key: str) -> set[str]:
+        """The nodes with cards that fit pods whose schedulers do not say what they lack."""
+        ours = {one.spec.physical_resource for one in self._pools(key).values()}
+        shapes = dict.fromkeys(
+            (one.needs, resource)
+            for one in self._caches.pending.values()
+            for resource, _ in one.cards
+            if one.reason_unknown and resource in ours
+        )
+        found = set[str]()
+        for needs, resource in islice(shapes, JUDGED_SHAPES_MOST):
+            nodes = (one for one in self._caches.nodes.values() if resource in one.cards)
+            fitting = {one.name for one in nodes if one.available and fits(needs, one)}
+            if len(found | fitting) <= JUDGED_NODES_MOST:
+                found |= fitting
+        return found
+
+    async def _look_at(self, key: str, names: Iterable[str]) -> None:
+        """Read which cards other pods have on these nodes."""
+        limit, pools = asyncio.Semaphore(LOOKS_AT_ONCE), self._pools(key)
+        taken, until = self.state(key).taken, self._clock() + TAKEN_FOR_S
+
+        async def look(name: str) -> None:
+            async with limit:
+                taken[name] = until, await self._cards_on(name, pools)
+
+        await asyncio.gather(*(look(one) for one in sorted(names)))
 
     async def _cards_on(self, node: str, pools: Container[str]) -> Counter[str]:
         found = Counter[str]()

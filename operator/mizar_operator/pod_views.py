@@ -22,7 +22,7 @@ from mizar_core.names import (
     EventReason,
     parse_resource,
 )
-from mizar_core.planning.refusal_message import lacks, lacks_alone
+from mizar_core.planning.refusal_message import gives_reasons, lacks, lacks_alone
 from mizar_core.planning.snapshot import Key, PendingView, PodView, ShareView
 from mizar_core.pod_requests import cards_requested, devices_after_init, devices_requested
 from mizar_kube.kinds import Object
@@ -31,6 +31,8 @@ from mizar_operator.object_views import Json, condition_of, interned
 from mizar_operator.refusal_topology import refusal_topology
 
 EPOCH = datetime.fromtimestamp(0, UTC)
+
+DEFAULT_SCHEDULER = "default-scheduler"
 
 NOT_CREATED = "CreateContainerConfigError"
 """The kubelet's reason for a container whose device plugin refuses its start."""
@@ -205,15 +207,16 @@ def _running_at(status: Json) -> datetime | None:
 
 
 def pending_view(obj: Object) -> PendingView | None:
-    """The view of a pod that the scheduler refuses for want of whole cards; None for all other
-    pods."""
+    """The view of a pod that the scheduler refuses for want of whole cards, or without saying why;
+    None for all other pods."""
     meta, spec = obj["metadata"], obj["spec"]
     scheduled = condition_of(obj.get("status") or {}, "PodScheduled")
     message = unschedulable_message(scheduled)
     cards = cards_requested(spec) if message and not spec.get("nodeName") else {}
     # A pod that waits to borrow a card has no use for a card that a shadow pod holds.
     cards.pop(SPOT_RESOURCE, None)
-    lacking = tuple(one for one in cards.items() if lacks(message, one[0]))
+    reason_unknown = _has_other_scheduler(spec) and not gives_reasons(message)
+    lacking = tuple(one for one in cards.items() if reason_unknown or lacks(message, one[0]))
     if not lacking or "deletionTimestamp" in meta:
         return None
     labels = meta.get("labels") or {}
@@ -225,7 +228,12 @@ def pending_view(obj: Object) -> PendingView | None:
         cards=lacking,
         needs=needs_of(obj),
         pool=labels.get(LABEL_POOL, "") if labels.get(LABEL_SHADOW_POD) == "true" else "",
+        reason_unknown=reason_unknown,
     )
+
+
+def _has_other_scheduler(spec: Json) -> bool:
+    return spec.get("schedulerName") not in (None, DEFAULT_SCHEDULER)
 
 
 def _controller(meta: Json) -> str:

@@ -26,7 +26,7 @@ from mizar_core.planning.events import SCHEDULING, post_decisions, posted_from, 
 from mizar_core.planning.evict_share_pods import RETRY_AFTER, evict, evict_from_several_cards
 from mizar_core.planning.lifecycle import advance, finish_drains
 from mizar_core.planning.postponed import next_turn
-from mizar_core.planning.preemption import preempt_idle
+from mizar_core.planning.preemption import looks_again_at, preempt_idle
 from mizar_core.planning.preemption_gates import open_gates
 from mizar_core.planning.reap import SpareDevices, idle_until, reap, retire_surplus
 from mizar_core.planning.refused_nodes import next_check
@@ -165,7 +165,7 @@ def _due(
 ) -> datetime | None:
     """The next moment at which time alone changes the plan. `others`: moments that are known
     already."""
-    times: list[datetime | None] = [*others]
+    times: list[datetime | None] = [*others, looks_again_at(draft)]
     if any(isinstance(one, EvictShare) for one in draft.actions):
         times.append(draft.now + RETRY_AFTER)
     for shadow, stage in draft.in_order():

@@ -1,13 +1,16 @@
 """Preemption of idle shadow pods, before their idle timeout, by pods that the scheduler refuses for
 lack of cards: pods that request whole cards, and shadow pods that share pods wait for. As few as
-possible are drained, only where it helps, and never below a quota's `min`."""
+possible are drained, only where it helps, and never below a quota's `min`.
+
+Where another scheduler does not say what a pod lacks, it lacks cards if no node that fits it has as
+many free: then one pod after the other makes room, since it may wait for something else."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from mizar_core.names import ReapReason
 from mizar_core.planning.actions import Drain
@@ -16,13 +19,21 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.planning.reap import SpareDevices, by_idleness, is_above_min, is_idle
 from mizar_core.planning.refusal_message import lacks
+from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import Attempt, Key, NodeView, ShadowView
+
+LOOKS_AGAIN_AFTER = timedelta(seconds=30)
+"""How long after a plan there is another one while a pod waits whose scheduler does not say what it
+lacks: the plan depends on other pods' cards, and such pods make no plan by themselves."""
+
+Shape = tuple[str, int, Needs, bool]
 
 
 @dataclass(frozen=True)
 class Preemptor:
     """A pod that the scheduler refuses for lack of `cards` cards of a physical resource. `since`:
-    when a whole-card pod was created; None for a shadow pod's."""
+    when a whole-card pod was created; None for a shadow pod's. `reason_unknown`: as in
+    PendingView."""
 
     since: datetime | None
     key: Key
@@ -30,11 +41,12 @@ class Preemptor:
     resource: str
     cards: int
     needs: Needs
+    reason_unknown: bool = False
 
     @property
-    def shape(self) -> tuple[str, int, Needs]:
+    def shape(self) -> Shape:
         """What decides which shadow pods would make room for it."""
-        return self.resource, self.cards, self.needs
+        return self.resource, self.cards, self.needs, self.reason_unknown
 
     @property
     def room(self) -> Attempt:
@@ -60,14 +72,16 @@ def preempt_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareD
         one for one in _preemptors(draft, outcomes) if one.room.what not in draft.attempted
     ]
     idle = {resource: _idle(draft, resource) for resource in {one.resource for one in preemptors}}
-    held = draft.cards_held() if any(one.cards > 1 for one in preemptors) else Counter[str]()
-    in_vain = set[tuple[str, int, Needs]]()
+    counts = any(one.cards > 1 or one.reason_unknown for one in preemptors)
+    held = draft.cards_held() if counts else Counter[str]()
+    in_vain = set[Shape]()
     for preemptor in sorted(preemptors, key=lambda one: one.order):
         # Each drain leaves less to drain: where one pod finds nothing, others of its shape find
         # nothing either. A Job may have thousands of them.
         if preemptor.shape in in_vain:
             continue
-        victims = _victims(draft, preemptor, idle[preemptor.resource], held, spare)
+        known = not preemptor.reason_unknown or _can_only_lack_cards(draft, preemptor, held)
+        victims = _victims(draft, preemptor, idle[preemptor.resource], held, spare) if known else []
         for shadow in victims:
             spare.take(shadow)
             draft.do(Drain(shadow.key, draft.now, ReapReason.PREEMPTED))
@@ -82,13 +96,47 @@ def _preemptors(draft: Draft, outcomes: dict[str, DemandOutcome]) -> Iterator[Pr
     for pod in draft.pending:
         for resource, cards in pod.cards:
             if resource in known and pod.pool not in draft.pools:
-                yield Preemptor(pod.created, pod.key, pod.uid, resource, cards, pod.needs)
+                yield Preemptor(
+                    pod.created, pod.key, pod.uid, resource, cards, pod.needs, pod.reason_unknown
+                )
     for outcome in outcomes.values():
         for key in outcome.placement.relied_on:
             shadow = draft.shadows[key]
             resource = draft.pools[shadow.pool].spec.physical_resource
             if waits_for_cards(draft, shadow) and shadow.pod is not None:
                 yield Preemptor(None, key, shadow.uid, resource, shadow.cards, shadow.pod.needs)
+
+
+def looks_again_at(draft: Draft) -> datetime | None:
+    """When to plan again for pods whose schedulers do not say what they lack; None if there are
+    none, or no idle shadow pods."""
+    unknown = {resource for one in draft.pending if one.reason_unknown for resource, _ in one.cards}
+    waits = any(_idle(draft, resource) for resource in unknown)
+    return draft.now + LOOKS_AGAIN_AFTER if waits else None
+
+
+def _can_only_lack_cards(draft: Draft, preemptor: Preemptor, held: Mapping[str, int]) -> bool:
+    """Whether no node that fits the pod has as many free cards, as far as the planner can judge and
+    as somebody looked, and no shadow pod is on its way out that may make room."""
+    if _is_freeing(draft, preemptor.resource):
+        return False
+    resource, fitting = preemptor.resource, draft.feasible_nodes.candidates(preemptor.needs)
+    return all(
+        (resource, node.name) in draft.taken
+        and _free(draft, node, resource, held.get(node.name, 0)) < preemptor.cards
+        for node in fitting
+        if node.available and resource in node.cards and fits(preemptor.needs, node)
+    )
+
+
+def _is_freeing(draft: Draft, resource: str) -> bool:
+    """Whether a shadow pod with such cards is being drained or deleted."""
+    return any(
+        shadow.pool in draft.pools
+        and draft.pools[shadow.pool].spec.physical_resource == resource
+        and stage in (ShadowStage.DRAINING, ShadowStage.LEAVING)
+        for shadow, stage in draft.in_order()
+    )
 
 
 def _victims(
@@ -127,8 +175,7 @@ def _cards(shadows: Iterable[ShadowView]) -> int:
 
 
 def _free(draft: Draft, node: NodeView, resource: str, held: int) -> int:
-    """Cards of a node that no pod has, as far as is known. They are fewer than the pod requests, or
-    the scheduler would not have refused it."""
+    """Cards of a node that no pod has, as far as is known; none where nobody has looked."""
     taken = draft.taken.get((resource, node.name))
     return 0 if taken is None else max(0, node.cards[resource].healthy - held - taken)
 

@@ -2,7 +2,9 @@
 
 kube-scheduler writes "0/3 nodes are available: 1 Insufficient cpu, 2 Insufficient nvidia.com/gpu.
 preemption: …": each reason follows the number of its nodes. So do schedulers that are made of
-kube-scheduler's framework and plugins, such as one with coscheduling.
+kube-scheduler's framework and plugins, such as one with coscheduling. Others have words of their
+own: KAI writes "no nodes with enough resources were found: 2 node(s) didn't have enough resources:
+GPUs.", YuniKorn "request is waiting for cluster resources become available".
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ _END_OF_NAME: Final = r"(?![\w./-]*\w)"
 """What follows a resource's name: "Insufficient nvidia.com/gpu.shared" names another resource than
 "Insufficient nvidia.com/gpu.", which may end a list."""
 
+_IN_ITS_WORDS = re.compile(r"\b\d+/\d+ nodes are available: |\bInsufficient \w")
+"""How a message begins in which kube-scheduler's framework gives its reasons, and how it names a
+resource, as Volcano does too ("0/2 nodes are unavailable: 2 Insufficient cpu.")."""
+
 _NO_NODE_NAMED = re.compile(r"0/\d+ nodes are available: (?!\d+ |preemption: )")
 """How the message begins with which a scheduler refuses a pod before it looks at any node:
 otherwise each reason follows the number of its nodes, or, where nodes are refused without a reason,
@@ -38,6 +44,12 @@ def lacks(message: str | None, resource: str) -> bool:
     """Whether the message names the resource among what the pod waits for."""
     lacking = f"Insufficient {re.escape(resource)}{_END_OF_NAME}"
     return re.search(lacking, message or "") is not None
+
+
+def gives_reasons(message: str | None) -> bool:
+    """Whether the message is in kube-scheduler's words, so that the pod lacks no resource that it
+    does not name."""
+    return _IN_ITS_WORDS.search(message or "") is not None
 
 
 def lacks_alone(message: str | None, resource: str) -> bool:

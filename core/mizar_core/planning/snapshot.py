@@ -237,8 +237,10 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class PendingView:
-    """A pod that the scheduler refuses for lack of whole cards. `cards`: how many it requests of
-    each physical resource. `pool`: the pool of a shadow pod's pod, empty for other pods."""
+    """A pod that requests whole cards and that the scheduler refuses for lack of them. `cards`: how
+    many it requests of each physical resource. `pool`: the pool of a shadow pod's pod, empty for
+    other pods. `reason_unknown`: whether another scheduler than Kubernetes' own refuses it, and
+    does not say whether it lacks cards."""
 
     namespace: str
     name: str
@@ -247,6 +249,7 @@ class PendingView:
     cards: tuple[tuple[str, int], ...]
     needs: Needs = NO_NEEDS
     pool: str = ""
+    reason_unknown: bool = False
 
     @property
     def key(self) -> Key:

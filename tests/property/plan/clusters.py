@@ -131,4 +131,7 @@ def _whole(random: Random, number: int) -> PendingView:
     """A pod that waits for whole cards."""
     name, cards = f"whole-{number}", ((CARDS, random.randint(1, 3)),)
     needs = random.choice([NO_NEEDS, EAST, WEST])
-    return PendingView("team-z", name, f"uid-{name}", at(number), cards, needs)
+    unknown = random.random() < 0.3
+    return PendingView(
+        "team-z", name, f"uid-{name}", at(number), cards, needs, reason_unknown=unknown
+    )

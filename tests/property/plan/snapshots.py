@@ -372,7 +372,10 @@ def _pending(draw: st.DrawFn, index: int) -> PendingView:
     """A pod that waits for whole cards."""
     cards = (("nvidia.com/gpu", draw(st.integers(1, 3))),)
     name = f"whole-{index}"
-    return PendingView("team-z", name, f"uid-{name}", at(index), cards, draw(_needs))
+    needs, unknown = draw(_needs), draw(st.booleans())
+    return PendingView(
+        "team-z", name, f"uid-{name}", at(index), cards, needs, reason_unknown=unknown
+    )
 
 
 @st.composite

@@ -2,7 +2,12 @@
 
 import pytest
 
-from mizar_core.planning.refusal_message import lacks, lacks_alone, names_no_node
+from mizar_core.planning.refusal_message import (
+    gives_reasons,
+    lacks,
+    lacks_alone,
+    names_no_node,
+)
 
 GPU = "team-a.mizar.share/gpu.2"
 CARDS = "nvidia.com/gpu"
@@ -57,6 +62,34 @@ def test_a_lack_of_devices_alone(message: str, alone: bool) -> None:
 )
 def test_the_resources_that_are_lacking(message: str | None, named: bool) -> None:
     assert lacks(message, CARDS) is named
+
+
+@pytest.mark.parametrize(
+    ("message", "gives"),
+    [
+        ("0/2 nodes are available: 2 Insufficient cpu.", True),
+        ('0/2 nodes are available: persistentvolumeclaim "data" not found.', True),
+        (f"0/2 nodes are available: 2 {TAINTED}.", True),
+        # Volcano
+        ("0/1 nodes are unavailable: 1 Insufficient cpu.", True),
+        ("all nodes are unavailable: 3 node(s) resource fit failed.", False),
+        ("pod group is not ready, 1 Pending, 2 minAvailable", False),
+        # KAI
+        (
+            "no nodes with enough resources were found: 1 node(s) didn't match Pod's node "
+            "affinity/selector.\n5 node(s) didn't have enough resources: GPUs.",
+            False,
+        ),
+        # YuniKorn
+        ("request is waiting for cluster resources become available", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_what_a_scheduler_of_other_words_lacks_is_not_known(
+    message: str | None, gives: bool
+) -> None:
+    assert gives_reasons(message) is gives
 
 
 @pytest.mark.parametrize(

@@ -170,6 +170,44 @@ def test_a_shadow_pod_that_a_gate_holds_back_says_so() -> None:
     assert pod.view.unschedulable.startswith("the scheduling gate kueue.x-k8s.io/admission holds")
 
 
+KAI = "no nodes with enough resources were found: 5 node(s) didn't have enough resources: GPUs."
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "message", "waits"),
+    [
+        ("kai-scheduler", KAI, True),
+        ("kai-scheduler", "", True),
+        ("kai-scheduler", "0/1 nodes are available: 1 Insufficient cpu.", False),
+        ("default-scheduler", KAI, False),
+        (None, KAI, False),
+    ],
+)
+def test_a_pod_whose_scheduler_does_not_say_what_it_lacks(
+    scheduler: str | None, message: str, waits: bool
+) -> None:
+    pod = _whole(message)
+    pod["spec"] |= {"schedulerName": scheduler} if scheduler else {}
+    view = pending_view(pod)
+    assert (view is not None) is waits
+    if view is not None:
+        assert (view.cards, view.reason_unknown) == ((("nvidia.com/gpu", 2),), True)
+
+
+def test_a_pod_whose_other_scheduler_names_the_cards_is_like_any_other() -> None:
+    pod = _whole("0/1 nodes are unavailable: 1 Insufficient nvidia.com/gpu.")
+    pod["spec"]["schedulerName"] = "volcano"
+    view = pending_view(pod)
+    assert view is not None and not view.reason_unknown
+
+
+def test_a_pod_that_its_other_scheduler_has_not_looked_at_waits_for_no_cards() -> None:
+    pod = _whole(KAI)
+    pod["spec"]["schedulerName"] = "kai-scheduler"
+    pod["status"]["conditions"][0]["reason"] = "SchedulingGated"
+    assert pending_view(pod) is None
+
+
 def _whole(message: str, **meta: Any) -> dict[str, Any]:
     condition = {
         "type": "PodScheduled",

@@ -14,7 +14,7 @@ import pytest
 from mizar_core.names import ANNOTATION_DRAIN
 from mizar_kube.errors import Conflict, Forbidden, Invalid, Unavailable
 from mizar_kube.kinds import BUDGET, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
-from mizar_operator import action_log
+from mizar_operator import action_log, gather
 from mizar_operator.caches import NO_POOL, follow
 from mizar_operator.disruption_budgets import LOOKED_AT_EVERY_S
 from mizar_operator.reconcile_state import NODE_GONE_AFTER_S
@@ -578,6 +578,59 @@ def test_an_idle_shadow_pod_gives_way_to_a_pod_that_asks_for_whole_cards(
     assert whole is not None
     assert whole["spec"].get("nodeName") == "n1"
     assert _shadows(model) == []
+
+
+KAI = "no nodes with enough resources were found: 1 node(s) didn't have enough resources: GPUs."
+
+
+def _kai_refuses(model: Model, name: str) -> None:
+    """A pod that requests a card, and that KAI finds no node for."""
+    model.add_whole("team-z", name, 1)
+    pod = model.api.find(POD, name, "team-z")
+    assert pod is not None
+    pod["spec"]["schedulerName"] = "kai-scheduler"
+    unschedulable = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    pod["status"]["conditions"] = [unschedulable | {"message": KAI}]
+    model.api.touch(pod)
+
+
+@pytest.mark.parametrize(
+    ("free", "judged", "gives_way"),
+    [(False, 64, True), (True, 64, False), (False, 0, False)],
+    ids=["no card is free", "a card is free", "too many nodes fit"],
+)
+def test_an_idle_shadow_pod_gives_way_to_a_pod_whose_scheduler_does_not_say_what_it_lacks(
+    model: Model,
+    operator: Harness,
+    monkeypatch: pytest.MonkeyPatch,
+    free: bool,
+    judged: int,
+    gives_way: bool,
+) -> None:
+    monkeypatch.setattr(gather, "JUDGED_NODES_MOST", judged)
+    _ready_shadow(model, operator)
+    one = model.api.find(POD, "one", "team-a")
+    assert one is not None
+    if not free:
+        model.add_whole("team-z", "first", 1)
+    model.api.start_delete(one)
+    operator.round()
+    _kai_refuses(model, "whole")
+    for _ in range(8):
+        operator.round()
+    assert bool(_shadows(model)) is not gives_way
+
+
+def test_nobody_looks_for_free_cards_while_no_shadow_pod_is_idle(
+    model: Model, operator: Harness
+) -> None:
+    _ready_shadow(model, operator)
+    for _ in range(2):
+        operator.round()
+    _kai_refuses(model, "whole")
+    operator.catch_up()
+    assert [one.reason_unknown for one in operator.snapshot().pending] == [True]
+    assert operator.snapshot().taken == {}
 
 
 def test_who_waits_for_whole_cards_makes_work_for_the_pools_of_such_cards(

@@ -119,3 +119,49 @@ def test_a_shadow_pod_of_a_pool_that_is_planned_elsewhere_is_a_pod_like_others()
 def test_another_resource_for_whole_cards() -> None:
     pools = (pool(physicalResource="amd.com/gpu"),)
     assert _drained(_idle(pools=pools)) == []
+
+
+UNKNOWN = _pending(reason_unknown=True)
+"""A pod whose scheduler does not say what it lacks."""
+FULL = {(CARDS, "n1"): 2}
+"""Of the node's four cards, other pods have those that the two idle shadow pods do not hold."""
+
+
+def test_who_finds_no_free_card_is_taken_to_lack_one() -> None:
+    snapshot = _idle(pending=(UNKNOWN,), taken=FULL)
+    assert _drained(snapshot) == ["shadow-2-1"]
+    assert [one.about for one in plan(snapshot, NOW).attempts] == ["uid-whole"]
+
+
+def test_who_has_a_free_card_waits_for_something_else() -> None:
+    assert _drained(_idle(pending=(UNKNOWN,), taken={(CARDS, "n1"): 1})) == []
+    nodes, needs = (node("n1"), node("n2")), Needs(excluded_nodes=frozenset({"n2"}))
+    taken = {**FULL, (CARDS, "n2"): 3}
+    assert _drained(_idle(pending=(UNKNOWN,), nodes=nodes, taken=taken)) == []
+    elsewhere = replace(UNKNOWN, needs=needs)
+    assert _drained(_idle(pending=(elsewhere,), nodes=nodes, taken=taken)) == ["shadow-2-1"]
+
+
+def test_nothing_gives_way_where_nobody_looked() -> None:
+    assert _drained(_idle(pending=(UNKNOWN,))) == []
+    nodes = (node("n1"), node("n2"))
+    assert _drained(_idle(pending=(UNKNOWN,), nodes=nodes, taken=FULL)) == []
+    cordoned = (node("n1"), node("n2", available=False))
+    assert _drained(_idle(pending=(UNKNOWN,), nodes=cordoned, taken=FULL)) == ["shadow-2-1"]
+
+
+def test_those_who_do_not_say_what_they_lack_get_one_card_after_the_other() -> None:
+    """All of them may wait for something else."""
+    many = tuple(replace(UNKNOWN, name=f"p{i}", uid=f"uid-{i}") for i in range(3))
+    assert len(_drained(_idle(pending=many, taken=FULL))) == 1
+    pod = PodView(phase="Running", node="n1", bound_at=at(60), drain_asked=at(5))
+    going = ready("shadow-2-9", pod=pod, ready=False, draining=True)
+    here = (ready("shadow-2-0"), going)
+    assert _drained(_idle(shadows=here, pending=many, taken=FULL)) == []
+    assert _drained(_idle(shadows=here, pending=(_pending(),), taken=FULL)) == ["shadow-2-0"]
+
+
+def test_it_is_looked_again_while_they_wait_and_shadow_pods_are_idle() -> None:
+    assert plan(_idle(pending=(UNKNOWN,)), NOW).due == at(-30)
+    due = plan(_idle(pending=(_pending(cards=9),)), NOW).due
+    assert due is not None and due > at(-30)
