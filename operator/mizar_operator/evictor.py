@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 
+from mizar_core.model_base import format_time
+from mizar_core.names import FIELD_MANAGER_OPERATOR
 from mizar_core.planning.snapshot import Key
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
-from mizar_kube.kinds import POD, Ref
+from mizar_kube.errors import Conflict, Forbidden, Invalid, KubeError, NotFound, Unavailable
+from mizar_kube.kinds import POD, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_operator.live_objects import is_there
+from mizar_operator.object_views import condition_of
 
 log = get_logger(__name__)
 
@@ -32,18 +36,30 @@ BUDGET_RESPECTED_S = 30.0
 pod without its card no longer serves, and its replacement waits for it to end."""
 FORGOTTEN_S = 3600.0
 """Seconds after which a refused eviction is forgotten."""
+DISRUPTION_TARGET = "DisruptionTarget"
+"""Kubernetes' condition of a pod that is ended for no fault of its own. A Job's podFailurePolicy
+can ignore the failure of such a pod."""
+BY_EVICTION = "EvictionByEvictionAPI"
+"""The condition's reason that the API server sets when it evicts a pod."""
 
 
 class Evictor:
     """Evicts pods, and deletes those that a PodDisruptionBudget holds for too long, or that may not
-    be evicted where they are. `clock` counts seconds.
+    be evicted where they are, with the condition that an eviction sets. `clock` counts seconds,
+    `now` returns the condition's time.
 
     The time of the first refusal is in memory only: another leader waits from the start.
     """
 
-    def __init__(self, client: KubeClient, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: KubeClient,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
         self._client = client
         self._clock = clock
+        self._now = now
         self._refused: dict[str, float] = {}
 
     async def evict(
@@ -72,7 +88,7 @@ class Evictor:
     async def _evict(self, ref: Ref, uid: str, patience_s: float, grace_s: int | None) -> bool:
         try:
             await self._client.evict(ref, uid=uid, grace_seconds=grace_s)
-        except (Unavailable, Forbidden) as error:
+        except (Unavailable, Forbidden, Invalid) as error:
             if not _held_off(error):
                 raise
             if self._waited(uid) < patience_s:
@@ -82,9 +98,25 @@ class Evictor:
                 "the eviction is held off for too long, so the pod is deleted",
                 error=error,
             )
+            await self._mark(ref, uid, error)
             await self._client.delete(ref, uid=uid, grace_seconds=grace_s)
         self._refused.pop(uid, None)
         return True
+
+    async def _mark(self, ref: Ref, uid: str, refusal: KubeError) -> None:
+        """Set the condition that an eviction would have set, unless the pod has it: a node agent's
+        says why a spot pod lost its card. The pod is deleted even if the condition is refused."""
+        if has_disruption_target(await self._client.get(ref)):
+            return
+        body = disruption_target(ref, uid, refusal, self._now())
+        try:
+            await self._client.apply(
+                body, field_manager=FIELD_MANAGER_OPERATOR, subresource="status"
+            )
+        except (Unavailable, Forbidden, Invalid) as error:
+            if not _held_off(error):
+                raise
+            log.warning("the condition DisruptionTarget is refused", error=error)
 
     def _waited(self, uid: str) -> float:
         """Seconds since its eviction was refused for the first time."""
@@ -95,11 +127,36 @@ class Evictor:
         return now - self._refused.setdefault(uid, now)
 
 
+def has_disruption_target(pod: Object) -> bool:
+    """Whether the pod's status says that it is ended for no fault of its own."""
+    return condition_of(pod.get("status") or {}, DISRUPTION_TARGET).get("status") == "True"
+
+
+def disruption_target(ref: Ref, uid: str, refusal: KubeError, now: datetime) -> Object:
+    """The status to apply to a pod with this UID whose eviction was refused."""
+    condition = {
+        "type": DISRUPTION_TARGET,
+        "status": "True",
+        "reason": BY_EVICTION,
+        "message": f"Mizar deletes the pod, whose event says why, since no eviction is allowed: "
+        f"{refusal}",
+        "lastTransitionTime": format_time(now),
+    }
+    return {
+        "apiVersion": POD.api_version,
+        "kind": POD.name,
+        # With the UID, the API server refuses to apply this to another pod of the same name.
+        "metadata": {"namespace": ref.namespace, "name": ref.name, "uid": uid},
+        "status": {"conditions": [condition]},
+    }
+
+
 def _held_off(error: KubeError) -> bool:
     """Whether a PodDisruptionBudget, a policy or a webhook refuses the eviction. In some
-    namespaces, a policy lets the operator delete Mizar's pods, but not evict them."""
+    namespaces, a policy lets the operator delete Mizar's pods, but not evict them. Policies refuse
+    with status 422 unless they say otherwise."""
     if error.status == INTERNAL_ERROR:
         return SEVERAL_BUDGETS in str(error)
     if error.status == TOO_MANY_REQUESTS:
         return BUDGET_CAUSE in error.causes or DENIED in str(error)
-    return isinstance(error, Forbidden)
+    return isinstance(error, Forbidden | Invalid)

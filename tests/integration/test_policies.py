@@ -19,10 +19,13 @@ import yaml
 
 from cluster import Cluster
 from mizar_core.models import GPUPool
+from mizar_core.names import FIELD_MANAGER_OPERATOR
 from mizar_core.planning.actions import CreateQuota
 from mizar_core.planning.node_fit import Needs
+from mizar_kube.errors import Forbidden
+from mizar_kube.kinds import POD, Ref
 from mizar_operator import manifests
-from mizar_operator.evictor import SEVERAL_BUDGETS
+from mizar_operator.evictor import SEVERAL_BUDGETS, disruption_target, has_disruption_target
 from mizar_operator.manifests import PodSettings
 from mizar_operator.webhook.certificates import fresh
 from property.plan.snapshots import pool, quota
@@ -617,6 +620,52 @@ class TestOperator:
         finally:
             kube.run("delete", "pdb", "one", "two", f"--namespace={TENANT}")
             kube.delete("pod", "twice", TENANT, "--grace-period=0", "--force")
+
+    @pytest.mark.parametrize("label", ["share-pod", "spot-pod"])
+    def test_it_says_why_a_pod_is_deleted_and_writes_nothing_else_of_its_status(
+        self, kube: Kube, label: str
+    ) -> None:
+        def write(name: str, **parts: Any) -> tuple[int, str]:
+            pod = kube.get("pod", name, TENANT)
+            assert pod is not None
+            refusal = Forbidden("no eviction here", status=403)
+            ref = Ref(POD, name, TENANT)
+            body = disruption_target(ref, pod["metadata"]["uid"], refusal, datetime.now(UTC))
+            body["metadata"] |= parts.pop("metadata", {})
+            (condition,) = body["status"]["conditions"]
+            condition |= parts.pop("condition", {})
+            body["status"] |= parts
+            manager = f"--field-manager={FIELD_MANAGER_OPERATOR}"
+            how = ("--server-side", "--force-conflicts", "--subresource=status", manager)
+            ask = ("apply", *how, "--filename=-", OPERATOR)
+            return kube.attempt(*ask, input=json.dumps(body))
+
+        nowhere = {"mizar.share/nowhere": "true"}
+        pod = objects.plain_pod(TENANT, "marked", nodeSelector=nowhere)
+        pod["metadata"]["labels"] = {f"mizar.share/{label}": "true"}
+        for one in (pod, objects.plain_pod(TENANT, "plain", nodeSelector=nowhere)):
+            kube.apply(one)
+        try:
+            assert "of share pods and spot pods only" in write("plain")[1]
+            status = "sets a pod's condition DisruptionTarget, and changes nothing else"
+            for parts, sentence in (
+                ({"metadata": {"labels": {"a": "b"}}}, "changes no metadata of a pod"),
+                ({"metadata": {"annotations": {"a": "b"}}}, "changes no metadata of a pod"),
+                ({"phase": "Failed"}, status),
+                ({"condition": {"type": "Ready"}}, status),
+                ({"condition": {"status": "False"}}, status),
+                ({"condition": {"reason": "OwnerBack"}}, status),
+            ):
+                code, said = write("marked", **parts)
+                assert code != 0 and sentence in said, (parts, said)
+            code, said = write("marked")
+            assert code == 0, said
+            found = kube.get("pod", "marked", TENANT)
+            assert found is not None and has_disruption_target(found)
+            assert status in write("marked", conditions=[])[1], "it takes the condition back"
+        finally:
+            for name in ("marked", "plain"):
+                kube.delete("pod", name, TENANT, "--grace-period=0", "--force")
 
     @pytest.mark.parametrize("namespace", ["kube-system", SYSTEM])
     def test_it_evicts_nothing_that_the_cluster_or_mizar_rests_on(

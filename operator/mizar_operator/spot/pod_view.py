@@ -9,14 +9,14 @@ from mizar_core.planning.spot import SpotView
 from mizar_core.planning.spot.snapshot import GRACE_S
 from mizar_core.pod_requests import spot_cards_requested
 from mizar_kube.kinds import Object
+from mizar_operator.evictor import BY_EVICTION, DISRUPTION_TARGET
 from mizar_operator.node_needs import needs_of
 from mizar_operator.object_views import Json, condition_of
 from mizar_operator.pod_views import EPOCH, time_or_none, unschedulable_message
 
-BEGUN = "EvictionByEvictionAPI"
-"""The reason with which the API server overwrites the node agent's before it deletes an evicted
-pod. If the API server fails before the deletion, only this reason says that the pod must go."""
-REASONS = {str(one): one for one in SpotEvictionReason} | {BEGUN: SpotEvictionReason.DRAIN}
+# The API server overwrites the node agent's reason by its own before it deletes an evicted pod. If
+# it fails before the deletion, only its reason says that the pod must go.
+REASONS = {str(one): one for one in SpotEvictionReason} | {BY_EVICTION: SpotEvictionReason.DRAIN}
 
 
 def spot_view(obj: Object) -> SpotView | None:
@@ -45,5 +45,5 @@ def spot_view(obj: Object) -> SpotView | None:
 def _lost(status: Json) -> SpotEvictionReason | None:
     """Why a pod has lost its cards, by the condition DisruptionTarget, which a node agent or the
     start of an eviction sets; None without it."""
-    found = condition_of(status, "DisruptionTarget")
+    found = condition_of(status, DISRUPTION_TARGET)
     return REASONS.get(found.get("reason", "")) if found.get("status") == "True" else None

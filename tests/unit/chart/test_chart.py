@@ -312,6 +312,16 @@ def test_the_webhook_may_look_for_the_classes_that_pools_name(
     assert rule["verbs"] == ["get"]
 
 
+def test_the_operator_writes_no_status_of_a_pod_without_a_policy(default: list[Object]) -> None:
+    """RBAC cannot say which pods, nor which part of their status."""
+    (rule,) = (one for one in rules(default, "operator") if "pods/status" in one["resources"])
+    assert (rule["resources"], rule["verbs"]) == (["pods/status"], ["patch"])
+    policy = pick(default, "ValidatingAdmissionPolicy", "mizar-operator-conditions")["spec"]
+    (asked,) = policy["matchConstraints"]["resourceRules"]
+    assert (asked["resources"], asked["operations"]) == (["pods/status"], ["UPDATE"])
+    assert policy["failurePolicy"] == "Fail"
+
+
 def test_the_operator_only_reads_what_its_users_write(chart: Chart, default: list[Object]) -> None:
     """Except for a pool that it creates itself, or with which it asks whether the webhook is
     reached, and for a pool's default quota."""

@@ -4,12 +4,14 @@ devices are on several: once, with an event."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from mizar_core.names import EventReason
+from mizar_core.model_base import format_time
+from mizar_core.names import FIELD_MANAGER_OPERATOR, EventReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import (
     DeleteShadow,
@@ -22,6 +24,7 @@ from mizar_core.planning.snapshot import PodView, ShadowView
 from mizar_kube.errors import (
     Conflict,
     Forbidden,
+    Invalid,
     KubeError,
     NotFound,
     NotServed,
@@ -208,13 +211,22 @@ def test_who_lost_its_cards_as_well_is_told_so_alone() -> None:
 
 class Api:
     """Evicts and deletes as the test says, and remembers the calls. `there`: UID of the pod that
-    has the name now."""
+    has the name now. `conditions`: those of its status."""
 
-    def __init__(self, *answers: KubeError | None, there: str = "") -> None:
+    def __init__(
+        self,
+        *answers: KubeError | None,
+        there: str = "uid-p",
+        conditions: Iterable[Object] = (),
+        refusal: KubeError | None = None,
+    ) -> None:
         self.answers = list(answers)
         self.there = there
+        self.conditions = list(conditions)
+        self.refusal = refusal
         self.asked: list[tuple[str, str, str]] = []
         self.graces: list[int | None] = []
+        self.applied: list[Object] = []
 
     async def evict(self, ref: Ref, *, uid: str, grace_seconds: int | None) -> None:
         self.asked.append(("evict", ref.name, uid))
@@ -229,7 +241,16 @@ class Api:
     async def get(self, ref: Ref) -> Object:
         if not self.there:
             raise NotFound("gone")
-        return {"metadata": {"name": ref.name, "uid": self.there}}
+        meta = {"name": ref.name, "uid": self.there}
+        return {"metadata": meta, "status": {"conditions": self.conditions}}
+
+    async def apply(self, obj: Object, *, field_manager: str, subresource: str) -> Object:
+        self.asked.append(("apply", obj["metadata"]["name"], obj["metadata"]["uid"]))
+        assert (field_manager, subresource) == (FIELD_MANAGER_OPERATOR, "status")
+        if self.refusal is not None:
+            raise self.refusal
+        self.applied.append(obj)
+        return obj
 
 
 BUDGET = error_from_status(
@@ -255,13 +276,17 @@ BUDGETS = Unavailable(
     "support.",
     status=500,
 )
-ASKED, DELETED = ("evict", "p", "uid-p"), ("delete", "p", "uid-p")
+ASKED, MARKED, DELETED = (
+    ("evict", "p", "uid-p"),
+    ("apply", "p", "uid-p"),
+    ("delete", "p", "uid-p"),
+)
 
 
 def _evict(api: Api, *times: float, **how: Any) -> None:
     """Try to evict at these seconds."""
     now = [0.0]
-    evictor = Evictor(api, lambda: now[0])  # type: ignore[arg-type]
+    evictor = Evictor(api, lambda: now[0], lambda: NOW)  # type: ignore[arg-type]
     for at_time in times:
         now[0] = at_time
         asyncio.run(evictor.evict(("team-a", "p"), "uid-p", **how))
@@ -280,14 +305,23 @@ WEBHOOK = error_from_status(
 )
 
 
+POLICY = error_from_status(
+    422,
+    {"message": "ValidatingAdmissionPolicy 'no-evictions' denied request", "reason": "Invalid"},
+    "POST pods team-a/p eviction",
+)
+
+
 @pytest.mark.parametrize(
-    "budgets", [BUDGET, BUDGETS, WEBHOOK], ids=["one", "several", "a webhook instead"]
+    "budgets",
+    [BUDGET, BUDGETS, WEBHOOK, POLICY],
+    ids=["one", "several", "a webhook instead", "a policy instead"],
 )
 def test_a_budget_that_never_allows_it_does_not_keep_it_for_ever(budgets: KubeError) -> None:
     """Of a pod with several budgets the API server says so by an internal error."""
     api = Api(budgets, budgets)
     _evict(api, 0.0, BUDGET_RESPECTED_S)
-    assert api.asked == [ASKED, ASKED, DELETED]
+    assert api.asked == [ASKED, ASKED, MARKED, DELETED]
 
 
 def test_who_may_not_be_evicted_where_it_is_is_deleted() -> None:
@@ -295,27 +329,76 @@ def test_who_may_not_be_evicted_where_it_is_is_deleted() -> None:
     refused = Forbidden("Mizar's operator evicts no pods in namespace kube-system", status=403)
     api = Api(refused, refused)
     _evict(api, 0.0, BUDGET_RESPECTED_S)
-    assert api.asked == [ASKED, ASKED, DELETED]
+    assert api.asked == [ASKED, ASKED, MARKED, DELETED]
 
 
 def test_several_budgets_do_not_keep_a_pod_that_has_ended_already() -> None:
     api = Api(BUDGETS)
     _evict(api, 0.0, patience_s=0.0)
-    assert api.asked == [ASKED, DELETED]
+    assert api.asked == [ASKED, MARKED, DELETED]
 
 
 def test_a_bounded_grace_holds_for_the_deletion_as_well() -> None:
     api = Api(BUDGET)
     _evict(api, 0.0, patience_s=0.0, grace_s=7)
-    assert api.asked == [ASKED, DELETED]
+    assert api.asked == [ASKED, MARKED, DELETED]
     assert api.graces == [7, 7]
     _evict(api, 0.0)
     assert api.graces[2:] == [None]
 
 
+def test_a_job_learns_that_it_is_not_to_blame_for_the_deletion() -> None:
+    """As from an eviction: its podFailurePolicy can ignore pods with this condition."""
+    api = Api(BUDGET)
+    _evict(api, 0.0, patience_s=0.0)
+    (body,) = api.applied
+    assert body["metadata"] == {"namespace": "team-a", "name": "p", "uid": "uid-p"}
+    (condition,) = body["status"]["conditions"]
+    assert "no eviction is allowed" in condition.pop("message")
+    assert condition == {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "EvictionByEvictionAPI",
+        "lastTransitionTime": format_time(NOW),
+    }
+
+
+def test_the_reason_of_a_node_agent_stays() -> None:
+    owner = {"type": "DisruptionTarget", "status": "True", "reason": "OwnerBack"}
+    api = Api(BUDGET, conditions=[owner])
+    _evict(api, 0.0, patience_s=0.0)
+    assert api.asked == [ASKED, DELETED]
+    api = Api(BUDGET, conditions=[{**owner, "status": "False"}])
+    _evict(api, 0.0, patience_s=0.0)
+    assert api.asked == [ASKED, MARKED, DELETED]
+
+
+@pytest.mark.parametrize("refusal", [Forbidden("no", status=403), Invalid("no", status=422)])
+def test_who_may_not_have_the_condition_is_deleted_all_the_same(refusal: KubeError) -> None:
+    api = Api(BUDGET, refusal=refusal)
+    _evict(api, 0.0, patience_s=0.0)
+    assert api.asked == [ASKED, MARKED, DELETED]
+
+
+def test_without_an_answer_about_the_condition_nothing_is_deleted_yet() -> None:
+    api = Api(BUDGET, refusal=Unavailable("no answer"))
+    with pytest.raises(Unavailable):
+        _evict(api, 0.0, patience_s=0.0)
+    assert api.asked == [ASKED, MARKED]
+
+
+def test_another_pod_of_the_name_gets_no_condition() -> None:
+    api = Api(BUDGET, there="uid-other", refusal=Conflict("uid"))
+    _evict(api, 0.0, patience_s=0.0)
+    assert api.asked == [ASKED, MARKED]
+    api = Api(BUDGET, there="")
+    _evict(api, 0.0, patience_s=0.0)
+    assert api.asked == [ASKED]
+
+
 @pytest.mark.parametrize("gone", [NotFound("gone"), Conflict("uid")])
 def test_who_is_gone_already_is_no_trouble(gone: KubeError) -> None:
-    api = Api(gone)
+    api = Api(gone, there="")
     _evict(api, 0.0)
     assert api.asked == [ASKED]
 
