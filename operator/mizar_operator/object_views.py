@@ -76,6 +76,7 @@ def shadow_view(obj: Object) -> ShadowView:
         draining=draining is not None and draining.status != "False",
         drained=draining is not None and (draining.status, draining.reason) == ("True", "Drained"),
         healthy=sum(one.health == "Healthy" for one in status.devices),
+        card_mib=max((one.memory_mib for one in status.cards), default=0),
         holders=tuple(sorted((one.namespace, one.name) for one in holders)),
         in_use=in_use is not None and in_use.status == "True",
         idle_since=status.idle_since,

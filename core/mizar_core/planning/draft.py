@@ -267,6 +267,15 @@ class Draft:
                 held[pod.node] += shadow.cards
         return held
 
+    def card_sizes(self, pool: str) -> dict[str, int]:
+        """MiB of memory of the largest card that the pool's shadow pods hold on each node, as far
+        as node agents have reported it."""
+        found = dict[str, int]()
+        for shadow in self.shadows.values():
+            if shadow.pool == pool and shadow.card_mib and (node := shadow.on_node):
+                found[node] = max(found.get(node, 0), shadow.card_mib)
+        return found
+
     def in_order(self) -> Sequence[tuple[ShadowView, ShadowStage]]:
         """All shadow pods as they are now, by name."""
         if self._sorted_keys is None:

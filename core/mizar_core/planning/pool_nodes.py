@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from fractions import Fraction
 
@@ -77,21 +77,30 @@ _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 MIB = 1 << 20
 
 
-def misfit(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
-    """A sentence about the first profile that fits no card of the pool; None while all may fit, by
-    the memory in the nodes' labels. `nodes`: those of the pool."""
-    sizes = [size for size, _ in _sizes(pool, nodes)]
+Sizes = Sequence[tuple[int, str]]
+"""Bytes of memory of a card of each node where that is known, with the node's name, in order."""
+
+
+def card_sizes(pool: GPUPool, nodes: Iterable[NodeView], reported: Mapping[str, int]) -> Sizes:
+    """The sizes of the pool's cards, by the nodes' labels, else by `reported`: MiB of a card that a
+    node agent has reported, by node. `nodes`: those of the pool."""
+    label = card_memory_label(pool.spec.physical_resource)
+    found = [(_labelled_mib(one, label) or reported.get(one.name, 0), one.name) for one in nodes]
+    return sorted((mib * MIB, name) for mib, name in found if mib)
+
+
+def misfit(pool: GPUPool, sizes: Sizes) -> str | None:
+    """A sentence about the first profile that fits no card of the pool; None while all may fit, as
+    far as the cards' sizes are known."""
     if not sizes:
         return None
-    found = (_misfit(pool, profile, max(sizes)) for profile in pool.spec.profiles)
+    found = (_misfit(pool, profile, sizes[-1][0]) for profile in pool.spec.profiles)
     return next((one for one in found if one is not None), None)
 
 
-def small_cards(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
+def small_cards(pool: GPUPool, sizes: Sizes) -> str | None:
     """A sentence about the first profile whose devices get less memory on some of the pool's nodes
-    than the profile says; None while there is none, by the nodes' labels. `nodes`: those of the
-    pool."""
-    sizes = sorted(_sizes(pool, nodes))
+    than the profile says; None while there is none, as far as the cards' sizes are known."""
     for profile in pool.spec.profiles:
         small = [one for one in sizes if _share(pool, profile, one[0]) < _least(profile)]
         if small:
@@ -104,15 +113,6 @@ def small_cards(pool: GPUPool, nodes: Iterable[NodeView]) -> str | None:
                 f"than {wanted}"
             )
     return None
-
-
-def _sizes(pool: GPUPool, nodes: Iterable[NodeView]) -> Iterator[tuple[int, str]]:
-    """Bytes of memory of a card of each node, with the node's name, for nodes whose labels have
-    it."""
-    label = card_memory_label(pool.spec.physical_resource)
-    for node in nodes:
-        if size := _card_bytes(node, label):
-            yield size, node.name
 
 
 def _share(pool: GPUPool, profile: Profile, card: int) -> Fraction:
@@ -129,7 +129,7 @@ def _least(profile: Profile) -> int:
 def _misfit(pool: GPUPool, profile: Profile, card: int) -> str | None:
     share, wanted = _share(pool, profile, card), profile.memory_bytes
     what = (
-        f"profile {profile.devices}: an even share of the pool's largest card,"
+        f"profile {profile.devices}: an even share of the pool's largest known card,"
         f" {card // MIB} MiB, is {share // MIB} MiB per device"
     )
     if share < MEMORY_MIN:
@@ -139,8 +139,7 @@ def _misfit(pool: GPUPool, profile: Profile, card: int) -> str | None:
     return None
 
 
-def _card_bytes(node: NodeView, label: str) -> int | None:
-    """A card's memory in bytes, by GPU feature discovery's label (in MiB); None without the
-    label."""
+def _labelled_mib(node: NodeView, label: str) -> int:
+    """A card's memory in MiB, by GPU feature discovery's label; 0 without the label."""
     value = node.label(label) or ""
-    return int(value) * MIB if value.isdecimal() else None
+    return int(value) if value.isdecimal() else 0

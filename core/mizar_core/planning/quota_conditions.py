@@ -19,7 +19,7 @@ from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_message
 from mizar_core.planning.lifecycle import waits_for_silent_agent
-from mizar_core.planning.pool_nodes import misfit, small_cards
+from mizar_core.planning.pool_nodes import card_sizes, misfit, small_cards
 from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.scheduling import Assignment, Availability
 from mizar_core.planning.shadow_stage import ShadowStage, agent_silence
@@ -119,11 +119,12 @@ def pool_ready(
             f"there is no RuntimeClass {wanted}, so Kubernetes refuses the pool's shadow pods: "
             "create it, or change runtimeClassName",
         )
-    if cards.total and (problem := misfit(pool, nodes)):
+    sizes = card_sizes(pool, nodes, draft.card_sizes(pool.metadata.name))
+    if cards.total and (problem := misfit(pool, sizes)):
         return ConditionState(False, "ProfileTooLarge", problem)
     if cards.total:
         found = f"{counted(cards.total, 'card')}, {cards.healthy} healthy"
-        small = small_cards(pool, nodes)
+        small = small_cards(pool, sizes)
         return ConditionState(True, "CardsFound", f"{found}; {small}" if small else found)
     return ConditionState(
         False,

@@ -82,7 +82,8 @@ class ShadowView:
     `not_ready_because`: why the node agent does not offer the devices, in its own words; empty if
     it does, or has not reported. `heard_at`: when the node agent last reported a change.
     `broken`: whether the node agent reports failed cards. `lost`: whether it reports that it has
-    lost one of the cards. `drained`: whether it reports that no pod can get a device any more.
+    lost one of the cards. `card_mib`: MiB of memory of its largest card, as the node agent reports
+    it; 0 if it has not. `drained`: whether it reports that no pod can get a device any more.
     `contested`: whether a live read a moment ago showed that a pod uses it.
     """
 
@@ -108,6 +109,7 @@ class ShadowView:
     draining: bool = False
     drained: bool = False
     healthy: int = 0
+    card_mib: int = 0
     holders: tuple[Key, ...] = ()
     in_use: bool = False
     idle_since: datetime | None = None

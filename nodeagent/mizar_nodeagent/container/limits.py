@@ -95,6 +95,12 @@ def describe_limits(container: str, groups: Iterable[DeviceGroup], found: Contai
     return f"container {container} has devices of shadow pod {', '.join(shadows)}: {cards}"
 
 
+def gets_less(groups: Iterable[DeviceGroup], found: ContainerLimits) -> bool:
+    """Whether a container gets less memory of a card than the profile says."""
+    wanted = _wanted(groups)
+    return any(_less(one, wanted.get(one.uuid)) for one in found.cards)
+
+
 def _wanted(groups: Iterable[DeviceGroup]) -> dict[str, tuple[int, int]]:
     """For each card, the devices on it and the bytes that the profile names for each, if any."""
     found = {}

@@ -22,6 +22,7 @@ from mizar_nodeagent.container.limits import (
     by_shadow_pod,
     container_limits,
     describe_limits,
+    gets_less,
     priority_of,
 )
 from mizar_nodeagent.container.opt_out import REFUSED, may_opt_out, wants_out
@@ -119,7 +120,8 @@ class PreStart:
         if is_new:
             # Emit this event once for each container, however often it starts.
             note = describe_limits(owner.container, groups, limits)
-            self.notify(owner, EventReason.DEVICE_GRANTED, note + self._remarks(slots))
+            emit = self.warn if gets_less(groups, limits) else self.notify
+            emit(owner, EventReason.DEVICE_GRANTED, note + self._remarks(slots))
 
     def _remarks(self, slots: Iterable[Slot]) -> str:
         out = OPTED_OUT if any(slot.opted_out for slot in slots) else ""

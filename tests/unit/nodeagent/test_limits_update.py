@@ -290,21 +290,32 @@ async def test_a_pod_that_gets_a_device_gets_one_event(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "count", "said"),
+    ("memory", "count", "type", "said"),
     [
-        (8 * GIB, 2, "memory 16384 MiB (Hard), compute"),
-        (20 * GIB, 1, "memory 8192 MiB (Hard) (less than the profile's 20 GiB: the card is small"),
-        (9 * GIB + (1 << 20), 2, "(less than 2 times the profile's 9217 MiB: the card is smaller)"),
+        (8 * GIB, 2, "Normal", "memory 16384 MiB (Hard), compute"),
+        (
+            20 * GIB,
+            1,
+            "Warning",
+            "memory 8192 MiB (Hard) (less than the profile's 20 GiB: the card is small",
+        ),
+        (
+            9 * GIB + (1 << 20),
+            2,
+            "Warning",
+            "(less than 2 times the profile's 9217 MiB: the card is smaller)",
+        ),
     ],
 )
-async def test_a_pod_that_gets_less_memory_than_its_profile_says_is_told(
-    world: World, memory: int, count: int, said: str
+async def test_a_pod_that_gets_less_memory_than_its_profile_says_is_warned(
+    world: World, memory: int, count: int, type: str, said: str
 ) -> None:
     await world.serve_shadow(memory=memory, isolation=Isolation(compute="Hard"))
     await world.start_share(count=count)
     await until(lambda: events(world, "DeviceGranted"))
     ((_, note),) = events(world, "DeviceGranted")
     assert said in note
+    assert {one["type"] for one in world.api.events if one["reason"] == "DeviceGranted"} == {type}
 
 
 def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -> None:

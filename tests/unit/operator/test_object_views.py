@@ -350,17 +350,29 @@ def test_a_share_pod_that_is_refused_by_its_spread() -> None:
         assert view.refused_by == label
 
 
-def _view_with(condition: dict[str, str]) -> ShadowView:
-    """The view of a ShadowPod with this condition."""
+def _view(**status: Any) -> ShadowView:
+    """The view of a ShadowPod with this status."""
     return shadow_view(
         {
             "apiVersion": "mizar.share/v1alpha1",
             "kind": "ShadowPod",
             "metadata": {"name": "s", "namespace": "team-a", "uid": "u"},
             "spec": {"pool": "p", "quota": "q", "devices": 2, "cards": 1},
-            "status": {"conditions": [condition]},
+            "status": status,
         }
     )
+
+
+def _view_with(condition: dict[str, str]) -> ShadowView:
+    """The view of a ShadowPod with this condition."""
+    return _view(conditions=[condition])
+
+
+def test_the_largest_card_of_a_shadow_pod() -> None:
+    cards = [{"uuid": f"GPU-{mib}", "memoryMiB": mib} for mib in (24576, 81920)]
+    assert _view(cards=cards).card_mib == 81920
+    assert _view(cards=[{"uuid": "GPU-0"}]).card_mib == 0
+    assert _view().card_mib == 0
 
 
 @pytest.mark.parametrize(

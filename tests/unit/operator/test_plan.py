@@ -442,11 +442,42 @@ def test_memory_that_fits_no_card_of_the_pool_is_said() -> None:
     assert _pool_ready("8193Mi", "16384") == (
         "False",
         "ProfileTooLarge",
-        "profile 2: an even share of the pool's largest card, 16384 MiB, is 8192 MiB per device,"
-        " less than its memory 8193Mi: lower that, or take fewer devices",
+        "profile 2: an even share of the pool's largest known card, 16384 MiB, is 8192 MiB per"
+        " device, less than its memory 8193Mi: lower that, or take fewer devices",
     )
     assert _pool_ready("8Gi", "16384")[:2] == ("True", "CardsFound")
     assert _pool_ready(None, "16384")[:2] == ("True", "CardsFound")
+
+
+def test_node_agents_say_how_large_cards_without_a_label_are() -> None:
+    """Where GPU feature discovery does not run, this is known once a shadow pod holds a card."""
+    profile = {"devices": 2, "cards": 1, "memory": "40Gi"}
+
+    def said(*shadows: ShadowView, **mib: str) -> str:
+        found = {"n1": "", "n2": ""} | mib
+        nodes = tuple(
+            replace(node(name), labels=frozenset({("nvidia.com/gpu.memory", size)}))
+            for name, size in found.items()
+        )
+        pools = (pool(profiles=[profile]),)
+        (made,) = _pool_status(small(pools=pools, nodes=nodes, shadows=shadows)).conditions
+        return f"{made.reason}: {made.message}"
+
+    too_large = (
+        "ProfileTooLarge: profile 2: an even share of the pool's largest known card, 24576 MiB, is"
+        " 12288 MiB per device, less than its memory 40Gi"
+    )
+    fine = "CardsFound: 8 cards, 8 healthy"
+    small_card = ready(card_mib=24576)
+    assert said() == fine
+    assert said(ready()) == fine, "not reported yet"
+    assert said(small_card).startswith(too_large)
+    assert said(small_card, ready("shadow-2-bbbbb", card_mib=81920)) == fine
+    large = ready("shadow-2-bbbbb", node="n2", card_mib=81920, sequence=1)
+    assert "the cards of node n1 are too small: 24576 MiB are" in said(small_card, large)
+    assert "the cards of node n1 are too small" in said(small_card, n2="81920")
+    assert said(small_card, n1="81920") == fine, "the label counts first"
+    assert said(replace(small_card, pool="other")) == fine
 
 
 def test_scaled_memory_may_be_larger_than_the_card() -> None:

@@ -56,7 +56,7 @@ def test_its_models_are_the_mig_devices(models: list[str], found: bool) -> None:
 def test_its_profiles_must_fit_the_mig_device() -> None:
     reason, message, _ = said(profiles=[{"devices": 2, "cards": 1, "memory": "4Gi"}])
     assert reason == "ProfileTooLarge"
-    assert "the pool's largest card, 4864 MiB, is 2432 MiB per device" in message
+    assert "the pool's largest known card, 4864 MiB, is 2432 MiB per device" in message
 
 
 def test_its_shadow_pods_go_where_mig_devices_of_the_model_are() -> None:
