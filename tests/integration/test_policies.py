@@ -230,6 +230,27 @@ def test_a_quota_may_allow_shadow_pods_and_no_whole_cards(kube: Kube) -> None:
         kube.delete("resourcequota", "no-whole-cards", TENANT)
 
 
+@pytest.mark.parametrize("preempts", [True, False])
+def test_the_chart_warns_of_a_class_by_which_shadow_pods_preempt(
+    cluster: Cluster, kube: Kube, preempts: bool
+) -> None:
+    name = f"{RELEASE}-batch"
+    policy = "PreemptLowerPriority" if preempts else "Never"
+    kube.run(
+        *("create", "priorityclass", name, "--value=1000", f"--preemption-policy={policy}"),
+    )
+    values = VALUES | {"shadowPods": {"priorityClass": {"create": False, "name": name}}}
+    try:
+        said = cluster.helm(
+            *("upgrade", RELEASE, str(CHART), f"--namespace={SYSTEM}", "--dry-run=server"),
+            *("--skip-crds", "--values=-", f"--values={LOCAL}"),
+            input=yaml.safe_dump(values),
+        ).stdout
+    finally:
+        kube.delete("priorityclass", name)
+    assert (f"WARNING: PriorityClass {name} (shadowPods.priorityClass) lets" in said) == preempts
+
+
 SPEC = {
     "image": IMAGE,
     "deadline": json_patch("add", "/spec/activeDeadlineSeconds", 1),

@@ -223,7 +223,8 @@ class GPUPoolSpec(Model):
     priority_class_name: Name | None = None
     """The PriorityClass of shadow pods; by default that of shadowPods.priorityClass in the chart's
     values. A change applies to new shadow pods. Whole-card pods of a higher priority may take the
-    cards of idle shadow pods."""
+    cards of idle shadow pods. If its preemptionPolicy is not Never, shadow pods evict running pods
+    of lower priority."""
 
     share_variables: Annotated[
         tuple[ShareVariables, ...], Field(max_length=8, json_schema_extra=LIST_SET)

@@ -114,14 +114,13 @@ class Cache:
         pools = [pool_or_none(obj) for obj in listing.items if _stays(obj)]
         return [pool for pool in pools if pool is not None]
 
-    async def has(self, kind: Kind, name: str) -> bool:
-        """Whether the API server has a cluster-wide object of that kind and name now. Raises
-        KubeError."""
+    async def find(self, kind: Kind, name: str) -> Object | None:
+        """The cluster-wide object of that kind and name as the API server has it now; None if there
+        is none. Raises KubeError."""
         try:
-            await self._client.get(Ref(kind, name), timeout=READ_TIMEOUT_S)
+            return await self._client.get(Ref(kind, name), timeout=READ_TIMEOUT_S)
         except NotFound:
-            return False
-        return True
+            return None
 
     async def read_quotas(self, namespace: str | None) -> QuotasRead:
         """The quotas of a namespace, or of all, as the API server has them now. Raises

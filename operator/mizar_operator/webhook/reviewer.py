@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from mizar_core.models import GPUPool, GPUQuota, Isolation, IsolationOverride
-from mizar_kube.kinds import PRIORITY_CLASS, RUNTIME_CLASS
+from mizar_kube.kinds import PRIORITY_CLASS, RUNTIME_CLASS, Kind, Object
 from mizar_kube.logs import get_logger
 from mizar_kube.store import key_of
 from mizar_operator.webhook.cache import Cache, pool_or_none
@@ -149,25 +149,38 @@ class Reviewer:
         default = pool.spec.default_quota
         of_default = default.isolation if default else None
         found = found.warn(*self._strict(pool.spec.isolation, of_default))
-        return found.warn(*await self._missing_classes(pool), *unchecked(read.unreadable))
+        return found.warn(*await self._wrong_classes(pool), *unchecked(read.unreadable))
 
     def _strict(self, *isolations: Isolation | IsolationOverride | None) -> list[str]:
         """A warning if one of these is stricter than the node agents can be."""
         strict = any(one is not None and one.enforcement == "Strict" for one in isolations)
         return [STRICT_NEEDS_KILL] if strict and self._warns_of_strict else []
 
-    async def _missing_classes(self, pool: GPUPool) -> list[str]:
-        """A sentence for each class that the pool's shadow pods name and that does not exist: the
-        API server refuses such pods."""
+    async def _wrong_classes(self, pool: GPUPool) -> list[str]:
+        """A sentence for each class that the pool's shadow pods name and that does not exist, so
+        that the API server refuses such pods, or by which they preempt others."""
         named = (
             (RUNTIME_CLASS, pool.spec.runtime_class_name),
             (PRIORITY_CLASS, pool.spec.priority_class_name),
         )
-        return [
-            f"{kind.name} '{name}' doesn't exist yet: no shadow pod runs until it does"
+        found = [
+            (kind, name, await self._cache.find(kind, name))
             for kind, name in named
-            if name is not None and not await self._cache.has(kind, name)
+            if name is not None
         ]
+        return [text for one in found if (text := _wrong_class(*one))]
+
+
+def _wrong_class(kind: Kind, name: str, found: Object | None) -> str | None:
+    """A sentence about a class that shadow pods name; None if it is right."""
+    if found is None:
+        return f"{kind.name} '{name}' doesn't exist yet: no shadow pod runs until it does"
+    if kind == PRIORITY_CLASS and found.get("preemptionPolicy") != "Never":
+        return (
+            f"PriorityClass '{name}' lets shadow pods evict running pods of lower priority, even to"
+            " keep a quota's min warm: name one whose preemptionPolicy is Never"
+        )
+    return None
 
 
 ENTRIES_MAX = 2000

@@ -451,8 +451,22 @@ async def test_a_pool_of_a_class_that_is_not_there_gets_a_warning(kind: str) -> 
         assert response["warnings"] == [
             f"{kind} 'ours' doesn't exist yet: no shadow pod runs until it does"
         ]
-        webhook.objects.put(f"{path}/ours", {})
+        webhook.objects.put(f"{path}/ours", {"preemptionPolicy": "Never"})
         assert "warnings" not in await webhook.ask("/validate", review)
+
+
+@pytest.mark.parametrize("found", [{}, {"preemptionPolicy": "PreemptLowerPriority"}])
+async def test_a_pool_whose_shadow_pods_would_preempt_others_gets_a_warning(found: Json) -> None:
+    field, path = CLASSES["PriorityClass"]
+    objects = cluster()
+    objects.put(f"{path}/ours", found)
+    async with running(objects) as webhook:
+        review = request(pool_object(**{field: "ours"}), ("mizar.share", "gpupools"))
+        response = await webhook.ask("/validate", review)
+        assert response["allowed"]
+        (said,) = response["warnings"]
+    assert said.startswith("PriorityClass 'ours' lets shadow pods evict running pods of lower")
+    assert said.endswith("name one whose preemptionPolicy is Never")
 
 
 async def test_a_pool_of_before_todays_rules_can_be_mended() -> None:
