@@ -1,6 +1,7 @@
 """The process as its probes see it, and what it does while the API server is away."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
@@ -87,6 +88,8 @@ class Served(MemoryApi):
         super().__init__()
         self.here, self.crds = here, crds
         self.asked = 0
+        self.followed: defaultdict[str, set[tuple[str, str, str]]] = defaultdict(set)
+        """(kind, label selector, field selector) of all lists and watches, by verb."""
         self.before_write = lambda write: self._answer()
 
     def _answer(self, kind: Kind | None = None) -> None:
@@ -100,13 +103,19 @@ class Served(MemoryApi):
         self._answer()
         return await super().get(ref, **more)
 
-    async def list_pages(self, kind: Kind, *_: Any, **__: Any) -> AsyncGenerator[Listing, None]:
+    def _follow(
+        self, verb: str, kind: Kind, label_selector: str = "", field_selector: str = "", **_: Any
+    ) -> None:
         self._answer(kind)
+        self.followed[verb].add((kind.plural, label_selector, field_selector))
+
+    async def list_pages(self, kind: Kind, *_: Any, **given: Any) -> AsyncGenerator[Listing, None]:
+        self._follow("list", kind, **given)
         yield Listing([*self.all(kind)], "1")
 
-    async def watch(self, kind: Kind, *_: Any, **__: Any) -> AsyncGenerator[WatchEvent, None]:
+    async def watch(self, kind: Kind, *_: Any, **given: Any) -> AsyncGenerator[WatchEvent, None]:
         for _ in range(240):
-            self._answer(kind)
+            self._follow("watch", kind, **given)
             meta = {"resourceVersion": "1"}
             yield WatchEvent("BOOKMARK", {"metadata": meta})
             await asyncio.sleep(1)
@@ -196,6 +205,33 @@ def test_an_absence_is_no_reason_to_start_again(monkeypatch: pytest.MonkeyPatch)
         assert not process.operator.unready()
 
     virtual_time.run(hours())
+
+
+FOLLOWED = {
+    ("pods", "mizar.share/shadow-pod=true", ""),
+    ("pods", "mizar.share/share-pod=true", ""),
+    ("pods", "mizar.share/spot-pod=true", ""),
+    ("pods", "", "spec.nodeName=,status.phase=Pending"),
+    ("nodes", "", ""),
+    ("poddisruptionbudgets", "", "metadata.name=mizar-shadow-pods-in-use"),
+}
+"""What the operator reads beside Mizar's own kinds, by label and field selectors. Without one, it
+would keep every pod of the cluster in memory."""
+
+
+def test_it_reads_only_what_plans_are_made_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def followed() -> dict[str, set[tuple[str, str, str]]]:
+        api = Served(here=True)
+        process = Running(api, monkeypatch)
+        await process.lasts(60)
+        process.stop.set()
+        await process.task
+        return api.followed
+
+    found = virtual_time.run(followed())
+    own = {(one.plural, "", "") for one in (GPU_POOL, GPU_QUOTA, SHADOW_POD)}
+    assert found["watch"] == FOLLOWED
+    assert found["list"] == FOLLOWED | own
 
 
 class Hanging(Served):
