@@ -30,11 +30,12 @@ class LeadershipLost(Exception):
 class Pace:
     """Times in seconds: a Lease is valid for `duration`. The leader renews it every `retry`, which
     is the timeout of each call too, and stops leading when that has failed for `deadline`, before
-    any other replica can start."""
+    any other replica can start. A leader that ends tries for `release` to give the Lease up."""
 
     duration: float = 15.0
     deadline: float = 10.0
     retry: float = 2.0
+    release: float = 0.5
 
 
 class _Held(Enum):
@@ -114,10 +115,11 @@ class Leader:
         raise LeadershipLost(f"lease {self._ref.name} could not be renewed")
 
     async def release(self) -> None:
-        """Give the Lease up, so that another replica can lead at once. Gives up after `retry`
-        seconds, so that the process ends soon even if the API server does not answer."""
+        """Give the Lease up, so that another replica can lead at once. Tries only for
+        `Pace.release` seconds, so that the process ends soon even if the API server does not
+        answer: the Lease then expires by itself."""
         try:
-            async with asyncio.timeout(self._pace.retry):
+            async with asyncio.timeout(self._pace.release):
                 lease = await self._client.get(self._ref)
                 if lease["spec"].get("holderIdentity") == self._identity:
                     lease["spec"] |= {"holderIdentity": "", "leaseDurationSeconds": 1}

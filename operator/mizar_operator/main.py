@@ -56,7 +56,8 @@ RETRY_MOST_S = 15.0
 RESYNC_SPREAD_S = 5.0
 """Seconds over which a resync spreads the keys."""
 KOPF_ENDS_WITHIN_S = 0.5
-"""Seconds that Kopf, and then the other tasks, get to end before they are abandoned."""
+"""Seconds that the release of the Lease and Kopf together, and then the other tasks, get to end
+before they are abandoned."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -142,7 +143,8 @@ class Operator:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until `stop` is set, or until a part ends: a part ends only if it fails, and its
-        error is raised here. Ends within a second."""
+        error is raised here. Ends within a second, the release of the Lease included: if the API
+        server does not answer by then, the Lease expires by itself."""
         leading = _task("lead", self._lead())
         feeding = [_task("copy", one.run()) for one in (*self.caches, self.budgets)]
         feeding.append(_task("events", self.events.run()))
@@ -158,8 +160,12 @@ class Operator:
         finally:
             # The parts that write end first, then those that read.
             await _cancel(leading, signals, stopping, ended)
+            began = self._clock.seconds()
+            if stop.is_set() and self.settings.leader_election:
+                await self.leader.release()
+            left = KOPF_ENDS_WITHIN_S - (self._clock.seconds() - began)
             self._kopf_stop.set()
-            await asyncio.wait({watching}, timeout=KOPF_ENDS_WITHIN_S)
+            await asyncio.wait({watching}, timeout=max(0.0, left))
             await _cancel(watching, *feeding)
 
     async def _lead(self) -> None:
@@ -257,8 +263,6 @@ async def run(settings: Settings) -> int:
             expected = isinstance(error, LeadershipLost)
             log.error("ending", error=error, exc_info=None if expected else error)
             return 1
-        if settings.leader_election:
-            await operator.leader.release()
     return 0
 
 

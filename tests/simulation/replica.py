@@ -150,8 +150,6 @@ class Replica:
         self._running = asyncio.create_task(self.operator.run(self._stop), name=self.name)
         try:
             await self._running
-            if not self.alone:
-                await self.operator.leader.release()
         except LeadershipLost:
             return
         except asyncio.CancelledError:

@@ -12,7 +12,7 @@ from mizar_kube.client import KubeClient, Listing, WatchEvent
 from mizar_kube.clock import Clock
 from mizar_kube.errors import NotFound, Unavailable
 from mizar_kube.informer import STANDS_STILL_S
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, SHADOW_POD, Kind, Object, Ref
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, LEASE, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import manifests
 from mizar_operator.main import STUCK_AFTER_S, Operator
 from mizar_operator.settings import Settings
@@ -235,21 +235,29 @@ def test_it_reads_only_what_plans_are_made_from(monkeypatch: pytest.MonkeyPatch)
 
 
 class Hanging(Served):
-    """Answers no call once it `hangs`."""
+    """Answers no call once it `hangs`, except that it `reads`."""
 
-    hangs = False
+    hangs = reads = False
 
     async def get(self, ref: Ref, **more: Any) -> Object:
-        if self.hangs:
+        if self.hangs and not self.reads:
             await asyncio.Event().wait()
         return await super().get(ref, **more)
 
+    async def replace(self, obj: Object, **more: Any) -> Object:
+        if self.hangs:
+            await asyncio.Event().wait()
+        return await super().replace(obj, **more)
 
-def test_it_ends_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though the API server answers no call, and Kopf does not end when it is asked to."""
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_it_ends_within_a_second(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
+    """With the release of its Lease, though the API server does not answer, and Kopf does not end
+    when it is asked to."""
 
     async def seconds_to_end() -> float:
         api, clock = Hanging(here=True), asyncio.get_running_loop().time
+        api.reads = reads
         process = Running(api, monkeypatch, kopf_ends_in=60)
         await process.lasts(60)
         assert process.leads
@@ -262,6 +270,20 @@ def test_it_ends_within_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
         return clock() - began
 
     assert virtual_time.run(seconds_to_end()) <= 1.0
+
+
+def test_its_end_lets_another_replica_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def holder() -> object:
+        api = Served(here=True)
+        process = Running(api, monkeypatch)
+        await process.lasts(60)
+        assert process.leads
+        process.stop.set()
+        await process.task
+        (found,) = api.all(LEASE)
+        return found["spec"]["holderIdentity"]
+
+    assert virtual_time.run(holder()) == ""
 
 
 PARTS: dict[str, Callable[[Operator], tuple[object, str]]] = {
