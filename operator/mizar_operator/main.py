@@ -141,25 +141,27 @@ class Operator:
         """Why this replica could not lead now."""
         return self.caches.problems()
 
-    async def run(self, stop: asyncio.Event) -> None:
+    async def run(self, stop: asyncio.Event, readiness: Readiness | None = None) -> None:
         """Run until `stop` is set, or until a part ends: a part ends only if it fails, and its
-        error is raised here. Ends within a second, the release of the Lease included: if the API
-        server does not answer by then, the Lease expires by itself."""
+        error is raised here. `readiness`: checked by a part of its own. Ends within a second, the
+        release of the Lease included: if the API server does not answer by then, the Lease expires
+        by itself."""
         leading = _task("lead", self._lead())
         feeding = [_task("copy", one.run()) for one in (*self.caches, self.budgets)]
         feeding.append(_task("events", self.events.run()))
         signals = _task("signals", self._take_back_signals(stop))
         stopping = asyncio.create_task(stop.wait(), name="stop")
         ended = _task("kopf-ended", self._kopf_ended())
+        usable = _task("usable", _checked(readiness))
         watching = _task("kopf", self.watch())
-        parts = (leading, *feeding, ended, watching)
+        parts = (leading, *feeding, ended, usable, watching)
         try:
             await asyncio.wait({*parts, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not stop.is_set():
                 _raise_first(parts)
         finally:
             # The parts that write end first, then those that read.
-            await _cancel(leading, signals, stopping, ended)
+            await _cancel(leading, signals, stopping, ended, usable)
             began = self._clock.seconds()
             if stop.is_set() and self.settings.leader_election:
                 await self.leader.release()
@@ -255,10 +257,8 @@ async def run(settings: Settings) -> int:
             lambda: [*operator.unready(), *readiness.problems()],
         )
         await stack.enter_async_context(probes.serving(app, settings.metrics_port))
-        asking = _task("usable", readiness.wait())
-        stack.push_async_callback(_cancel, asking)
         try:
-            await operator.run(stop)
+            await operator.run(stop, readiness)
         except Exception as error:
             expected = isinstance(error, LeadershipLost)
             log.error("ending", error=error, exc_info=None if expected else error)
@@ -269,6 +269,13 @@ async def run(settings: Settings) -> int:
 def _take_signals(stop: asyncio.Event) -> None:
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+async def _checked(readiness: Readiness | None) -> None:
+    """Wait until the operator is ready, and then for ever, as no part of the process ends."""
+    if readiness is not None:
+        await readiness.wait()
+    await asyncio.Event().wait()
 
 
 def _task(name: str, job: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

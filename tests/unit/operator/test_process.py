@@ -15,6 +15,7 @@ from mizar_kube.informer import STANDS_STILL_S
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, LEASE, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import manifests
 from mizar_operator.main import STUCK_AFTER_S, Operator
+from mizar_operator.readiness import Readiness
 from mizar_operator.settings import Settings
 from stateful.memory_api import MemoryApi
 from support import virtual_time
@@ -129,7 +130,11 @@ class Running:
     """An operator's process in virtual time, with Kopf left out."""
 
     def __init__(
-        self, api: Served, monkeypatch: pytest.MonkeyPatch, kopf_ends_in: float = 0
+        self,
+        api: Served,
+        monkeypatch: pytest.MonkeyPatch,
+        kopf_ends_in: float = 0,
+        readiness: Readiness | None = None,
     ) -> None:
         self.kopf_runs = False
 
@@ -145,7 +150,7 @@ class Running:
         settings = Settings(identity="a", namespace="mizar-system")
         self.operator = Operator(cast(KubeClient, api), settings, clock)
         self.stop = asyncio.Event()
-        self.task = asyncio.create_task(self.operator.run(self.stop))
+        self.task = asyncio.create_task(self.operator.run(self.stop, readiness))
 
     @property
     def leads(self) -> bool:
@@ -313,6 +318,32 @@ def test_a_part_that_fails_ends_it(monkeypatch: pytest.MonkeyPatch, part: str) -
         whose, what = PARTS[part](process.operator)
         monkeypatch.setattr(whose, what, fail)
         with pytest.raises(Bug):
+            async with asyncio.timeout(60):
+                await process.task
+
+    virtual_time.run(end())
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_check_of_readiness_that_fails_ends_it(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Otherwise the replica would be unready for ever, and no line would say why. A check that
+    succeeds ends nothing."""
+
+    class Answers(Readiness):
+        async def wait(self) -> None:
+            await asyncio.sleep(1)
+            if fails:
+                raise ZeroDivisionError
+
+    async def end() -> None:
+        api = Served(here=True)
+        process = Running(api, monkeypatch, readiness=Answers(cast(KubeClient, api), False))
+        if not fails:
+            await process.lasts(60)
+            return
+        with pytest.raises(ZeroDivisionError):
             async with asyncio.timeout(60):
                 await process.task
 
