@@ -288,6 +288,35 @@ def test_a_number_without_quotes_gets_a_sentence(kube: Kube, spec: Object, sente
     assert sentence in said
 
 
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"nodeSelector": {"gpu": True}}, 'spec.nodeSelector.gpu: write true in quotes, "true"'),
+        ({"cardModels": [4090]}, 'spec.cardModels[0]: write 4090 in quotes, "4090"'),
+        (
+            {"tolerations": [{"key": "gpu", "value": True}]},
+            'spec.tolerations[0].value: write true in quotes, "true"',
+        ),
+        (
+            {
+                "defaultQuota": {
+                    "namespaceSelector": {"matchLabels": {"gpu": True}},
+                    "profiles": [{"devices": 2, "max": 1}],
+                }
+            },
+            "spec.defaultQuota.namespaceSelector.matchLabels.gpu: write true in quotes",
+        ),
+    ],
+)
+def test_a_text_without_quotes_gets_a_sentence(kube: Kube, spec: Object, sentence: str) -> None:
+    """With server-side apply, the API server compares types before any webhook, and says
+    "expected string"."""
+    pool = objects.pool(f"{RELEASE}-numbers", resourcePrefix="numbers.example.com", **spec)
+    said = refusal(kube, pool)
+    assert sentence in said
+    assert "in body must be of type" not in said
+
+
 @pytest.mark.parametrize("field", int_or_string.fields("gpupools"))
 def test_no_number_that_wants_quotes_is_forgotten(kube: Kube, field: str) -> None:
     spec = {"resourcePrefix": "numbers.example.com", **int_or_string.with_value(field, 1.5)}

@@ -3,6 +3,7 @@ whether a pool's numbers are written as Kubernetes accepts them. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -127,21 +128,37 @@ def _sentences(problems: Iterable[Problem]) -> tuple[str, ...]:
 
 
 def unquoted_numbers(pool: dict[str, Any]) -> Iterator[str]:
-    """A sentence for each field of a GPUPool whose value is neither text nor a whole number.
+    """A sentence for each field of a GPUPool whose value YAML reads as a number, true or false,
+    since it has no quotes.
 
     Kubernetes' schemas know "whole number or text", but not "number or text", and refuse the rest
     with the name of a type. Mutating webhooks see the object before that.
     """
     spec = _map(pool.get("spec"))
     for field, example in (("memoryScaling", "1.5"), ("coreScaling", "1.5")):
-        yield from _sentence(f"spec.{field}", spec.get(field), example)
-    profiles = spec.get("profiles")
-    for at, profile in enumerate(profiles if isinstance(profiles, list) else ()):
-        yield from _sentence(f"spec.profiles[{at}].memory", _map(profile).get("memory"), "8Gi")
-    yield from _sentence("spec.spot.reserve", _map(spec.get("spot")).get("reserve"), "1Gi")
+        yield from _number(f"spec.{field}", spec.get(field), example)
+    for at, profile in enumerate(_list(spec.get("profiles"))):
+        yield from _number(f"spec.profiles[{at}].memory", _map(profile).get("memory"), "8Gi")
+    yield from _number("spec.spot.reserve", _map(spec.get("spot")).get("reserve"), "1Gi")
+    for field, value in _texts(spec):
+        yield from _text(field, value)
 
 
-def _sentence(field: str, value: Any, example: str) -> Iterator[str]:
+def _texts(spec: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields of a pool in which people write text that looks like something else: labels of
+    nodes and namespaces, models, values of taints."""
+    for key, value in _map(spec.get("nodeSelector")).items():
+        yield f"spec.nodeSelector.{key}", value
+    for at, value in enumerate(_list(spec.get("cardModels"))):
+        yield f"spec.cardModels[{at}]", value
+    for at, one in enumerate(_list(spec.get("tolerations"))):
+        yield f"spec.tolerations[{at}].value", _map(one).get("value")
+    selector = _map(_map(spec.get("defaultQuota")).get("namespaceSelector"))
+    for key, value in _map(selector.get("matchLabels")).items():
+        yield f"spec.defaultQuota.namespaceSelector.matchLabels.{key}", value
+
+
+def _number(field: str, value: Any, example: str) -> Iterator[str]:
     if isinstance(value, bool):
         said = str(value).lower()
         yield f'{field}: {said} is not a number: write one in quotes, such as "{example}"'
@@ -149,5 +166,15 @@ def _sentence(field: str, value: Any, example: str) -> Iterator[str]:
         yield f'{field}: write {value} in quotes, "{value}": Kubernetes accepts no such number here'
 
 
+def _text(field: str, value: Any) -> Iterator[str]:
+    if isinstance(value, bool | int | float):
+        said = json.dumps(value)
+        yield f'{field}: write {said} in quotes, "{said}": Kubernetes accepts only text here'
+
+
 def _map(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -157,6 +157,35 @@ def test_pools_that_could_be_mixed_up() -> None:
             {"spot": {"reserve": True}},
             ['spec.spot.reserve: true is not a number: write one in quotes, such as "1Gi"'],
         ),
+        (
+            {"nodeSelector": {"pool": True, "zone": "a", "rack": 7}},
+            [
+                'spec.nodeSelector.pool: write true in quotes, "true": Kubernetes accepts only text'
+                " here",
+                'spec.nodeSelector.rack: write 7 in quotes, "7": Kubernetes accepts only text here',
+            ],
+        ),
+        (
+            {"cardModels": ["NVIDIA-*", 4090]},
+            ['spec.cardModels[1]: write 4090 in quotes, "4090": Kubernetes accepts only text here'],
+        ),
+        (
+            {"tolerations": [{"key": "a", "value": "true"}, {"key": "b", "value": 1.5}, 3]},
+            [
+                'spec.tolerations[1].value: write 1.5 in quotes, "1.5": Kubernetes accepts only'
+                " text here"
+            ],
+        ),
+        (
+            {"defaultQuota": {"namespaceSelector": {"matchLabels": {"gpu": False}}}},
+            [
+                "spec.defaultQuota.namespaceSelector.matchLabels.gpu: write false in quotes, "
+                '"false": Kubernetes accepts only text here'
+            ],
+        ),
+        ({"nodeSelector": {"x": None}, "cardModels": [None, {}], "tolerations": [{}]}, []),
+        ({"nodeSelector": 3, "cardModels": 3, "tolerations": 3, "defaultQuota": 3}, []),
+        ({"defaultQuota": {"namespaceSelector": {"matchLabels": [True]}}}, []),
         ({"memoryScaling": None, "profiles": None, "spot": None}, []),
         ({"spot": {"reserve": 2**30}}, []),
         ({"spot": 1.5}, []),
