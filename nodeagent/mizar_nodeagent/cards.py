@@ -66,6 +66,16 @@ class Card(carve.Card):
         return cls(**{name: body[name] for name in _LASTING} | {"numa": tuple(body["numa"])})
 
 
+@dataclass(frozen=True)
+class ProcessLoad:
+    """What a process does on a card. `percent`: the highest percentage of the card's time that it
+    used in a sample since the last query; 0 without a new sample. `memory_bytes`: what it holds of
+    the card's memory; 0 if the driver cannot tell."""
+
+    percent: int
+    memory_bytes: int = 0
+
+
 class CardSource(Protocol):
     """The interface by which cards are read: implemented by NVML's client, and by fakes in
     tests."""
@@ -89,10 +99,9 @@ class CardSource(Protocol):
         not answer is left out. Raises CardsUnknown."""
         ...
 
-    async def loads(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
-        """The highest percentage of the card's time that each process on these cards used in a
-        sample since the last call, by UUID and by PID on the node; 0 without a new sample. A card
-        that does not report it is left out. Raises CardsUnknown."""
+    async def loads(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, ProcessLoad]]:
+        """The load of each process on these cards, by UUID and by PID on the node. A card that does
+        not report its processes' use of its time is left out. Raises CardsUnknown."""
         ...
 
     async def utilization(self, uuid: str) -> Mapping[int, float] | None:

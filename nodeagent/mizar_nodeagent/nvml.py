@@ -17,7 +17,7 @@ import pynvml
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent import mig
-from mizar_nodeagent.cards import Card
+from mizar_nodeagent.cards import Card, ProcessLoad
 from mizar_nodeagent.cuda_context import measure
 from mizar_nodeagent.driver_root import load_driver
 from mizar_nodeagent.errors import CardsUnknown
@@ -98,9 +98,9 @@ class Nvml:
             raise CardsUnknown(f"NVML has not answered for {MINORS_WITHIN_S:g} s") from error
         return {uuid: minor for uuid, minor in found.items() if minor is not None}
 
-    async def loads(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
-        """Percent of the card's time by card and PID, for the cards that report it; none before
-        NVML runs."""
+    async def loads(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, ProcessLoad]]:
+        """The processes' loads by card and PID, for the cards that report them; none before NVML
+        runs."""
         if not self._ready:
             return {}
         found = await self._run(lambda: {uuid: self._loads(uuid) for uuid in uuids})
@@ -191,8 +191,8 @@ class Nvml:
             sizes[int(one.pid)] = max(sizes.get(int(one.pid), 0), int(one.usedGpuMemory or 0))
         return sizes
 
-    def _loads(self, uuid: str) -> dict[int, int] | None:
-        """Percent by PID on one card; None if it does not report it. A new process has no sample
+    def _loads(self, uuid: str) -> dict[int, ProcessLoad] | None:
+        """Loads by PID on one card; None if it does not report them. A new process has no sample
         yet, and one without work none at all. At the first call there are no samples, since earlier
         ones may be from long ago."""
         workers = self._workers(uuid)
@@ -206,11 +206,11 @@ class Nvml:
         except pynvml.NVMLError as error:
             log.debug("a card does not report its processes' utilization", card=uuid, error=error)
             return None
-        loads = dict.fromkeys(workers, 0)
+        percents = dict.fromkeys(workers, 0)
         for pid, at, percent in samples:
-            loads[pid] = max(percent, loads.get(pid, 0))
+            percents[pid] = max(percent, percents.get(pid, 0))
             self._sampled[uuid] = max(at, self._sampled[uuid])
-        return loads
+        return {pid: ProcessLoad(one, workers.get(pid, 0)) for pid, one in percents.items()}
 
     def _start(self) -> None:
         """Start NVML, or start it again."""

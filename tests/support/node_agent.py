@@ -19,7 +19,7 @@ from mizar_core.carve import Carve
 from mizar_core.models import Isolation
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
-from mizar_nodeagent.cards import Card
+from mizar_nodeagent.cards import Card, ProcessLoad
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.limits_update import LimitsUpdater
 from mizar_nodeagent.container.prestart import PreStart
@@ -57,7 +57,7 @@ class Residents:
     async def context_bytes(self, uuid: str) -> int:
         return await self.nvml.context_bytes(uuid)
 
-    async def loads(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, int]]:
+    async def loads(self, uuids: Collection[str]) -> Mapping[str, Mapping[int, ProcessLoad]]:
         found = await self.nvml.loads(uuids)
         for pid in {pid for workers in found.values() for pid in workers}:
             self._write_down(pid)

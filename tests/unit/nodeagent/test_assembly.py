@@ -24,7 +24,7 @@ from mizar_nodeagent import agent_base, agent_loop, card_health
 from mizar_nodeagent.app import App
 from mizar_nodeagent.assembly import assemble
 from mizar_nodeagent.card_health import Readings
-from mizar_nodeagent.cards import Card
+from mizar_nodeagent.cards import Card, ProcessLoad
 from mizar_nodeagent.config import CardAccess, Config
 from mizar_nodeagent.container import access_choice, shim_install
 from mizar_nodeagent.errors import CardsUnknown, ConfigRefused, RegionDamaged
@@ -62,13 +62,15 @@ CONTEXT_BYTES = 310 << 20
 
 class Cards:
     """Four cards; `tell` reports a fault. `overlooked`: those that NVML missed at its start, and
-    lists only to those who expect them."""
+    lists only to those who expect them. `working`: percent of a card's time by PID. `holding`:
+    bytes of memory by PID."""
 
     def __init__(self) -> None:
         self.present = cards()
         self.overlooked: set[str] = set()
         self.working: dict[str, dict[int, int]] = {}
         self.used: dict[str, dict[int, float]] = {}
+        self.holding: dict[int, int] = {}
         self.asked = 0  # how often what processes do
         self.numbers = {uuid: number for number, uuid in enumerate(self.present)}
         self.tell: Callable[[str, int], None] = lambda uuid, xid: None
@@ -86,9 +88,15 @@ class Cards:
     async def context_bytes(self, uuid: str) -> int:
         return CONTEXT_BYTES
 
-    async def loads(self, uuids: Collection[str]) -> dict[str, dict[int, int]]:
+    async def loads(self, uuids: Collection[str]) -> dict[str, dict[int, ProcessLoad]]:
         self.asked += 1
-        return {uuid: dict(self.working.get(uuid, {})) for uuid in uuids}
+        return {
+            uuid: {
+                pid: ProcessLoad(percent, self.holding.get(pid, 0))
+                for pid, percent in self.working.get(uuid, {}).items()
+            }
+            for uuid in uuids
+        }
 
     async def utilization(self, uuid: str) -> dict[int, float] | None:
         return self.used.get(uuid)

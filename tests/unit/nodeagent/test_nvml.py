@@ -41,7 +41,10 @@ async def main():
         elif line == "workers\\n":
             answer = await nvml.workers(await nvml.read())
         elif line == "loads\\n":
-            answer = await nvml.loads(await nvml.read())
+            found = (await nvml.loads(await nvml.read())).items()
+            answer = {
+                uuid: {pid: one.percent for pid, one in loads.items()} for uuid, loads in found
+            }
         elif line == "utilization\\n":
             answer = {uuid: await nvml.utilization(uuid) for uuid in await nvml.read()}
         elif line == "free\\n":

@@ -13,7 +13,7 @@ import pynvml
 import pytest
 
 from mizar_nodeagent import nvml as module
-from mizar_nodeagent.cards import GONE, UNREAD_FOR, CardInventory
+from mizar_nodeagent.cards import GONE, UNREAD_FOR, CardInventory, ProcessLoad
 from mizar_nodeagent.driver_root import NVML, load_driver
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.mig import Instance
@@ -211,12 +211,12 @@ async def test_a_clock_that_is_set_back_hides_no_work(
     await nvml.read()
     await nvml.loads([ONE])
     library.samples = [(7, int((now + 1) * 1e6), 80)]
-    assert await nvml.loads([ONE]) == {ONE: {7: 80}}
+    assert await nvml.loads([ONE]) == {ONE: {7: ProcessLoad(80)}}
     now -= 3600
     library.samples = []
     await nvml.loads([ONE])
     library.samples = [(7, int((now + 1) * 1e6), 90)]
-    assert await nvml.loads([ONE]) == {ONE: {7: 90}}
+    assert await nvml.loads([ONE]) == {ONE: {7: ProcessLoad(90)}}
 
 
 async def test_processes_of_all_sorts_hold_memory(
@@ -230,6 +230,8 @@ async def test_processes_of_all_sorts_hold_memory(
         monkeypatch.setattr(pynvml, name, lambda handle, made=made: made)
     await nvml.read()
     assert await nvml.workers([ONE]) == {ONE: {1: 10, 2: 0, 3: 30}}
+    found = {1: ProcessLoad(0, 10), 2: ProcessLoad(0, 0), 3: ProcessLoad(0, 30)}
+    assert await nvml.loads([ONE]) == {ONE: found}
 
 
 async def test_a_card_that_does_not_list_its_instances_is_unread(

@@ -21,6 +21,7 @@ from mizar_core.models import Spot
 from mizar_core.names import SPOT_RESOURCE, SpotEvictionReason, spot_device_id
 from mizar_core.spot_rules import SpotRule, SpotRules
 from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.cards import ProcessLoad
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.slots import Owner, Slots
 from mizar_nodeagent.container_processes import PodProcess, is_sandbox
@@ -270,11 +271,10 @@ async def test_looks_that_find_nothing_new_decide_nothing(
     await world.lendable()
     steps = Mock(wraps=world.lender.step)
     monkeypatch.setattr(world.lender, "step", steps)
-    loads: dict[str, dict[int, int]] = {CARD: {}}
     world.lender.look_at_usage()
-    world.lender.look_at_processes(loads)
+    world.lender.look_at_processes({CARD: {}})
     assert not steps.called
-    world.lender.look_at_processes({CARD: {os.getpid(): 90}})
+    world.lender.look_at_processes({CARD: {os.getpid(): ProcessLoad(90)}})
     assert steps.called
 
 
@@ -429,6 +429,25 @@ async def test_an_owner_that_works_gets_its_card_back(world: SpotWorld) -> None:
     await until(lambda: world.state() is CardState.BUSY)
     world.cards.working.clear()
     await world.lendable()
+
+
+async def test_an_owner_that_loads_another_model_gets_its_card_back(world: SpotWorld) -> None:
+    """Only its memory shows that: it launches nothing, and has no new process. What it needs beyond
+    the reserve is free only when the borrower is gone."""
+    world.cards.working[CARD] = {os.getpid(): 0}
+    world.cards.holding[os.getpid()] = GIB
+    world.add_owner()
+    await world.lendable()
+    with Victim(world) as victim:
+        await world.lend()
+        theirs = victim.processes[0].pid
+        world.cards.working[CARD][theirs] = 100
+        for gib in (1, 2):
+            world.cards.holding[theirs] = gib * GIB
+            await world.looked()
+        assert world.state() is CardState.LENT
+        world.cards.holding[os.getpid()] += GIB // 2
+        await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
 
 
 async def test_an_owner_that_works_little_may_fall_asleep_but_gets_a_lent_card_back(

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from mizar_nodeagent.cards import ProcessLoad
 from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import layout, usage_file, usage_snapshot
@@ -24,7 +25,7 @@ from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
 from mizar_nodeagent.spot.detectors.usage_files import QUIET_S, UsageDetector
 from mizar_nodeagent.spot.events import OwnerEvent, PodIdentity
 from mizar_nodeagent.spot.owners import CardOwner
-from unit.nodeagent.makers import CARD, CONTAINER_ID, UID, card, card_claim, snapshot
+from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, UID, card, card_claim, snapshot
 from unit.nodeagent.test_audit import put_process
 
 SECOND = card(2).uuid
@@ -37,6 +38,11 @@ BORROWERS = "87654321" + UID[8:]
 
 def said(events: Iterable[OwnerEvent]) -> list[str]:
     return [str(one.activity) for one in events]
+
+
+def loads(percents: dict[int, int]) -> dict[int, ProcessLoad]:
+    """What processes do that hold no memory, by PID."""
+    return {pid: ProcessLoad(percent) for pid, percent in percents.items()}
 
 
 def owner_pod(*containers: str, **changes: object) -> Pod:
@@ -186,10 +192,30 @@ class TestProcesses:
         detector: ProcessDetector,
         now: float,
         owner: CardOwner = OWNER,
-        **loads: dict[int, int] | None,
+        **percents: dict[int, int] | None,
     ) -> list[str]:
-        cards = {{"first": CARD, "second": SECOND}[key]: one for key, one in loads.items()}
+        cards = {
+            {"first": CARD, "second": SECOND}[key]: one if one is None else loads(one)
+            for key, one in percents.items()
+        }
         return said(detector.look([owner], cards, {BORROWERS}, lambda uuid: 5, now))
+
+    def memory_events(self, detector: ProcessDetector, pid: int, *gib: int) -> list[str]:
+        """What it says when this process of a card holds so many GiB, by one look after another. It
+        says of no earlier work any more."""
+        return [
+            event
+            for number, held in enumerate(gib)
+            for event in said(
+                detector.look(
+                    [OWNER],
+                    {CARD: {1: ProcessLoad(0, GIB), pid: ProcessLoad(0, held * GIB)}},
+                    {BORROWERS},
+                    lambda uuid: 5,
+                    10.0 + number * SAMPLED_S,
+                )
+            )
+        ]
 
     def test_an_agent_that_starts_takes_nobody_for_busy_that_does_nothing(
         self, detector: ProcessDetector
@@ -206,6 +232,29 @@ class TestProcesses:
     def test_a_new_process_works(self, detector: ProcessDetector, pid: int) -> None:
         assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
         assert self.look(detector, 2.0, first={1: 0, pid: 0}) == ["Busy"]
+
+    @pytest.mark.parametrize(
+        ("gib", "expected"),
+        [
+            ((2, 3, 3), ["Idle", "Busy", "Idle"]),
+            ((2, 1, 2), ["Idle", "Idle", "Busy"]),
+            ((2, 0, 3), ["Idle", "Idle", "Busy"]),
+            ((2, 0, 2), ["Idle", "Idle", "Idle"]),
+            ((0, 2, 3), ["Idle", "Idle", "Busy"]),
+        ],
+        ids=["more", "less", "unknown in between", "unknown for once", "unknown at first"],
+    )
+    def test_who_gets_memory_works(
+        self, detector: ProcessDetector, gib: tuple[int, ...], expected: list[str]
+    ) -> None:
+        """A model is copied to the card long before it computes. The driver does not always tell
+        what a process holds."""
+        assert self.memory_events(detector, 1, *gib) == expected
+
+    def test_a_borrower_that_gets_memory_is_not_taken_for_the_owner(
+        self, detector: ProcessDetector
+    ) -> None:
+        assert self.memory_events(detector, 9, 1, 2) == ["Idle", "Idle"]
 
     @pytest.mark.parametrize("pid", [9, 77])
     def test_the_borrowers_processes_and_those_that_ended_do_not_count(
@@ -236,7 +285,8 @@ class TestProcesses:
     ) -> None:
         assert self.look(detector, 1.0, first={1: 0, 9: 100}) == ["Idle"]
         shutil.rmtree(tmp_path / "9")
-        (found,) = detector.look([OWNER], {CARD: {1: 0, 9: 100}}, set(), lambda uuid: 5, 2.0)
+        cards = {CARD: loads({1: 0, 9: 100})}
+        (found,) = detector.look([OWNER], cards, set(), lambda uuid: 5, 2.0)
         assert found.activity == "Idle"
 
     def test_whose_a_process_is_is_asked_once_and_again_when_it_was_gone(

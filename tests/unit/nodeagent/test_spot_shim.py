@@ -16,6 +16,7 @@ import simgpu
 from bench.figures import ROOT
 from mizar_core.models import ComputeMode, Isolation
 from mizar_core.names import SPOT_RESOURCE
+from mizar_nodeagent.cards import ProcessLoad
 from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.regions import limits_file
@@ -42,14 +43,15 @@ class SimulatedCards(Cards):
         (one,) = machine.cards
         self.present = {one.uuid: replace(card(), uuid=one.uuid)}
 
-    async def loads(self, uuids: object) -> dict[str, dict[int, int]]:
+    async def loads(self, uuids: object) -> dict[str, dict[int, ProcessLoad]]:
         self.asked += 1
         (one,) = self._machine.cards
         found = {}
         for process in one.processes:
             before = self._worked.get(process.pid, process.work_ns)
             self._worked[process.pid] = process.work_ns
-            found[process.pid] = 100 if process.work_ns > before else 0
+            percent = 100 if process.work_ns > before else 0
+            found[process.pid] = ProcessLoad(percent, process.memory)
         return {one.uuid: found}
 
 

@@ -1,5 +1,5 @@
-"""Detects work of a card's owners from NVML: their processes on the card, and the part of its time
-that these use."""
+"""Detects work of a card's owners from NVML: their processes on the card, the part of its time that
+these use, and their memory."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from mizar_nodeagent import container_processes
+from mizar_nodeagent.cards import ProcessLoad
 from mizar_nodeagent.spot.events import Activity, OwnerEvent, Source
 from mizar_nodeagent.spot.owners import CardOwner
 
@@ -28,12 +29,15 @@ FIRST_S: Final = 60.0
 NVML may need some seconds to initialise each card. The borrower is paused until the first
 answer."""
 
-ProcessLoads = Mapping[int, int]
-"""Percent of the card's time that each process used in the last samples, by PID on the node; 0 if
-it has none."""
+ProcessLoads = Mapping[int, ProcessLoad]
+"""The load of each process on a card, by PID on the node."""
 
 CardLoads = Mapping[str, ProcessLoads | None]
 """The loads on each card that NVML was asked for, by UUID; None for a card without an answer."""
+
+_Memory = Mapping[int, int]
+"""Bytes of the card's memory that each process holds, by PID on the node; 0 if the driver has never
+told them."""
 
 _Homes = Mapping[int, str]
 """UID of the pod of each process, by PID on the node; empty for a process of the node itself."""
@@ -41,11 +45,12 @@ _Homes = Mapping[int, str]
 
 @dataclass(frozen=True)
 class _Seen:
-    """NVML's answers about a card. `pids`: the owners' processes by the last answer, at the time
-    `at`. `since`: when NVML first answered. `worked`: when an owner's process last worked or
-    appeared. `unanswered`: number of queries since the last answer. Times are monotonic seconds."""
+    """NVML's answers about a card. `memory`: of the owners' processes by the last answer, at the
+    time `at`. `since`: when NVML first answered. `worked`: when an owner's process last worked,
+    appeared or got memory. `unanswered`: number of queries since the last answer. Times are
+    monotonic seconds."""
 
-    pids: frozenset[int]
+    memory: _Memory
     at: float
     since: float
     worked: float = -math.inf
@@ -57,10 +62,11 @@ class _Seen:
 
 
 class ProcessDetector:
-    """Reports whether a card's owners have new processes there or keep it busy. A process is
-    attributed to a pod by its cgroup. Each process that is neither the borrower's nor the agent's
-    counts as the owners', including processes of the node itself. The agent's are the children of
-    the process `agent` (a PID on the node): one of them measures the memory of a CUDA context."""
+    """Reports whether a card's owners have new processes or more memory there, or keep it busy. A
+    process is attributed to a pod by its cgroup. Each process that is neither the borrower's nor
+    the agent's counts as the owners', including processes of the node itself. The agent's are the
+    children of the process `agent` (a PID on the node): one of them measures the memory of a CUDA
+    context."""
 
     def __init__(self, proc: Path = container_processes.PROC, agent: int | None = None) -> None:
         self._proc = proc
@@ -119,12 +125,19 @@ class ProcessDetector:
 
 def _look(seen: _Seen | None, loads: ProcessLoads, most: int, now: float) -> _Seen:
     """The card after NVML's answer. Processes that the first look finds may have been there for
-    long, so only processes that later looks find count as new."""
-    pids = frozenset(loads)
-    is_new = seen is not None and not pids <= seen.pids
-    works = is_new or any(load > most for load in loads.values())
-    before = seen or _Seen(pids, now, now)
-    return _Seen(pids, now, before.since, now if works else before.worked)
+    long, so only processes and memory that later looks find count as new."""
+    known = seen.memory if seen else {}
+    # The driver may fail to tell now and then: what it tells next is compared with the last known.
+    memory = {pid: load.memory_bytes or known.get(pid, 0) for pid, load in loads.items()}
+    before = seen or _Seen(memory, now, now)
+    works = _is_more(memory, before.memory) or any(load.percent > most for load in loads.values())
+    return _Seen(memory, now, before.since, now if works else before.worked)
+
+
+def _is_more(memory: _Memory, before: _Memory) -> bool:
+    """Whether there is a new process, or one has more memory than before. Less is no work: an owner
+    that frees memory needs nothing."""
+    return any(pid not in before or 0 < before[pid] < held for pid, held in memory.items())
 
 
 def _event(owner: CardOwner, seen: Collection[_Seen], cards: int, now: float) -> OwnerEvent:
