@@ -239,7 +239,11 @@ async def world(
         yield made
 
 
-async def test_a_sleeping_owners_card_is_lent(world: SpotWorld) -> None:
+@pytest.mark.parametrize(("reserve", "reserved"), [("1Gi", GIB), ("2560Mi", 5 * GIB // 2)])
+async def test_a_sleeping_owners_card_is_lent(
+    world: SpotWorld, reserve: str, reserved: int
+) -> None:
+    world.api.rules = rules(reserve=reserve).to_json()
     world.add_owner()
     await world.lendable()
     await until(lambda: world.node(SPOT_RESOURCE) == ("1", "1"))
@@ -254,7 +258,7 @@ async def test_a_sleeping_owners_card_is_lent(world: SpotWorld) -> None:
     region = limits_file.read(limits_of(held))
     assert (region.pod_name, region.card_count) == (b"train", 1)
     found = region.cards[0]
-    assert (found.uuid.decode(), found.memory_limit) == (CARD, 12 * GIB - GIB)
+    assert (found.uuid.decode(), found.memory_limit) == (CARD, 12 * GIB - reserved)
     assert (found.compute_mode, found.core_share, found.priority) == (COMPUTE_MODES["Soft"], 0, 0)
     await until(lambda: world.pod_condition(OWNER) == asleep("CardLent"))
     await until(lambda: world.notes("OwnerAsleep") and world.notes("SpotGranted"))
