@@ -12,7 +12,8 @@ import pytest
 from .slot import BUILD
 from .test_token_bucket import FULL, MS, US, Terms, window
 
-SPAN = 5_000 * MS
+SECOND = 1_000 * MS
+SPAN = 5 * SECOND
 
 
 @pytest.fixture
@@ -20,6 +21,7 @@ def pure(layout: dict[str, Any]) -> ctypes.CDLL:
     library = ctypes.CDLL(str(BUILD / "tests" / "libpure.so"))
     library.pure_relieve.restype = c_uint64
     library.pure_reach.restype = c_int64
+    library.pure_lives.restype = ctypes.c_bool
     return library
 
 
@@ -92,5 +94,12 @@ def test_who_comes_late_does_not_shorten_windows(pure: ctypes.CDLL, late: int) -
 
 @pytest.mark.parametrize("late", LATE)
 def test_who_comes_late_does_not_take_the_agent_for_dead(pure: ctypes.CDLL, late: int) -> None:
-    pure.pure_lives.restype = ctypes.c_bool
-    assert pure.pure_lives(c_uint64(late))
+    assert pure.pure_lives(c_int64(-late))
+
+
+@pytest.mark.parametrize(("after", "lives"), [(SECOND - 1, True), (SECOND, False)])
+def test_an_agent_without_a_heartbeat_for_a_second_is_dead(
+    pure: ctypes.CDLL, after: int, lives: bool
+) -> None:
+    """From then on nothing would stop a borrower for its owner, so it stops by itself."""
+    assert pure.pure_lives(c_int64(after)) is lives

@@ -204,7 +204,7 @@ uint64_t pure_relieve(struct terms *terms, uint64_t period, uint64_t piece, unsi
 
 unsigned pure_percent(uint64_t late);
 uint64_t pure_longest(uint64_t late);
-bool pure_lives(uint64_t late);
+bool pure_lives(int64_t after);
 
 /* What is shown of a card that was busy all the time, after a thread came late by so many ns. */
 unsigned pure_percent(uint64_t late) {
@@ -231,12 +231,15 @@ uint64_t pure_longest(uint64_t late) {
     return longest;
 }
 
-/* Whether the agent lives whose heartbeat was just seen, for a thread that came late by so many ns. */
-bool pure_lives(uint64_t late) {
+/*
+ * Whether the agent counts as alive so many ns after its only heartbeat was seen. Less than 0: for a
+ * thread that came late.
+ */
+bool pure_lives(int64_t after) {
     struct mizar_limits *limits = calloc(1, sizeof *limits);
     struct regions regions = {.limits = limits, .process = process_state_new()};
     limits->live[0].beat = 1;
-    bool lives = agent_lives(&regions, 0, START) && agent_lives(&regions, 0, START - late);
+    bool lives = agent_lives(&regions, 0, START) && agent_lives(&regions, 0, START + (uint64_t)after);
     process_state_drop(regions.process);
     free(limits);
     return lives;
