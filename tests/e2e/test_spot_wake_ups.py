@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,9 +35,10 @@ OWNERS = 4
 TAKEN_MIB = 12 * 1024
 """MiB that a borrower takes: beside its two contexts, the owner and the reserve, little is left."""
 AT_FULL_LOAD = f"cuda-sample hold {TAKEN_MIB} & exec cuda-sample busy"
-FREE_WITHIN_S = 15.0
-"""Seconds from the start of an owner's program until no process of the borrower is left. `make
-bench AREA=spot` measures how long it takes; here, the node agent has no processor of its own."""
+FREE_WITHIN_S, MOSTLY_WITHIN_S = 15.0, 3.0
+"""Seconds from the start of an owner's program until no process of the borrower is left: at most,
+and in half of the cases. `make bench AREA=spot` measures how long it takes; here, the node agent
+has no processor of its own."""
 LOOK_S = 0.005
 PROGRAM = "cuda-sample"
 FULL_LOAD_NS = 500_000_000
@@ -100,9 +102,9 @@ def test_random_wake_ups(kube: Kube, stage: "Stage", mizar_cluster: Cluster) -> 
         wait_for(f"the card of {owned.tenant} to be lent again", owned.is_lent, timeout=180)
         (pod,) = [one for one in kube.all("pods", owned.tenant) if _is_owner(one)]
         assert is_ready(pod) and pod["status"]["containerStatuses"][0]["restartCount"] == 0
-    took.sort()
-    print(f"free after {took[len(took) // 2]:.3f} s in the middle, {took[-1]:.3f} s at most")
-    assert took[-1] < FREE_WITHIN_S
+    middle, most = median(took), max(took)
+    print(f"free after {middle:.3f} s in the middle, {most:.3f} s at most")
+    assert middle < MOSTLY_WITHIN_S and most < FREE_WITHIN_S
 
 
 def _in_turn(owners: list[Owned], chance: random.Random) -> Iterator[Owned]:
