@@ -15,6 +15,9 @@ This is harsher than real use: each owner wakes every minute and a half. A card 
 more than once in ten minutes must rest longer than its idle time, so only the first RESTED_LATE
 wakings show how soon it is lendable; all of them show how much it is lent.
 
+In the end, two of the owners are replaced by owners that hold whole cards, without the shim, whose
+work only NVML shows. They are woken in the same way.
+
 The pods have priority over other programs on this machine, and the node agent has the processor
 time that the chart's values request. How much longer the owner waited for a processor in its first
 second than in the other one is a figure of its own: that part of the slowdown is caused by the
@@ -92,7 +95,8 @@ def _measure_on(scene: Stage) -> Report:
         print("  all cards are lent", flush=True)
         busy, began = _agent_percent(scene), time.monotonic()
         wakings = list(_wakings(owners, machine))
-    looks, failures = recorder.stop(), scene.failures()
+        looks, failures = recorder.stop(), scene.failures()
+        unshimmed = list(_wakings_without_shim(scene, machine))
     slept = [(uuid, one.ended_s) for uuid, one in alone.items()]
     slept += [(one.owner.uuid, one.alone.ended_s) for one in wakings[: RESTED_LATE * CARDS]]
     cards = [(looks[one.uuid], _sleeps(one, wakings, began)) for one in owners]
@@ -100,6 +104,7 @@ def _measure_on(scene: Stage) -> Report:
         "spot",
         [
             *_of_wakings(wakings),
+            *_of_wakings_without_shim(unshimmed),
             _lendable(slept, looks),
             figure("lent_share_percent", [lent_percent(cards, IDLE_AFTER_S)], 50, "%", ">= 95 %"),
             figure("agent_cpu_percent", [busy], 50, "%", "<= 2 %"),
@@ -125,6 +130,21 @@ def _wakings(owners: Sequence[Owner], machine: Machine) -> Iterator[Waking]:
             yield found
             print(f"  {found}", flush=True)
             time.sleep(max(0.0, due - time.monotonic()))
+
+
+def _wakings_without_shim(scene: Stage, machine: Machine) -> Iterator[Waking]:
+    owners = scene.owners_without_shim()
+    for one in owners:
+        waking.woken_alone(one)
+    yield from _wakings(owners, machine)
+
+
+def _of_wakings_without_shim(wakings: Sequence[Waking]) -> list[Figure]:
+    paused, free = [one.paused_ms for one in wakings], [one.free_ms for one in wakings]
+    return [
+        figure("owner_without_shim_wake_to_paused_ms_p95", paused, 95, "ms"),
+        figure("owner_without_shim_wake_to_card_free_ms_p95", free, 95, "ms"),
+    ]
 
 
 def _of_wakings(wakings: Sequence[Waking]) -> list[Figure]:

@@ -19,6 +19,8 @@ from support.waiting import wait_for
 OWNERS, BORROWERS = "owners", "borrowers"
 CARDS = 16
 IDLE_AFTER_S = 2
+UNSHIMMED = 2
+"""Owners without the shim, which take the places of as many others at the end."""
 WAITING = 2
 """Borrowers beyond the number of cards, so that one always waits."""
 FOLDER = f"/opt/mizar-bench-{os.getpid()}"
@@ -90,12 +92,23 @@ class Stage:
             borrows = {"spot": {"max": CARDS + WAITING}} if tenant == BORROWERS else {}
             kube.apply(objects.quota(tenant, most, pool="lent", **borrows))
         names = [f"owner-{number}" for number in range(CARDS)]
-        kube.apply(*map(self._owner, names))
+        kube.apply(*(self._owner(name, "mizar.share/gpu.1") for name in names))
         kube.wait_running(OWNERS, *names)
         held = wait_for("the owners on their cards", self._cards)
         found = [self._found(name, held[name]) for name in names]
         random.Random(os.getpid()).shuffle(found)
         return found
+
+    def owners_without_shim(self) -> list[Owner]:
+        """Sleeping owners that hold whole cards, in place of as many of the others."""
+        left = {"devices": 1, "min": 0, "max": CARDS - UNSHIMMED}
+        self.kube.apply(objects.quota(OWNERS, left, pool="lent"))
+        for number in range(UNSHIMMED):
+            self.kube.delete("pod", f"owner-{number}", OWNERS)
+        names = [f"whole-{number}" for number in range(UNSHIMMED)]
+        self.kube.apply(*(self._owner(name, "nvidia.com/gpu") for name in names))
+        self.kube.wait_running(OWNERS, *names)
+        return [self._found_with_its_card(name) for name in names]
 
     def borrow(self) -> None:
         """Have every card borrowed as soon as it is lendable."""
@@ -116,13 +129,13 @@ class Stage:
         (pod,) = self.kube.all("pods", "mizar-system", "app.kubernetes.io/component=nodeagent")
         return sum(map(_cpu_s, _processes_of(pod["metadata"]["uid"])))
 
-    def _owner(self, name: str) -> Object:
+    def _owner(self, name: str, resource: str) -> Object:
         wake, records = self._files(name)
         os.mkfifo(wake)
         records.touch()
         for one in (wake, records):
             one.chmod(0o666)
-        pod = objects.share_pod(OWNERS, name, "mizar.share/gpu.1")
+        pod = objects.share_pod(OWNERS, name, resource)
         pod["metadata"]["annotations"] = {"mizar.share/low-power": "true"}
         _run(pod["spec"], "own", f"/bench/{wake.name}", f"/bench/{records.name}")
         return pod
@@ -139,6 +152,20 @@ class Stage:
             if device.get("holder")
         }
         return held if len(held) == CARDS else None
+
+    def _found_with_its_card(self, name: str) -> Owner:
+        """An owner whose card no shadow pod tells, and which may be lent already."""
+        uid = (self.kube.get("pod", name, OWNERS) or {})["metadata"]["uid"]
+        with Machine(self.node.simgpu_dir) as machine:
+
+            def found() -> Owner | None:
+                pids = set(_processes_of(uid))
+                for card in machine.cards:
+                    for pid in pids & _pids(machine, card.index):
+                        return Owner(name, card.index, card.uuid, pid, *self._files(name))
+                return None
+
+            return wait_for(f"{name} on its card", found)
 
     def _found(self, name: str, uuid: str) -> Owner:
         with Machine(self.node.simgpu_dir) as machine:
@@ -178,8 +205,13 @@ def _run(spec: Object, *arguments: str) -> None:
 
 def _alone(machine: Machine, card: int) -> list[int] | None:
     """The PID of the process on the card if it is the only one."""
-    pids = [one.pid for one in machine.processes(card).values() if one.pid]
-    return pids if len(pids) == 1 else None
+    pids = _pids(machine, card)
+    return [*pids] if len(pids) == 1 else None
+
+
+def _pids(machine: Machine, card: int) -> set[int]:
+    """The PIDs of the processes on the card."""
+    return {one.pid for one in machine.processes(card).values() if one.pid}
 
 
 def _restarts(pod: Object) -> int:
