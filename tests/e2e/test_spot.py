@@ -2,6 +2,8 @@
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -14,6 +16,7 @@ from e2e.test_loss import busy_part
 from e2e.watching import card_of, cards_seen_inside, rare, wait_event, wait_held
 from mizar_nodeagent.card_health import REPAIRED
 from simgpu.machine import Machine
+from support import objects
 from support.kube import Kube, Object, condition, is_ready
 from support.objects import share_pod, whole_card_pod
 from support.waiting import wait_for
@@ -26,11 +29,11 @@ LENDS = {"enabled": True, "idleAfterSeconds": 2}
 HALF = {"devices": 2, "min": 0, "max": 1}
 WORK = ["cuda-sample", "busy", "--seconds", "4"]
 SAVES = """
-trap 'sleep 3; echo saved > /dev/termination-log; exit 0' USR1
+trap 'sleep 3; echo saved > /dev/termination-log; exit 0' %s
 cuda-sample busy &
 while :; do sleep 0.2; done
 """
-"""A program that takes three seconds to save its work when it is told to end."""
+"""A program that takes three seconds to save its work when it is told to end, by this signal."""
 KEPT = "mizar.test/kept"
 
 
@@ -81,12 +84,18 @@ def _started(pod: Object | None) -> str | None:
 def lender(kube: Kube, stage: "Stage", name: str = "owner", pool: str = "") -> str:
     """A tenant with a share pod that agreed to lend its card and sleeps."""
     tenant = stage.tenant(HALF, pool=pool or stage.pool(spot=LENDS))
-    kube.apply(annotated(share_pod(tenant, name), low_power="true"))
+    start_owner(kube, annotated(share_pod(tenant, name), low_power="true"))
+    return tenant
+
+
+def start_owner(kube: Kube, pod: Object) -> None:
+    """Make a share pod, and wait until it sleeps."""
+    tenant, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    kube.apply(pod)
     kube.wait_running(tenant, name)
     # Until the pod has its memory it is about to work, whatever the clock says on a slow machine.
     kube.wait_holding(tenant, name)
     wait_held(kube, tenant, name)
-    return tenant
 
 
 def borrowing(kube: Kube, stage: "Stage", cards: int = 1) -> str:
@@ -157,26 +166,61 @@ def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> N
 
 def test_a_borrower_saves_its_work_within_its_notice(kube: Kube, stage: "Stage") -> None:
     """The owner's pool permits a notice. If the borrower's pod were evicted before the notice is
-    over, the kubelet would give it only the second of its own grace period. A finalizer keeps the
-    pod's status."""
+    over, the kubelet would give it only the second of its own grace period."""
     pool = stage.pool(spot={**LENDS, "noticeSeconds": 20})
     owner, other = lender(kube, stage, pool=pool), borrowing(kube, stage)
     train = borrower(other, "train", restartPolicy="Never")
-    train["spec"]["containers"][0]["command"] = ["sh", "-c", SAVES]
+    train["spec"]["containers"][0]["command"] = ["sh", "-c", SAVES % "USR1"]
     train["metadata"]["annotations"]["mizar.share/spot-notice"] = "20"
-    train["metadata"]["finalizers"] = [KEPT]
-    kube.apply(train)
-    try:
-        kube.wait_running(other, "train")
+    with kept(kube, train):
         wait_percent(kube, other, "train", 90, 101)
         status, answer = kube.exec(owner, "owner", *WORK)
         assert status == 0, answer
         assert "in 20 s" in reason_of_eviction(kube, other, "train")
-        ended = wait_for("the borrower to have ended", lambda: _end_of(kube, other, "train"))
-        assert (ended["exitCode"], ended.get("message")) == (0, "saved\n"), ended
+        assert_saved(kube, other)
+
+
+def test_a_pool_that_lends_no_more(kube: Kube, stage: "Stage") -> None:
+    """A borrower has the grace period that the pool permitted. A PodDisruptionBudget refuses its
+    eviction; as nothing of it runs by then, it is deleted."""
+    pool = stage.pool(spot={**LENDS, "graceSeconds": 20})
+    lender(kube, stage, pool=pool)
+    other = borrowing(kube, stage)
+    train = borrower(other, "train")
+    train["spec"]["containers"][0]["command"] = ["sh", "-c", SAVES % "TERM"]
+    train["metadata"]["annotations"]["mizar.share/spot-grace"] = "20"
+    head = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget"}
+    spec = {"minAvailable": 2, "selector": {}}
+    kube.apply({**head, "metadata": {"name": "all", "namespace": other}, "spec": spec})
+    with kept(kube, train):
+        wait_percent(kube, other, "train", 90, 101)
+        kube.apply(objects.pool(pool, spot={**LENDS, "enabled": False}))
+        assert "no longer lends" in reason_of_eviction(kube, other, "train")
+        assert_saved(kube, other)
+        pod = wait_for("the pod to be deleted", lambda: _deleted(kube, other, "train"))
+        # Where a pod is evicted, the API server writes a reason of its own.
+        assert condition(pod, "DisruptionTarget")["reason"] == "Drain"
+    kube.wait_gone("pod", other, "train")
+
+
+@contextmanager
+def kept(kube: Kube, pod: Object) -> Iterator[None]:
+    """Make the pod and wait until it runs. A finalizer keeps it, with its status, until the end."""
+    tenant, name = pod["metadata"]["namespace"], pod["metadata"]["name"]
+    pod["metadata"]["finalizers"] = [KEPT]
+    kube.apply(pod)
+    try:
+        kube.wait_running(tenant, name)
+        yield
     finally:
         patch = ("--type=merge", '--patch={"metadata":{"finalizers":null}}')
-        kube.attempt("patch", "pod", "train", f"--namespace={other}", *patch)
+        kube.attempt("patch", "pod", name, f"--namespace={tenant}", *patch)
+
+
+def assert_saved(kube: Kube, tenant: str) -> None:
+    """Assert that the program SAVES of the tenant's pod `train` had the time that it takes."""
+    ended = wait_for("the borrower to have ended", lambda: _end_of(kube, tenant, "train"))
+    assert (ended["exitCode"], ended.get("message")) == (0, "saved\n"), ended
 
 
 def test_nothing_is_lent_of_who_did_not_agree(kube: Kube, stage: "Stage") -> None:
@@ -267,6 +311,31 @@ def test_a_quota_is_kept(kube: Kube, stage: "Stage") -> None:
     wait_for("the other", lambda: set(_running(kube, other)) - set(running))
 
 
+def test_tenants_take_turns(kube: Kube, stage: "Stage") -> None:
+    """Two want the only card, whose owner agreed by its pool. Who had it before wants it again, and
+    came first; the other one has borrowed less."""
+    pool = stage.pool()
+    owner = stage.tenant(HALF, pool=pool)
+    kube.apply(objects.pool(pool, spot={**LENDS, "namespaces": [owner]}))
+    start_owner(kube, share_pod(owner, "owner"))
+    one, two = borrowing(kube, stage, cards=2), borrowing(kube, stage)
+    start_borrower(kube, one, "train")
+    for tenant, name in ((one, "again"), (two, "train")):
+        kube.apply(borrower(tenant, name))
+        assert wait_event(kube, tenant, name, "SpotWaiting")
+    kube.delete("pod", "train", one)
+    kube.wait_running(two, "train")
+    assert kube.phase(one, "again") == "Pending"
+    kube.delete("pod", "train", two)
+    kube.wait_running(one, "again")
+
+    # The card is taken from the tenant whose quota is lowered, while its owner sleeps.
+    patch = ("--type=merge", '--patch={"spec":{"spot":{"max":0}}}')
+    kube.run("patch", "gpuquota", "gpus", f"--namespace={one}", *patch)
+    assert "QuotaReclaim" in reason_of_eviction(kube, one, "again")
+    kube.wait_gone("pod", one, "again")
+
+
 def _active(kube: Kube, tenant: str) -> str:
     owner = kube.get("pod", "owner", tenant)
     assert owner
@@ -276,8 +345,15 @@ def _active(kube: Kube, tenant: str) -> str:
 def _end_of(kube: Kube, tenant: str, pod: str) -> Object | None:
     """How the pod's only container ended, if it has."""
     (found,) = kube.get("pod", pod, tenant)["status"]["containerStatuses"]  # type: ignore[index]
-    ended: Object | None = found["state"].get("terminated")
+    # The kubelet may be trying to start it again already.
+    ended: Object | None = (found["lastState"] | found["state"]).get("terminated")
     return ended
+
+
+def _deleted(kube: Kube, tenant: str, pod: str) -> Object | None:
+    """The pod, once it is being deleted."""
+    found = kube.get("pod", pod, tenant)
+    return found if found and "deletionTimestamp" in found["metadata"] else None
 
 
 def _lendable(kube: Kube) -> int:
