@@ -68,7 +68,7 @@ class Announcements:
         )
 
     def next(self, held_back: Iterable[Subject]) -> float | None:
-        """In how many seconds to plan again, so that the first of these messages is posted; None if
+        """Seconds until the next plan is due, so that the first of these is posted; None if
         there are none."""
         now = self._clock()
         ends = (self._last[one].at + SUBJECT_S for one in held_back if one in self._last)

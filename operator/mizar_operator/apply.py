@@ -134,7 +134,7 @@ class Applier:
         try:
             await self._do(index, action)
         except StillInUse as used:
-            log.info("the shadow pod stays", problem=used.why)
+            log.info("shadow pod not deleted: still in use", problem=used.why)
             result.used.add(used.uid)
             return False
         except KubeError as error:

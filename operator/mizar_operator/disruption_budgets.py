@@ -44,18 +44,18 @@ not reached for a quarter of an hour."""
 LATE_MARK_S: Final = 90.0
 """Seconds for which a mark counts whose write got no answer: it may still take effect."""
 WRITES_MOST: Final = 3
-"""The most times that a budget is written again which somebody else has changed meanwhile."""
+"""Maximum number of attempts to write a budget that other clients change at the same time."""
 RAISED_BY: Final = 8
 """A budget is raised by an eighth more than is needed, so that very many shadow pods of a namespace
 that come into use one after the other do not cause as many writes."""
 AT_ONCE: Final = 16
-"""Budgets that are read or written at the same time."""
+"""Maximum number of budgets that are read or written concurrently."""
 KEPT_AT_ONCE: Final = 64
 """Budgets that are looked for, raised or lowered before a plan is applied, which waits for them;
 the others follow with the next plans."""
 FOREIGN: Final = 2**31
-"""Counts as the number of a budget of this name that is somebody else's, which is left alone: more
-than any budget can demand."""
+"""Stands for the number of pods of a budget of the same name that another client made, which is
+never changed: greater than any real number."""
 
 
 class Budget(NamedTuple):
@@ -70,8 +70,8 @@ class DisruptionBudgets:
     """One budget per namespace, from the first use of a shadow pod until the namespace has no
     shadow pod.
 
-    It demands as many pods as are marked as in use, so that it allows no eviction of one, and is
-    met. It is raised before a pod is marked, and lowered some time after a mark is gone. `holders`:
+    Its minAvailable is the number of pods that are marked as in use. So it permits no eviction of
+    one, and is met. It is raised before a pod is marked, and lowered some time later. `holders`:
     the shadow pods' pods. `clock` counts seconds.
     """
 
@@ -115,10 +115,10 @@ class DisruptionBudgets:
                 marking.pop(name, None)
 
     async def keep(self, snapshot: Snapshot) -> None:
-        """Look whether the namespaces of shadow pods that are marked as in use have their budgets,
-        every LOOKED_AT_EVERY_S, and create those that are missing. Raise those that demand too
-        little, and every LOWERED_EVERY_S lower those that demand too much. Raises nothing: a budget
-        that cannot be read or written holds nothing up."""
+        """Every LOOKED_AT_EVERY_S, check that each namespace with shadow pods that are marked as in
+        use has its budget, and create missing ones. Raise those that demand too little, and every
+        LOWERED_EVERY_S lower those that demand too much. Raises nothing: a budget that cannot be
+        read or written delays nothing else."""
         await self._each(self._look, self._due(snapshot)[:KEPT_AT_ONCE])
         known = list(self._known.values())
         low = [one.namespace for one in known if one.demanded < self._needed(one.namespace)]
@@ -136,12 +136,12 @@ class DisruptionBudgets:
             self._lowered_at = now
 
     def deleted(self, namespace: str) -> None:
-        """Take in that the namespace's budget was deleted: `keep` looks for it at once."""
+        """Record that the namespace's budget was deleted: `keep` looks for it at once."""
         self._known.pop(namespace, None)
         self._looked_at.pop(namespace, None)
 
     def found(self, budget: Budget) -> bool:
-        """Take in what the watch says of a budget. Returns whether it demands less than it did."""
+        """Record a budget as the watch reports it. Returns whether it demands less than it did."""
         known = self._known.get(budget.namespace)
         if known is not None and not is_newer(budget.version, known.version):
             return False
@@ -212,8 +212,8 @@ class DisruptionBudgets:
         await self._raise(namespace)
 
     async def _raise(self, namespace: str) -> None:
-        """Have the budget demand as many pods as needed, or more. Whoever waited for a write that
-        failed shares its outcome: another one would most likely take as long."""
+        """Have the budget demand as many pods as needed, or more. A caller that waited for a write
+        that failed shares its outcome: another one would most likely take as long."""
         before = self._errors.get(namespace)
         async with self._locks[namespace]:
             error = self._errors.get(namespace)
@@ -258,8 +258,8 @@ class DisruptionBudgets:
 
     async def _written(self, needed: int, namespace: str) -> Budget:
         """Write the budget, unless it demands enough: one that an earlier operator made is not
-        lowered, since the copies may not have all of its marks yet. Nor is one that somebody has
-        changed since it was read. Raises KubeError."""
+        lowered, since the copies may not have all of its marks yet. Nor is one that another client
+        has changed since it was read. Raises KubeError."""
         pods = needed + needed // RAISED_BY
         for _ in range(WRITES_MOST):
             if (known := self._known.get(namespace)) is None:
@@ -305,8 +305,8 @@ def follow(
     caches: Caches,
     add: Callable[[str], None],
 ) -> None:
-    """Tell the budgets what the watch says. When one is deleted or demands less, call `add` with
-    the keys of its namespace's shadow pods, so that it is put right."""
+    """Pass what the watch reports to the budgets. When one is deleted or demands less, call `add`
+    with the keys of its namespace's shadow pods, so that it is corrected."""
 
     def changed(before: Budget | None, now: Budget | None) -> None:
         if now is not None and not budgets.found(now):

@@ -73,7 +73,7 @@ class KopfStore(StoreReader[T]):
         self._listed_at = self._tried_at = self._pace.clock()
 
     def tell(self, type: str | None, obj: Object) -> None:
-        """Take in an event of Kopf's: ADDED, MODIFIED, DELETED, or None for an object that it
+        """Record an event of Kopf's: ADDED, MODIFIED, DELETED, or None for an object that it
         listed."""
         self._told = True
         if type == "DELETED":
@@ -89,7 +89,7 @@ class KopfStore(StoreReader[T]):
         self._store.drop_uid((namespace, name), uid)
 
     def observe(self, obj: Object) -> None:
-        """Take in the API server's answer to a write before the watch brings it."""
+        """Record the API server's answer to a write before the watch reports the change."""
         if self.synced.is_set():
             self._put(obj)
 

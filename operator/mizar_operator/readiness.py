@@ -40,7 +40,7 @@ _OLDER = (
 
 class Readiness:
     """Checks readiness by reading the CRDs' schemas, and by a dry run that creates a pool. After
-    one success it does not check again: the webhook's own probes tell whether it keeps working."""
+    one success it does not check again: the webhook's own probes show whether it keeps working."""
 
     def __init__(
         self, client: KubeClient, makes_pool: bool, clock: Callable[[], float] = time.monotonic

@@ -54,7 +54,7 @@ class Backoffs(Generic[K]):
         return ((key, one.message) for key, one in self._entries.items() if one.until > now)
 
     def next(self, now: float) -> float | None:
-        """In how many seconds the first obstacle may be tried again; None if there is none."""
+        """Seconds until the first obstacle may be tried again; None if there is none."""
         left = [one.until - now for one in self._entries.values() if one.until > now]
         return min(left, default=None)
 
@@ -77,12 +77,16 @@ agent to have reported which container got the device."""
 CONTESTED_MOST_S = 10.0
 """The most seconds between two tries to delete a shadow pod in use."""
 REFUSED_FIRST_S = 2.0
+"""Seconds until a shadow pod or the opening of a gate that the API server has refused for the first
+time is tried again; each further refusal doubles them."""
 REFUSED_MOST_S = 30.0
-"""Seconds until a shadow pod or the opening of a gate that the API server refused is tried again:
-at first, and at most."""
+"""The most seconds until a shadow pod or the opening of a gate that the API server has refused is
+tried again."""
 TRIED_FIRST_S = 60.0
+"""Seconds until the first attempt to replace a shadow pod that did not help is repeated; each
+further attempt doubles them."""
 TRIED_MOST_S = 3600.0
-"""Seconds until an attempt that did not help is repeated: at first, and at most."""
+"""The most seconds until an attempt to replace a shadow pod is repeated."""
 EXCLUDED_FOR_S = 300.0
 """Seconds for which an object that planning fails for stays excluded, until it is tried again."""
 REFUSED_NODE_FOR_S = 600.0
@@ -228,7 +232,7 @@ class ReconcileState:
         return tuple(Refused(*key, message) for key, message in self.refused.active(now))
 
     def next_try(self, now: float) -> float | None:
-        """In how many seconds something may be tried again; None if nothing waits for that."""
+        """Seconds until something may be tried again; None if nothing waits for that."""
         waits = (self.contested, self.refused, self.attempted, self.unopenable)
         times = [one.next(now) for one in waits]
         times += [left for _, left in self.nodes_expected_back(now)]

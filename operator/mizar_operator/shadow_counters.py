@@ -33,8 +33,10 @@ class ShadowCounters:
             )
 
         self._created = counter("created", "Shadow pods that were created, by reason.")
-        self._reaped = counter("reaped", "Shadow pods that are gone and had their cards, by why.")
-        self._lost = counter("lost", "Shadow pods that lost their cards, by how.")
+        self._reaped = counter(
+            "reaped", "Shadow pods that were deleted after they had held cards, by reason."
+        )
+        self._lost = counter("lost", "Shadow pods that lost their cards, by reason.")
         # A new leader may find a loss in its first plan, before Prometheus has read the counter as
         # 0. An alert on the counter's increase would not see that.
         self._lost_at = Gauge(

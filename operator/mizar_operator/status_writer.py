@@ -17,10 +17,9 @@ from mizar_operator.live_objects import is_there
 
 
 class StatusWriter:
-    """Writes statuses by server-side apply, and the answers into the caches. Only the object of the
-    given UID is written to; it is not an error if that object is gone or another one has its
-    name: the caches forget it then, since Kopf may have missed its deletion, which only the next
-    list would tell."""
+    """Writes statuses by server-side apply, and the answers into the caches. Writes only to the
+    object with the given UID. If that object is gone or another one has its name, which is not an
+    error, the caches forget it, since Kopf may have missed its deletion until its next list."""
 
     def __init__(
         self, client: KubeClient, caches: Caches, field_manager: str = FIELD_MANAGER_OPERATOR

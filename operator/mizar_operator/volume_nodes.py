@@ -28,7 +28,7 @@ UNREAD_BELIEVED_S = 60.0
 lack the permission for good. After any other failure, they are UNBOUND_BELIEVED_S."""
 
 READS_AT_ONCE = 16
-"""Claims that are read at the same time."""
+"""Maximum number of claims that are read concurrently."""
 READS_MAX = 64
 """The most claims that are read for one plan, so that other pods do not wait for it too long. The
 rest are read for later plans; until then, earlier results are used."""
@@ -65,7 +65,7 @@ class VolumeNodes:
                 volume = await self._volume(claim)
         except KubeError as error:
             log.info("the volume could not be read", namespace=claim[0], name=claim[1], error=error)
-            # What was read before still holds more likely than that the pod may run anywhere.
+            # The last result is more likely right than that the pod may run anywhere.
             _, known = self._found.get(claim, (0.0, ()))
             refused = isinstance(error, Forbidden)
             believed_s = UNREAD_BELIEVED_S if refused else UNBOUND_BELIEVED_S

@@ -12,7 +12,7 @@ from mizar_core.planning.events import SCHEDULING
 from mizar_operator.gauge_series import Labels, Series
 
 COMING = frozenset({EventReason.NODE_AGENT_SILENT, EventReason.WAITING_FOR_SHADOW, SCHEDULING})
-"""The reasons of pods that wait for nobody's decision: there are devices for them, or will be
+"""The reasons of pods for which nothing is left to decide: there are devices for them, or will be
 soon."""
 
 
@@ -22,7 +22,10 @@ class WaitingPods:
     def __init__(self, registry: CollectorRegistry, now: Callable[[], float] = time.time) -> None:
         self._now = now
         self._count = Series(
-            "mizar_waiting_pods", "Share pods that wait, by why.", ["namespace", "reason"], registry
+            "mizar_waiting_pods",
+            "Share pods that wait, by reason.",
+            ["namespace", "reason"],
+            registry,
         )
         self._oldest = Series(
             "mizar_waiting_pods_due_since_timestamp_seconds",

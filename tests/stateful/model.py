@@ -106,7 +106,7 @@ class Model:
         )
 
     def add_rules(self) -> None:
-        """The chart's ConfigMap for the rules of lending."""
+        """The chart's ConfigMap for the lending rules."""
         meta = {"name": CONFIG_MAP, "namespace": "mizar-system"}
         self.api.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": {}})
 

@@ -31,7 +31,7 @@ class ClosedGates:
 
     @property
     def unanswered(self) -> frozenset[str]:
-        """The UIDs of the pods whose gates may be open although the answer to it was lost."""
+        """The UIDs of the pods whose gates may have been opened by a request without an answer."""
         return frozenset(self._unanswered)
 
     def note(self, actions: Iterable[SpotAction], failures: Iterable[Failure], now: float) -> None:
@@ -62,7 +62,7 @@ class ClosedGates:
         return dict(self._namespaces.active(now))
 
     def next(self, now: float) -> float | None:
-        """In how many seconds one may be tried again; None if there is none."""
+        """Seconds until one may be tried again; None if there is none."""
         waits = (self._pods.next(now), self._namespaces.next(now))
         return min((one for one in waits if one is not None), default=None)
 

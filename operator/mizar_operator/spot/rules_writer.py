@@ -1,4 +1,4 @@
-"""Writes the ConfigMap from which node agents read the rules of lending."""
+"""Writes the ConfigMap from which node agents read the lending rules."""
 
 from __future__ import annotations
 
@@ -56,4 +56,4 @@ class RulesWriter:
         found = await self._client.get(self._ref)
         if (found.get("data") or {}).get(KEY) != rules:
             await self._client.patch_merge(self._ref, {"data": {KEY: rules}})
-            log.info("rules of lending written")
+            log.info("lending rules written")

@@ -30,7 +30,7 @@ class Metrics:
         )
         self.expiry = Gauge(
             "mizar_webhook_certificate_expiry_timestamp_seconds",
-            "When the serving certificate ends, in seconds since 1970.",
+            "When the serving certificate expires, in seconds since 1970.",
             registry=self.registry,
         )
         self.lifetime = Gauge(

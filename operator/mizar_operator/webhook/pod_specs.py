@@ -63,8 +63,8 @@ class PodSpec:
     @property
     def may_preempt(self) -> bool:
         """Whether the scheduler may end other pods to make room for it, by the priority that the
-        API server has filled in. Nobody's default priority is below 0, so that only a positive one
-        counts."""
+        API server has filled in. No cluster is expected to have a default priority below 0, so only
+        a positive one counts."""
         policy = self.spec.get("preemptionPolicy")
         return int(self.spec.get("priority") or 0) > 0 and policy != "Never"
 

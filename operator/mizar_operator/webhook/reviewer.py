@@ -39,8 +39,8 @@ Request = dict[str, Any]
 log = get_logger(__name__)
 
 SPOT_IS_OFF = (
-    "spec.spot.enabled does nothing yet: this Mizar was installed without spot.enabled, so nothing"
-    " is lent until its chart's value is true"
+    "spec.spot.enabled has no effect: Mizar was installed with spot.enabled: false. Set it to true"
+    " in the chart's values to lend cards"
 )
 STRICT_NEEDS_KILL = (
     "isolation.enforcement Strict kills only processes that run as root: this Mizar was installed"
@@ -99,7 +99,7 @@ class Reviewer:
         elif decision.patch:
             log.info("marked")
         else:
-            log.info("allowed as it is")
+            log.info("allowed unchanged")
         return allowed(request["uid"], decision.patch, _first(decision.warnings))
 
     async def _decide(self, pod: PodSpec) -> Decision:
@@ -127,7 +127,7 @@ class Reviewer:
             findings = Findings()
         if findings.problems:
             return _refused(request, findings.problems)
-        log.info("allowed as it is")
+        log.info("allowed unchanged")
         return allowed(request["uid"], warnings=findings.warnings)
 
     async def _quota(self, request: Request) -> Findings:

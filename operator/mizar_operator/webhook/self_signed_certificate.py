@@ -69,9 +69,9 @@ class SelfSigned:
         if self._bundle is None:
             return "no certificate yet"
         if not self._trusted:
-            return "the webhook configurations don't trust us yet"
+            return "the webhook configurations do not trust this certificate yet"
         if self._bundle.certificate.not_valid_after_utc <= self._now():
-            return "the certificate has ended"
+            return "the certificate has expired"
         return None
 
     def tasks(self) -> list[Coroutine[Any, Any, None]]:

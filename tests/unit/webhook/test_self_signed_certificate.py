@@ -218,7 +218,7 @@ async def test_who_serves_already_stays_ready_without_a_secret_until_its_certifi
         await until(lambda: tries)
         assert one.self_signed.problem() is None
         one.now = START + SERVING_LIFE
-        assert one.self_signed.problem() == "the certificate has ended: no answer"
+        assert one.self_signed.problem() == "the certificate has expired: no answer"
         running.cancel()
 
 
