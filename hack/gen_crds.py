@@ -65,7 +65,7 @@ class Kind:
 
 
 SCALE = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
-"""The API requires the second path, but nobody writes that field, so Kubernetes reads it as 0."""
+"""The API requires the second path, but nothing writes that field, so Kubernetes reads it as 0."""
 
 KEPT = {
     "helm.sh/resource-policy": "keep",
@@ -120,7 +120,7 @@ KINDS = (
             Column("Node", ".status.node", "string"),
             Column("Profile", ".spec.devices", about="Virtual devices"),
             Column("In-Use", ".status.usage", "string", "Devices held / all"),
-            Column("Idle-Since", ".status.idleSince", "date", "How long nobody has used it"),
+            Column("Idle-Since", ".status.idleSince", "date", "How long it has been idle"),
             Column("Quota", ".spec.quota", "string", wide=True),
             Column("Pool", ".spec.pool", "string", wide=True),
             Column("Card", ".status.cards[*].uuid", "string", "The first card", wide=True),

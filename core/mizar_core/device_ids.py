@@ -36,7 +36,7 @@ class DeviceID(NamedTuple):
 
     namespace: str
     shadow: str
-    index: int  # type: ignore[assignment]  # in place of tuple.index, which nobody needs
+    index: int  # type: ignore[assignment]  # in place of tuple.index, which is not used
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.short}"

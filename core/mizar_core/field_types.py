@@ -29,7 +29,9 @@ from mizar_core.quantities import COUNT_MAX, MAX_SCALING, parse_quantity, parse_
 from mizar_core.schema import Rule, immutable, is_scaling, rule, rules
 
 DEVICES_MAX: Final = 256
+"""The most virtual devices of a shadow pod, all of its cards together."""
 CARDS_MAX: Final = 16
+"""The most cards of a shadow pod."""
 
 MEMORY_MIN: Final = 64 << 20
 """The least memory of a device, in bytes: a CUDA program's context alone takes more on any card."""

@@ -53,7 +53,7 @@ windows of all containers."""
 WINDOW_BITS: Final = 20
 """Bits of the shim's window word that hold each of length, start and period, in microseconds."""
 WINDOW_VALID: Final = 1 << 60
-"""Bit of the window word that tells a window from "at any time"."""
+"""Bit of the window word that distinguishes a window from "at any time"."""
 CHANGE_US: Final = 300
 """Microseconds that the change from one container to the next costs, about the same for each."""
 CHANGE_PART: Final = 50

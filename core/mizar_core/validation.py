@@ -43,14 +43,14 @@ def check_quota_against_pool(quota: GPUQuota, pool: GPUPool) -> list[Problem]:
 def check_quota_among(
     quota: GPUQuota, others: Iterable[GPUQuota], pools: Mapping[str, GPUPool]
 ) -> list[Problem]:
-    """A problem for each profile whose resource another quota of the same namespace already hands
-    out."""
+    """A problem for each profile whose resource another quota of the same namespace already
+    offers."""
     rivals = [other for other in others if _same_resources(quota, other, pools)]
     return [
         Problem(
             f"spec.profiles[{at}].devices",
-            f"the quota '{other.metadata.name}' of this namespace hands out gpu.{wanted.devices}"
-            f" of pool '{other.spec.pool}' already: change that one instead",
+            f"the quota '{other.metadata.name}' of this namespace already offers"
+            f" gpu.{wanted.devices} of pool '{other.spec.pool}': change that quota instead",
         )
         for at, wanted in enumerate(quota.spec.profiles)
         for other in sorted(rivals, key=lambda one: one.metadata.name)
@@ -117,7 +117,7 @@ def _alias_problem(alias: str, taken: Mapping[str, str], permitted: Collection[s
             " its chart first"
         )
     if alias in taken:
-        return f"pool '{taken[alias]}' has the name '{alias}' already: choose another one"
+        return f"pool '{taken[alias]}' already uses the name '{alias}': choose another one"
     return ""
 
 

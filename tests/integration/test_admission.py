@@ -108,7 +108,7 @@ def test_names_that_a_pool_may_not_give(kube: Kube, named: Object) -> None:
         return objects.pool(f"{RELEASE}-x", profiles=[{"devices": 2, "cards": 1, "alias": alias}])
 
     assert "Mizar was installed without the name" in refusal(kube, pool("example.com/x"))
-    assert f"pool '{NAMED}' has the name" in refusal(kube, pool("nvidia.com/vgpu"))
+    assert f"pool '{NAMED}' already uses the name" in refusal(kube, pool("nvidia.com/vgpu"))
     for alias in ("nvidia.com/gpu", "nvidia.com/mig-1g.5gb"):
         assert "is NVIDIA's own name for whole cards" in refusal(kube, pool(alias))
 
@@ -339,7 +339,7 @@ def test_a_shared_pool_beside_one_that_keeps_tenants_apart(kube: Kube) -> None:
     ("isolation", "pool", "sentence"),
     [
         ({"backend": "MPS"}, RELEASE, "backend MPS is not built yet: set it to Auto or Shim"),
-        ({"memory": "Hard"}, f"{RELEASE}-over", "memoryScaling above 1 hands out more memory"),
+        ({"memory": "Hard"}, f"{RELEASE}-over", "memoryScaling above 1 allocates more memory"),
     ],
 )
 def test_isolation_that_cannot_be_had(

@@ -92,7 +92,8 @@ NO_SCALING = 'is not a scaling: write a number above 0 and at most 16, such as "
 TOO_LITTLE = "is too little memory for any CUDA program to start: write 64Mi or more"
 ANOTHERS = "is in the domain of another device plugin, whose resources would be mixed up"
 ABOVE_HARD = (
-    "memoryScaling above 1 hands out more memory than there is, which isolation.memory Hard forbids"
+    "memoryScaling above 1 allocates more memory than the card has, which isolation.memory Hard"
+    " forbids"
 )
 MPS = "backend MPS is not built yet: set it to Auto or Shim"
 NO_MEMORY = "is not an amount of memory: write one above zero, such as 8Gi or 500Mi"
@@ -128,7 +129,7 @@ REFUSED = {
     ),
     "a backend that enforces nothing": (
         _pool({"isolation": {"compute": "Hard", "backend": "None"}}),
-        "backend None enforces nothing: let compute be None, or backend be Auto or Shim",
+        "backend None enforces no limits: set compute to None, or backend to Auto or Shim",
     ),
     "a backend that is not built": (_pool({"isolation": {"backend": "MPS"}}), MPS),
     "a quota's backend that is not built": (_quota({"isolation": {"backend": "MPS"}}), MPS),

@@ -15,10 +15,12 @@ ComputeMode = Literal["None", "Hard", "Soft", "Weighted"]
 Backend = Literal["Auto", "Shim", "MPS", "None"]
 Enforcement = Literal["Report", "Strict"]
 
-NOTHING_ENFORCES = "backend None enforces nothing: let compute be None, or backend be Auto or Shim"
+NOTHING_ENFORCES = (
+    "backend None enforces no limits: set compute to None, or backend to Auto or Shim"
+)
 ABOVE_HARD = (
-    "memoryScaling above 1 hands out more memory than there is, which isolation.memory Hard"
-    " forbids: let memory be Oversubscribe, or memoryScaling at most 1"
+    "memoryScaling above 1 allocates more memory than the card has, which isolation.memory Hard"
+    " forbids: set memory to Oversubscribe, or memoryScaling to at most 1"
 )
 NOT_BUILT = "backend MPS is not built yet: set it to Auto or Shim"
 

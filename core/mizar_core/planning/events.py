@@ -32,7 +32,7 @@ DRAINED_FOR = {
     ReapReason.PREEMPTED: "its cards go to a pod that waits for them",
     ReapReason.REPLACED: "it makes room for a shadow pod that a share pod waits for",
     ReapReason.AGENT_SILENT: "its node's agent does not offer its devices",
-    ReapReason.IDLE: "nobody has used it for the idle timeout",
+    ReapReason.IDLE: "no pod has used it for its idle timeout",
     ReapReason.OVER_QUOTA: "its quota allows fewer now",
     ReapReason.UNWANTED: "its quota or pool is gone or has another profile, or its cards failed",
 }
@@ -64,7 +64,7 @@ def waiting_events(
 
 
 def posted_from(share: ShareView, event: EmitEvent) -> datetime:
-    """From when on the event may be posted."""
+    """The earliest time at which the event may be posted."""
     return share.created + (NO_QUOTA_AFTER if event.reason in NO_QUOTA else timedelta(0))
 
 

@@ -147,8 +147,8 @@ class FeasibleNodes:
         return self._covers[key]
 
     def accepts_blocked(self, pool: str, needs: Needs, own: Needs) -> Accepts:
-        """Like `accepts`, for a shadow pod that gets no node: a share pod waits for it only if a
-        new shadow pod for the share pod could be placed nowhere else. `own`: the shadow pod's needs
+        """Like `accepts`, for a shadow pod that gets no node: a share pod waits for it only if no
+        other node could take a new shadow pod for the share pod. `own`: the shadow pod's needs
         without those that admission adds to every shadow pod."""
         return Accepts(
             lambda share: (

@@ -46,6 +46,8 @@ from mizar_core.planning.statuses import (
 )
 
 ROUNDS_MAX = 10
+"""The most rounds of one plan: two are enough unless the steps of the plan disagree. The operator
+logs and counts the shadow pods that the last round still changed."""
 
 
 def plan(snapshot: Snapshot, now: datetime) -> Plan:

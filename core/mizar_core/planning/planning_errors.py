@@ -71,7 +71,7 @@ def plan_isolated(
 
 
 def _openings(snapshot: Snapshot, names: Collection[PartName]) -> list[LetPreempt]:
-    """The opening of the gates of excluded pods, since nothing would tell when to open them."""
+    """The opening of the gates of excluded pods, since nothing would show when to open them."""
     gated = [one for one in snapshot.shares if one.gated]
     if not names or not gated:
         return []

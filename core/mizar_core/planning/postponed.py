@@ -19,7 +19,9 @@ from mizar_core.planning.node_fit import NO_NEEDS, Needs
 from mizar_core.planning.snapshot import ShareView
 
 JUDGED_MAX = 64
+"""The most distinct needs of one namespace and resource that a plan considers."""
 TURN = timedelta(seconds=30)
+"""How long the same selection of needs is considered."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -131,11 +131,11 @@ def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevice
 
 
 def _left_by_moves(draft: Draft, resource: str, outcome: DemandOutcome) -> Counter[str]:
-    """The devices, per node, that share pods have been refused which need devices of several
-    resources on one node, while those of this resource are being moved. If no card is free for the
-    new shadow pod, the other resource is moved to this node in its turn (see `may_move`), and the
-    devices must still be there then. Each share pod keeps only as many as it needs, on one node: it
-    may have been refused very many, and it may wait for ever."""
+    """The free devices, per node, that are kept for share pods with several resources. The
+    scheduler refuses such a pod a node that has devices of only one of them. While this resource is
+    moved to another node, its devices on the old one must stay, in case no card is free there: then
+    the other resource is moved to this node in its turn (see `may_move`). Each share pod keeps only
+    as many as it needs, on one node: it may have been refused very many, and may wait for ever."""
     found, left = Counter[str](), outcome.placement.left_now
     refused = (one for one in outcome.waiting if one.beside and one.needs.excluded_nodes)
     moved = [one for one in refused if _is_on_its_way(outcome, one)]

@@ -90,8 +90,8 @@ def _attempt(share: ShareView, availability: Availability) -> Attempt:
 
 
 def _replacement_denial(draft: Draft, quota: Key) -> Denial:
-    """Why there is no shadow pod yet, where others make room for it: at once, or when their users
-    have ended."""
+    """Why a new shadow pod has to wait for others of its quota to go, and whether they go at once
+    or when their users have ended."""
     found = draft.of_quota(quota)
     going = [one for one in found if not (draft.is_live(one) or draft.is_stranded(one))]
     if going and all(waits_for_silent_agent(draft, one) for one in going):

@@ -60,7 +60,7 @@ class NodeDevices:
 
     @property
     def free(self) -> int:
-        """Devices that are free as the scheduler counts: offered minus requested, whoever holds
+        """Devices that are free as the scheduler counts: offered minus requested, whatever holds
         them."""
         return max(0, self.offered - self.bound)
 

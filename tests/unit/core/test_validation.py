@@ -46,7 +46,7 @@ def test_a_quota_that_fits_its_pool_has_no_problem() -> None:
             _quota(isolation={"compute": "Hard"}),
             _pool(isolation={"backend": "None"}),
             "spec.isolation",
-            "with what pool 'default' says, backend None enforces nothing",
+            "with what pool 'default' says, backend None enforces no limits",
         ),
         (
             _quota(isolation={"backend": "MPS"}),
@@ -58,7 +58,7 @@ def test_a_quota_that_fits_its_pool_has_no_problem() -> None:
             _quota(isolation={"memory": "Hard"}),
             _pool(memoryScaling="1.5", isolation={"memory": "Oversubscribe"}),
             "spec.isolation",
-            "memoryScaling above 1 hands out more memory than there is",
+            "memoryScaling above 1 allocates more memory than the card has",
         ),
         (
             _quota(namespace="requests"),
@@ -99,8 +99,8 @@ def test_two_quotas_of_a_namespace_do_not_hand_out_the_same_resource() -> None:
     ]
     problems = check_quota_among(_quota(), others, pools)
     assert [one.field for one in problems] == ["spec.profiles[0].devices"] * 2
-    assert "the quota 'same' of this namespace hands out gpu.2" in problems[0].message
-    assert "of pool 'twin' already" in problems[1].message
+    assert "the quota 'same' of this namespace already offers gpu.2" in problems[0].message
+    assert "of pool 'twin':" in problems[1].message
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ class TestAliases:
     def test_two_pools_have_not_the_same(self) -> None:
         other = pool("other", profiles=[{"devices": 4, "cards": 1, "alias": "nvidia.com/vgpu"}])
         (problem,) = review_pool(other, None, [self.NAMED], [], ["nvidia.com/vgpu"]).problems
-        assert "pool 'default' has the name 'nvidia.com/vgpu' already" in problem
+        assert "pool 'default' already uses the name 'nvidia.com/vgpu'" in problem
         assert not review_pool(self.NAMED, None, [self.NAMED], [], ["nvidia.com/vgpu"]).problems
 
     def test_a_name_that_is_permitted_no_more_holds_up_no_other_change(self) -> None:

@@ -46,7 +46,7 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
     schedulers = Schedulers(snapshot, now)
     granted = list[SpotView]()
     if snapshot.enabled:
-        # A card that is given to a pod whose gate stays closed would be lent to nobody.
+        # A card that is given to a pod whose gate stays closed would lie idle.
         able = [one for one in waiting if not snapshot.refusal(one)]
         for turn in _turns(able, snapshot.unanswered):
             granted += take_turns(turn, room, accounts, in_use, schedulers, now)
@@ -76,7 +76,7 @@ def plan_spot(snapshot: SpotSnapshot, now: datetime) -> SpotPlan:
 def _turns(
     able: list[SpotView], unanswered: frozenset[str]
 ) -> tuple[list[SpotView], list[SpotView]]:
-    """First the pods whose gates may be open already: nobody else may get their cards."""
+    """First the pods whose gates may be open already: no other pod may get their cards."""
     first = [one for one in able if one.uid in unanswered]
     return first, [one for one in able if one.uid not in unanswered]
 

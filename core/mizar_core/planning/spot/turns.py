@@ -90,7 +90,7 @@ class Room:
         return bool(self._asleep(spot))
 
     def _asleep(self, spot: SpotView) -> list[str]:
-        """The nodes that lend as many cards as the pod requests, whoever has them now."""
+        """The nodes that lend as many cards as the pod requests, in use or not."""
         shape = spot.needs, spot.cards
         if shape not in self._large:
             self._large[shape] = [
