@@ -146,7 +146,7 @@ async def _refusal(call: ApiCall, response: aiohttp.ClientResponse) -> KubeError
         except (aiohttp.ClientError, OSError, ValueError):
             body = None
     seconds = response.headers.get("Retry-After", "")
-    # A page of a proxy may ask for hours, and everything would stand still for as long.
+    # A page of a proxy may ask for hours, and everything would wait for as long.
     retry_after = min(float(seconds), RETRY_AFTER_MOST_S) if seconds.isdecimal() else None
     found = body if isinstance(body, dict) else {}
     return error_from_status(response.status, found, str(call), retry_after)

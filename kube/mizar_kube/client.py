@@ -153,7 +153,7 @@ class KubeClient:
                 continue
             meta = body.get("metadata") or {}
             if "resourceVersion" not in meta:
-                raise Unavailable(f"{call}: the answer is no list")
+                raise Unavailable(f"{call}: the response is not a list")
             yield Listing(_named(body.pop("items", None) or [], kind), str(meta["resourceVersion"]))
             if not meta.get("continue"):
                 return
@@ -339,9 +339,9 @@ def _event(line: bytes, kind: Kind, call: ApiCall) -> WatchEvent:
     try:
         event = json.loads(line)
     except ValueError as error:
-        raise Unavailable(f"{call}: the watch speaks no JSON: {error}") from error
+        raise Unavailable(f"{call}: the watch did not send JSON: {error}") from error
     if not isinstance(event, dict) or not {"type", "object"} <= event.keys():
-        raise Unavailable(f"{call}: the watch brings no events")
+        raise Unavailable(f"{call}: the watch sent no event")
     obj = event["object"]
     if event["type"] == "ERROR":
         raise error_from_status(int(obj.get("code") or 500), obj, str(call))

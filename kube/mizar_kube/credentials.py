@@ -55,7 +55,7 @@ class Renewal:
     """Keeps a Configuration's token fresh: loads it again once a minute and after a refusal.
 
     kubernetes-asyncio calls it before each use of the token, as its `refresh_api_key_hook`. When
-    loading fails, the token stays: it may be valid for minutes yet, and the API server refuses it
+    loading fails, the token is kept: it may be valid for minutes yet, and the API server refuses it
     if not.
     """
 
@@ -83,7 +83,7 @@ class Renewal:
         try:
             await _load(self._source, configuration, refused)
         except ConfigError as error:
-            log.warning("the token stays as it is", error=error)
+            log.warning("the token cannot be renewed: keeping the last one", error=error)
         finally:
             self._due = self._clock() + RENEW_EVERY_S
             self._running = None

@@ -17,9 +17,10 @@ BURST = 10
 REFILL_S = 60.0
 """Seconds after which one more new event of an object is permitted."""
 REFUSED_AGAIN_S = 5.0
+"""Seconds between two tries to write an event that the API server forbids."""
 REFUSED_S = 60.0
-"""Seconds between two tries to write an event that the API server forbids, and for how long it is
-tried: an API server that has just started forbids everything until it has read all roles."""
+"""Seconds for which an event that the API server forbids is tried again: an API server that has
+just started forbids everything until it has read all roles."""
 
 
 @dataclass(frozen=True)

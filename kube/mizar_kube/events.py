@@ -98,7 +98,7 @@ class EventRecorder:
             try:
                 await self.flush()
             except Unavailable as error:
-                log.info("events wait", error=error)
+                log.info("events cannot be written yet", error=error)
                 await asyncio.sleep(max(RETRY_AFTER_S, error.retry_after or 0.0))
                 continue
             await wait_until_set(self._wake, within=FLUSH_EVERY_S)

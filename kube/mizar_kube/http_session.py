@@ -9,15 +9,17 @@ from kubernetes_asyncio.client import Configuration
 
 from mizar_kube.credentials import TOKEN, Renewal
 
-# As ApiClient has it: an object has at most 1.5 MiB in etcd, and little more on the wire.
 READ_BUFFER_BYTES = 1 << 21
+"""As in the ApiClient of kubernetes_asyncio: etcd limits an object to 1.5 MiB, and its JSON is
+hardly larger."""
 KEEPALIVE_IDLE_S = 15
+"""Seconds of silence after which the kernel sends the first keepalive probe."""
 KEEPALIVE_INTERVAL_S = 5
+"""Seconds between two keepalive probes."""
 KEEPALIVE_PROBES = 3
+"""Number of unanswered keepalive probes that end an idle connection."""
 UNANSWERED_MS = 30_000
-"""Milliseconds after which sent data without an acknowledgement ends a connection. The probes above
-end an idle one: KEEPALIVE_PROBES of them unanswered, every KEEPALIVE_INTERVAL_S seconds, after
-KEEPALIVE_IDLE_S seconds of silence."""
+"""Milliseconds after which sent data without an acknowledgement ends a connection."""
 
 
 def session(configuration: Configuration) -> aiohttp.ClientSession:

@@ -147,7 +147,7 @@ class Informer(StoreReader[T]):
         return None
 
     def observe(self, obj: Object) -> None:
-        """Take in the answer to a write of this process, before the watch brings it.
+        """Record the answer to a write of this process, before the watch reports the change.
 
         Ignored when the watch is already past it: the object may have been deleted since.
         """

@@ -310,5 +310,5 @@ async def test_watch_line_that_is_no_json() -> None:
     api = FakeApi()
     api.watches.append(Stream((b"not json\n",)))
     async with serving(api) as client:
-        with pytest.raises(Unavailable, match="no JSON"):
+        with pytest.raises(Unavailable, match="did not send JSON"):
             await anext(client.watch(POD, resource_version="1"))

@@ -191,7 +191,7 @@ async def test_a_plugin_that_fails_later_leaves_the_token(
             plugin.first("echo no network >&2; exit 1")
             await client.get(REF)
     assert api.asked[-1].headers["Authorization"] == "Bearer abc"
-    assert "the token stays as it is" in caplog.text
+    assert "the token cannot be renewed: keeping the last one" in caplog.text
     assert "no network" in caplog.text
 
 
