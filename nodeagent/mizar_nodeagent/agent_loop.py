@@ -42,15 +42,17 @@ its start alone may take some seconds for each card."""
 REPLAN_S = 5.0
 """Most seconds between two plans, which bounds the effect of a missed wake-up."""
 REST = 3.0
+"""Multiple of a plan's CPU time for which the agent rests after it. When many pods start at once,
+each causes several changes: without the rest, the agent would plan all the time, and the kubelet's
+calls would wait behind one plan after the other."""
 REST_MOST_S = 0.02
-"""After a plan, the agent rests for REST times the CPU time that it took, but at most REST_MOST_S.
-When many pods start at once, each causes several changes: without the rest, the agent would plan
-all the time, and the kubelet's calls would wait behind one plan after the other."""
+"""The longest rest after a plan, in seconds."""
 REST_ALLOCATING = 20.0
+"""Multiple of a plan's CPU time for which the agent rests while containers are being given devices:
+the kubelet admits one pod after the other, and each waits for those before it. Steps that need a
+plan, such as those of a drain, wait longer meanwhile."""
 REST_ALLOCATING_MOST_S = 0.1
-"""The same while containers are being given devices, when the rest is longer: the kubelet admits
-one pod after the other, and each waits for those before it. Steps that need a plan, such as those
-of a drain, wait longer meanwhile."""
+"""The longest rest after a plan while containers are being given devices, in seconds."""
 COUNTED_AGAIN_S = 300.0
 """Seconds after which a shadow pod that is still excluded from the plan is counted and logged
 again, as the operator does. If it is excluded from the agent's first plan on, which is the rule

@@ -1,4 +1,4 @@
-"""Detects cancellations that nobody requested: gRPC raises CancelledError when a channel is closed,
+"""Detects unrequested cancellations: gRPC raises CancelledError when a channel is closed,
 and a TaskGroup treats a task that ends that way as finished."""
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ SIGNS: Final = (
     Sign("TooHot", "it is so hot that it slows down", _too_hot, after=10.0, calm=60.0),
     Sign(
         "LinkDown",
-        "an NVLink of it is down",
+        "one of its NVLinks is down",
         lambda now, best: sum(now.links) < best,
         after=10.0,
         calm=60.0,

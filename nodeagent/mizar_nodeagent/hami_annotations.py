@@ -154,7 +154,7 @@ class HamiAnnotations:
             async with asyncio.timeout(WITHDRAW_WITHIN_S):
                 await self._patch({HAMI_REGISTER: None, HAMI_HANDSHAKE: None})
         except (KubeError, TimeoutError) as error:
-            log.warning("the node's annotations for HAMi stay", error=error)
+            log.warning("the node's annotations for HAMi cannot be removed", error=error)
 
     async def _patch(self, annotations: dict[str, str | None]) -> None:
         # Patch the status subresource, the only part of a node that the agent may write.

@@ -76,7 +76,7 @@ async def _until_signalled(config: Config) -> None:
     await asyncio.wait({running, waiting}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
     if not running.done():
-        log.info("told to end")
+        log.info("received a signal to stop")
         running.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await running

@@ -127,7 +127,7 @@ class Nvml:
         try:
             return await self._run(lambda: _free_bytes(uuid))
         except pynvml.NVMLError as error:
-            raise CardsUnknown(f"NVML does not tell what is free on {uuid}: {error}") from error
+            raise CardsUnknown(f"NVML does not report what is free on {uuid}: {error}") from error
 
     async def context_bytes(self, uuid: str) -> int:
         """Bytes of a CUDA context on the card, which is created there for a moment; 0 if they
@@ -187,7 +187,7 @@ class Nvml:
             self._others[uuid] = now, others
         sizes: dict[int, int] = {}
         for one in (*computing, *others):
-            # A process may be in two lists, with the same bytes. None: the driver cannot tell them.
+            # A process may be in two lists, with the same bytes. None: the driver reports no bytes.
             sizes[int(one.pid)] = max(sizes.get(int(one.pid), 0), int(one.usedGpuMemory or 0))
         return sizes
 
@@ -333,7 +333,7 @@ def _register() -> Any:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, events)
         except pynvml.NVMLError as error:
-            log.warning("a card tells no faults", index=index, error=error)
+            log.warning("a card does not support fault events", index=index, error=error)
     return events
 
 

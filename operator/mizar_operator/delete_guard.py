@@ -24,7 +24,7 @@ class StillInUse(Exception):
     """A pod uses the shadow pod, or may be about to. This is not a failure: try again later."""
 
     def __init__(self, shadow: ShadowView, why: str) -> None:
-        super().__init__(f"shadow pod {shadow.namespace}/{shadow.name} stays: {why}")
+        super().__init__(f"shadow pod {shadow.namespace}/{shadow.name} is not deleted: {why}")
         self.uid = shadow.uid
         self.why = why
 

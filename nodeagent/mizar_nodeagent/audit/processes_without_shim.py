@@ -38,8 +38,8 @@ class ProcessesWithoutShim:
         self.found: Sequence[ProcessWithoutShim] = ()
 
     def add(self, result: AuditResult) -> None:
-        """Take in one more audit's result; report and kill what follows from it. What was found on
-        a card that does not answer now stays found, and nothing new follows about it."""
+        """Add one more audit's result; report and kill what follows from it. What was found on a
+        card that does not answer now is kept, and nothing new follows about it."""
         before = {_identity(one) for one in self.found}
         result = replace(result, without_shim=[*result.without_shim, *self._of_silent(result)])
         self._results = [*self._results, result][-STEADY:]
@@ -70,7 +70,12 @@ class ProcessesWithoutShim:
             return
         self._reported.add(_identity(found))
         sentence = "; ".join(filter(None, (_sentence(found), outcome)))
-        log.warning("past the shim", problem=sentence, card=found.uuid, **found.owner.names)
+        log.warning(
+            "a process uses a card without the shim",
+            problem=sentence,
+            card=found.uuid,
+            **found.owner.names,
+        )
         self._warn(found.owner, EventReason.ISOLATION_NOT_ENFORCED, sentence)
 
 

@@ -157,7 +157,7 @@ class AccessChoice:
                 yield from mig.capability_nodes(instance, minor, self.config.mig_minors)
             elif uuid.startswith(mig.PREFIX):
                 raise CardsUnknown(
-                    f"NVML has not told since the agent's start where the MIG device {uuid} is, so "
+                    f"NVML has not reported since the agent's start where MIG device {uuid} is, so "
                     "its device nodes are not known: see nvidia-smi -L on the node"
                 )
 

@@ -111,7 +111,7 @@ class AccessCollector(Collector):
     def _connected(self) -> Metric:
         family = GaugeMetricFamily(
             "mizar_runtime_connected",
-            "Whether the container runtime asks before it makes a container",
+            "Whether the container runtime asks the agent before it creates a container",
             labels=("node",),
         )
         if self._access.by_nri:
@@ -121,7 +121,7 @@ class AccessCollector(Collector):
     def _containers(self) -> Metric:
         family = CounterMetricFamily(
             "mizar_runtime_containers",
-            "Containers by what became of them: given their cards, refused, or made without asking",
+            "Containers by result: given their cards, refused, or created without asking the agent",
             labels=("node", "result"),
         )
         if not self._access.by_nri:

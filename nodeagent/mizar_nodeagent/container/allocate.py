@@ -80,7 +80,7 @@ class Allocator:
             minors = await self._device_nodes(uuids)
         # Look the carvings up again, since a drain may have been completed meanwhile.
         carvings = self._carvings(resource, devices)
-        # All that may be refused comes before the slot, which nobody would use.
+        # All that may be refused comes before the slot, which would not be used then.
         answer = self._answer(devices, uuids, minors)
         slot = self._new_slot(resource, ids, carvings, minors)
         self._state.begin_allocation(devices, self._clock())

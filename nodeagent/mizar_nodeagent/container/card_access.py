@@ -85,7 +85,7 @@ def parts(
         found = _find_nodes(access, look)
         devices = _device_nodes(uuids, minors, access, found)
         for one in _missing(access, found):
-            log.warning("a container goes without a device node", path=access.dev_root / one)
+            log.warning("a device node is missing on the node", path=access.dev_root / one)
     mounts = access.mounts if "Mounts" in ways else ()
     if "VolumeMounts" in ways:
         mounts += tuple(map(_volume_mark, uuids))

@@ -109,7 +109,7 @@ class RuntimeComponent:
         assert slot.owner is not None
         self.counts.missed += 1
         message = MISSED.format(container.name)
-        log.error("a container was made without asking", **slot.names)
+        log.error("a container was created without asking the agent", **slot.names)
         self.warn(slot.owner, EventReason.NO_CARD_ACCESS, message)
 
 

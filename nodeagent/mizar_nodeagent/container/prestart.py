@@ -259,7 +259,7 @@ class PreStart:
         for name, entry in recorded.items():
             if (entry.resource, entry.ids) != (resource, frozenset(ids)):
                 continue
-            log.warning("a slot was lost: made again from the kubelet's record", slot=name)
+            log.warning("a slot was lost: created again from the kubelet's record", slot=name)
             if name in here:
                 found.append(self.slots.describe(here[name], resource, ids))
             else:
@@ -293,8 +293,8 @@ class PreStart:
                 for path in map(Path, entry.mounts):
                     if path.name == LIMITS_FILE and path.parents[1] != self.slots.root:
                         raise StartRefused(
-                            f"its files are in {path.parent}, since nodeagent.stateDir was another "
-                            f"one than {self.slots.root.parent} when it was made: delete the pod",
+                            f"its files are in {path.parent}: nodeagent.stateDir was changed to "
+                            f"{self.slots.root.parent} after it was created: delete the pod",
                             EventReason.ISOLATION_NOT_ENFORCED,
                         )
 

@@ -57,7 +57,7 @@ class SlotGarbageCollector:
             except KubeletAway as error:
                 log.info("slots are kept", error=error)
             except OSError as error:
-                log.warning("slots cannot be tidied", error=error)
+                log.warning("unused slots cannot be removed", error=error)
 
     async def collect(self) -> None:
         """Do one round. Old versions of the shim are removed by the kubelet's record alone; no slot

@@ -181,13 +181,12 @@ class Slots:
         try:
             self.complete(slot)
         except OSError as error:
-            log.warning("a slot's files cannot be made yet", error=error, **slot.names)
+            log.warning("a slot's files cannot be created yet", error=error, **slot.names)
         return slot
 
     def complete(self, slot: Slot) -> None:
-        """Create the slot's files if that was not possible before, or those that are missing, since
-        an agent may have ended between two of them, and a shim of which a power cut left only the
-        beginning. Raises OSError."""
+        """Create all missing files of the slot (an earlier agent may have been stopped while it
+        created them), and replace a shim that a power cut has truncated. Raises OSError."""
         if slot.name not in self._incomplete:
             self._make_missing(slot)
             return
@@ -222,7 +221,7 @@ class Slots:
             if path.is_dir():
                 path.rmdir()
             if not path.exists() or (path == slot.library and self.shim.is_cut_off(path)):
-                log.warning("a file of a slot is made again", path=path, **slot.names)
+                log.warning("a file of a slot is created again", path=path, **slot.names)
                 make(path)
         wanted = _preload(slot.opted_out)
         if read_promptly(slot.preload) != wanted:

@@ -27,7 +27,7 @@ def present_carving(state: AgentState, device: DeviceID) -> Carving:
     not known yet."""
     carving = state.carving_of(device)
     if carving is None:
-        raise NotYet(f"nothing is known of {device} yet")
+        raise NotYet(f"device {device} is not known yet")
     if carving.stage is DrainStage.LEAVING:
         # The device's card may be another pod's by now, or soon.
         raise StartRefused(
@@ -117,8 +117,8 @@ async def check_device_nodes(ask: Minors, given: Mapping[str, int]) -> None:
     for uuid, minor in sorted(given.items()):
         if now[uuid] != minor:
             raise StartRefused(
-                f"the driver has renumbered its cards: /dev/nvidia{minor}, which this pod was "
-                f"given for card {uuid}, is another card's now (its own is /dev/nvidia{now[uuid]}):"
-                " delete the pod, and a new one gets the right one",
+                f"the driver has renumbered its cards: /dev/nvidia{minor}, which this pod got for "
+                f"card {uuid}, now belongs to another card ({uuid} is /dev/nvidia{now[uuid]}):"
+                " delete the pod, and a new one gets the right card",
                 EventReason.CARD_RENUMBERED,
             )

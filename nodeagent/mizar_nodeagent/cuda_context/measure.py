@@ -74,4 +74,4 @@ async def _end(process: Process, uuid: str) -> None:
         async with asyncio.timeout(END_WITHIN_S):
             await process.communicate()
     except TimeoutError:
-        log.warning("a process that made a context does not end", card=uuid)
+        log.warning("a process that created a context did not stop", card=uuid)

@@ -84,8 +84,8 @@ class KubeletPoller:
         self.api_heard_at: Callable[[], float] = lambda: float("inf")
         """When the agent last received something from the API server (monotonic seconds)."""
         self.is_expected: Callable[[tuple[str, str]], bool] = lambda key: True
-        """Whether a pod (namespace, name) that had claims must still be there, as far as the API
-        server has told."""
+        """Whether a pod (namespace, name) that had claims must still exist according to the API
+        server."""
         self._api_back: tuple[float, float] | None = None
         """When the kubelet restarted (minus infinity: not since the agent's start), and when its
         claims were first asked for after the API server had been heard again; None before that."""
@@ -156,7 +156,7 @@ class KubeletPoller:
             self._check(claims)
         except KubeletAway as error:
             (log.debug if self._failed else log.warning)(
-                "the kubelet does not tell who holds what", error=error
+                "the kubelet does not report which pods hold which devices", error=error
             )
             self._failed, self.kubelet = True, None
             self._polled()

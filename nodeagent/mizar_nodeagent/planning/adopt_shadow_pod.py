@@ -110,7 +110,7 @@ def _not_known(uuid: str, snapshot: NodeSnapshot) -> str:
             "of them, the agent's container lacks the rights to it (NVIDIA_VISIBLE_DEVICES=all, "
             "and a driver from 470 on)"
         )
-    return f"nothing is known of {uuid}: {why}"
+    return f"card {uuid} is not known: {why}"
 
 
 def _stray(snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> DeviceID | None:

@@ -95,7 +95,7 @@ class PluginManager:
         healthy = {one.id for one in running.plugin.streams.devices if one.healthy}
         kubelet = advertised.devices.get(resource, frozenset())
         if running.is_undone(healthy, kubelet, advertised.at):
-            log.warning("the kubelet has none of the devices that it was told", resource=resource)
+            log.warning("the kubelet has none of the devices in its list", resource=resource)
             running.plugin.register_again()
 
     def _get_or_start(self, resource: str) -> _Running:
@@ -123,7 +123,7 @@ class PluginManager:
         if running.empty_since is None:
             running.empty_since = self._clock()
         if self._clock() - running.empty_since > RETIRE_AFTER_S:
-            log.info("retired: it has had no device for long", resource=resource)
+            log.info("plugin stopped: no devices for a long time", resource=resource)
             del self._running[resource]
             self._end(running)
 

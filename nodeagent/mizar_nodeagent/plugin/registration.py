@@ -117,7 +117,7 @@ class ResourcePlugin:
             await register(self._kubelet.path, server.socket, self.resource)
         except (grpc.aio.AioRpcError, TimeoutError, OSError) as error:
             (log.debug if self._failing else log.warning)(
-                "the kubelet cannot be told", resource=self.resource, error=_text(error)
+                "registering with the kubelet failed", resource=self.resource, error=_text(error)
             )
             self._failing = True
             return False
@@ -136,7 +136,7 @@ class ResourcePlugin:
                 while await self._kubelet_devices(self.resource):  # noqa: ASYNC110
                     await asyncio.sleep(FORGET_POLL_S)
         except (KubeletAway, TimeoutError) as error:
-            log.debug("registering all the same", resource=self.resource, error=_text(error))
+            log.debug("registering anyway", resource=self.resource, error=_text(error))
 
     async def _until_lost(self, kubelet: Identity) -> None:
         self._undone.clear()

@@ -170,7 +170,7 @@ class Server:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 await self._server.stop(GRACE_S)
         except TimeoutError:
-            log.warning("a plugin's server does not end", path=str(self.socket))
+            log.warning("a plugin's server did not stop", path=str(self.socket))
         with suppress(OSError):
             self.socket.unlink()
 

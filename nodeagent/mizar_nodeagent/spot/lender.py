@@ -115,7 +115,7 @@ class Lender:
     # ---- input ----
 
     def planned(self) -> None:
-        """Take in the agent's new snapshot."""
+        """Process the agent's new snapshot."""
         snapshot, detectors = self._state.snapshot, self._detectors
         holding = with_init_containers(snapshot, self._slots.all())
         self._read_rules()
@@ -139,7 +139,7 @@ class Lender:
             self.step()
 
     def look_at_processes(self, loads: CardLoads) -> None:
-        """Take in the processes on each card that NVML was asked for."""
+        """Process NVML's report of the processes on each card."""
         uids = self._spot_pods()
         lending = frozenset().union(*(owner.cards for owner in self._lending()))
         now = self._clock()
@@ -155,14 +155,14 @@ class Lender:
             self.step()
 
     def woke(self, names: Collection[str]) -> None:
-        """Take in that the containers with these slots began to work on borrowed cards, as the time
+        """Record that the containers with these slots began to work on borrowed cards, as the time
         slicer saw."""
         slots = {slot.name: slot for slot in self._slots.all()}
         self._take(self._detectors.usage.woke(names, self.owners, slots, self._clock()))
         self.step()
 
     def allocated(self, uuids: Sequence[str]) -> dict[str, list[str]]:
-        """Take in that the kubelet allocates the cards with these UUIDs to a pod. Returns the UUIDs
+        """Record that the kubelet allocates the cards with these UUIDs to a pod. Returns the UUIDs
         by the physical resource as which their owners hold the cards."""
         self._allocating |= dict.fromkeys(uuids, self._clock())
         self._outputs.poller.poll_soon()
@@ -327,7 +327,7 @@ class Lender:
         }
 
     def _take(self, events: Iterable[OwnerEvent]) -> bool:
-        """Take events in. Returns whether any of them changed a loan."""
+        """Apply the events. Returns whether any of them changed a loan."""
         changed = False
         for event in events:
             for uuid in event.devices:

@@ -1,7 +1,7 @@
 """The loan of one card: a state machine that decides, from what detectors report of the card's
 owners, whether the card may be lent.
 
-Pure. `heard` takes in events; `stepped` takes in the time and other facts about the card.
+Pure. `heard` applies an event; `stepped` applies the time and other facts about the card.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class RuleSource:
         try:
             self._rules = SpotRules.from_json(new) if new else SpotRules()
         except SpotRulesRefused as error:
-            log.warning("invalid rules for lending cards: the old ones stay", error=error)
+            log.warning("invalid lending rules: keeping the previous ones", error=error)
             return
         if self._rules.rules:
             self._lends.set()

@@ -27,7 +27,7 @@ STEADY_NS: Final = 50_000_000
 becomes active. This delays only noticing that a container wants no more time, which counts after a
 tenth of a second anyway."""
 ALL_S: Final = 0.100
-"""Seconds between two rounds of all cards, each of which also opens the files of new containers and
+"""Seconds between two rounds of all cards. Each of them opens the files of new containers and
 closes those of old ones."""
 RESTART_S: Final = 1.0
 """Seconds to the next round after one that failed."""
@@ -201,7 +201,8 @@ class TimeSlicer:
             card.failed_at = None
         except Exception:
             if card.failed_at is None or now - card.failed_at >= TOLD_NS:
-                log.exception("the time of a card is not dealt out", slot=", ".join(card.names))
+                slots = ", ".join(card.names)
+                log.exception("a card's GPU time cannot be divided: grants unchanged", slot=slots)
                 card.failed_at = now
 
     def _due(self, now: int) -> list[SharedCard]:

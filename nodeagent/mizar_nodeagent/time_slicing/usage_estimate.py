@@ -34,7 +34,7 @@ class UsageEstimate:
         self._used: deque[int] = deque(maxlen=CALM_SAMPLES)
 
     def add(self, now: int, charged: int, waited: int, share: int) -> None:
-        """Take in the busy container's totals. `now`: nanoseconds of CLOCK_MONOTONIC. `charged`,
+        """Add the busy container's new totals. `now`: nanoseconds of CLOCK_MONOTONIC. `charged`,
         `waited`: nanoseconds of GPU time that were charged and that it waited for, both since its
         start. `share`: basis points."""
         last = self._last

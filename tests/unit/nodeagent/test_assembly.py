@@ -726,7 +726,7 @@ async def test_a_mig_device_of_unknown_place_is_given_to_nobody(world: World) ->
     await world.start_agent()
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
     before = set((world.folder / "state" / "slots").iterdir())
-    with pytest.raises(Admission, match=f"where the MIG device {MIG} is"):
+    with pytest.raises(Admission, match=f"where MIG device {MIG} is"):
         await world.start_share()
     assert set((world.folder / "state" / "slots").iterdir()) == before
     world.cards.present[MIG] = mig_device()

@@ -82,7 +82,7 @@ class TestTemperature:
 
 
 def test_a_link_that_was_up_and_is_down(course: Course) -> None:
-    assert course.pass_by(12, replace(WELL, links=(True, False))) == ["an NVLink of it is down"]
+    assert course.pass_by(12, replace(WELL, links=(True, False))) == ["one of its NVLinks is down"]
     assert course.pass_by(62, WELL) == []
 
 

@@ -234,18 +234,18 @@ class TestCardInventory:
             another = CardInventory(clock)
             another.restore({}, health=inventory.health)
             another.update(self.linked(True, False))
-            said = "" if restarts == 0 else "an NVLink of it is down"
+            said = "" if restarts == 0 else "one of its NVLinks is down"
             assert another.cards()[CARD].problem == said, "at once, if it counted before"
             now += 10.0
             another.update(self.linked(True, False))
-            assert another.cards()[CARD].problem == "an NVLink of it is down"
+            assert another.cards()[CARD].problem == "one of its NVLinks is down"
             inventory = another
 
     def test_links_are_forgotten_when_the_card_was_repaired(self) -> None:
         inventory = CardInventory(lambda: 100.0)
         inventory.restore({}, health={CARD: KnownHealth(2, ("LinkDown", "of a later version"))})
         inventory.update(self.linked(True, False))
-        assert inventory.cards()[CARD].problem == "an NVLink of it is down"
+        assert inventory.cards()[CARD].problem == "one of its NVLinks is down"
         inventory.repaired(CARD)
         inventory.update(self.linked(True, False))
         assert inventory.cards()[CARD].problem == ""

@@ -86,7 +86,7 @@ class TestAdoption:
     def test_one_that_the_agent_does_not_see(self) -> None:
         found = adopt(self.POD, snapshot(1.0, [self.POD], [self.CLAIM]), {})
         assert isinstance(found, Pending)
-        assert found.message.startswith(f"nothing is known of {MIG}: NVML does not list it")
+        assert found.message.startswith(f"card {MIG} is not known: NVML does not list it")
         assert "nvidia-smi -L" in found.message and "NVIDIA_VISIBLE_DEVICES" in found.message
 
     def test_near_which_processors_it_is_the_plugin_knows_better(self) -> None:

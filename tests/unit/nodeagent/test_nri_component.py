@@ -264,7 +264,7 @@ async def test_a_shadow_pod_that_goes_gives_no_card(node: Node) -> None:
     with pytest.raises(ContainerRefused, match="gone or ending"):
         await node.component().create(POD, node.container())
     del node.state.carvings[SHADOW]
-    with pytest.raises(ContainerRefused, match="nothing is known of"):
+    with pytest.raises(ContainerRefused, match="is not known yet"):
         await node.component().create(POD, node.container())
 
 

@@ -891,7 +891,7 @@ def test_who_is_at_a_limit_that_others_ends_cannot_help_gets_no_such_advice() ->
 
 
 def test_an_agent_that_says_why_it_offers_nothing_is_quoted() -> None:
-    why = "nothing is known of GPU-a: NVML does not list it"
+    why = "card GPU-a is not known: NVML does not list it"
     stuck = ready(ready=False, heard_at=at(100), not_ready_because=why)
     snapshot = small(shadows=(stuck,), shares=(waiting("p"),))
     messages = {one.about: one.message for one in actions(EmitEvent, snapshot)}

@@ -22,12 +22,12 @@ this often."""
 BLIND_S: Final = 5.0
 """Seconds without an answer of NVML about a card after which its owners count as busy."""
 BLIND_QUERIES: Final = 3
-"""Unanswered queries in a row that this takes, too: otherwise an agent that was itself held up for
-BLIND_S would take cards back after a single late answer."""
+"""Unanswered queries in a row after which its owners count as busy, once BLIND_S has passed too:
+otherwise an agent that was itself delayed for BLIND_S would take cards back for one late answer."""
 FIRST_S: Final = 60.0
-"""The same for a borrowed card about which NVML has not answered since the agent started, since
-NVML may need some seconds to initialise each card. The borrower is paused until the first
-answer."""
+"""Seconds after which the owners of a borrowed card count as busy about which NVML has not answered
+since the agent started: NVML may need some seconds to initialise each card. The borrower is paused
+until the first answer."""
 
 ProcessLoads = Mapping[int, ProcessLoad]
 """The load of each process on a card, by PID on the node."""

@@ -81,7 +81,7 @@ class UsageDetector:
             raw = usage_snapshot.activity_bytes(slot.usage)
         except (OSError, RegionDamaged) as error:
             # An owner with a damaged file counts as working, so its card is not lent.
-            log.debug("a usage file does not tell whether its container works", error=error)
+            log.debug("a usage file does not show whether its container works", error=error)
             return now
         found = self._read[slot.name] = _compared(raw, before, now)
         wanted = max(one.wanted_at for one in found.cards) / NS
