@@ -12,7 +12,7 @@ from mizar_core.time_slicing import Sharer, TimeGrant, allowed_share
 from mizar_nodeagent.audit.unaccounted import Unaccounted
 from mizar_nodeagent.regions import layout, limits_file
 from mizar_nodeagent.regions.layout import Limits, LimitsLive, UsageCard, UsageHead
-from mizar_nodeagent.time_slicing.container_files import CardUsage, ContainerFiles, Place
+from mizar_nodeagent.time_slicing.container_files import CardWords, ContainerFiles, Place
 from mizar_nodeagent.time_slicing.usage_estimate import UsageEstimate
 
 BUSY_NS: Final = 50_000_000
@@ -106,9 +106,9 @@ class ContainerCard:
             self.new_code = self.is_awake = False
         else:
             self._raw = raw
-            self._take(now, CardUsage.of(raw))
+            self._take(now, CardWords.of(raw))
 
-    def _take(self, now: int, usage: CardUsage) -> None:
+    def _take(self, now: int, usage: CardWords) -> None:
         code = usage.settled, usage.code_uses
         self.new_code, self._code = code != self._code, code
         silence = STILL_BUSY_NS if self.busy else BUSY_NS

@@ -21,11 +21,11 @@ from mizar_nodeagent.time_slicing import futex
 _ACCOUNT: Final = UsageCard.compute.offset + Compute.charged_ns.offset
 _LEARNED: Final = UsageCard.code_uses.offset - UsageCard.settled.offset - 8
 _GAP: Final = _ACCOUNT - UsageCard.code_uses.offset - 8
-_CARD_USAGE: Final = Struct(f"<Q{UsageCard.settled.offset - 8}xQ{_LEARNED}xQ{_GAP}xQQQQ")
-"""The fields of CardUsage, from the start of a UsageCard."""
+_CARD_WORDS: Final = Struct(f"<Q{UsageCard.settled.offset - 8}xQ{_LEARNED}xQ{_GAP}xQQQQ")
+"""The fields of CardWords, from the start of a UsageCard."""
 _WANTED: Final = UsageCard.compute.offset + Compute.wanted_at.offset
 _ACTIVITY: Final = Struct(f"<Q{_WANTED - 8}xQ")
-"""The fields `memory` and `wanted_at` of CardUsage, from the start of a UsageCard."""
+"""The fields `memory` and `wanted_at` of CardWords, from the start of a UsageCard."""
 _OF_ACTIVITY: Final = ctypes.c_size_t(_ACTIVITY.size)
 # Unlike os.pread, this does not release the GIL: to reacquire it would mean waiting for the agent's
 # other threads, once per container. The read does not block, since the pages are in memory.
@@ -51,7 +51,7 @@ class Container:
         return hash(self.name)  # hashing paths is slow
 
 
-class CardUsage(NamedTuple):
+class CardWords(NamedTuple):
     """Words of a container's account of one card.
 
     `memory`: changes with each change of the memory ledger. `settled`: how often memory of dead
@@ -69,9 +69,9 @@ class CardUsage(NamedTuple):
     waited_ns: int = 0
 
     @classmethod
-    def of(cls, raw: bytes) -> CardUsage:
+    def of(cls, raw: bytes) -> CardWords:
         """Parse the bytes that `ContainerFiles.card_bytes` returns."""
-        return cls._make(_CARD_USAGE.unpack(raw))
+        return cls._make(_CARD_WORDS.unpack(raw))
 
 
 Place = tuple[ctypes.c_int, ctypes.c_int64]
@@ -99,7 +99,7 @@ class ContainerFiles:
         except BaseException:
             os.close(self._usage)
             raise
-        self._buffer = ctypes.create_string_buffer(_CARD_USAGE.size)
+        self._buffer = ctypes.create_string_buffer(_CARD_WORDS.size)
 
     def close(self) -> None:
         """Close both files."""
@@ -127,15 +127,15 @@ class ContainerFiles:
         return found
 
     def card_bytes(self, offset: int) -> bytes:
-        """The bytes of the usage file from which CardUsage is parsed, for the UsageCard at
+        """The bytes of the usage file from which CardWords is parsed, for the UsageCard at
         `offset`; zeros if the file was truncated."""
-        size = _CARD_USAGE.size
+        size = _CARD_WORDS.size
         if _pread(self._usage, self._buffer, size, offset) != size:
             return bytes(size)
         return self._buffer.raw
 
     def activity(self, offset: int) -> tuple[int, int]:
-        """`memory` and `wanted_at` of the CardUsage at `offset`; zeros if the file was
+        """`memory` and `wanted_at` of the CardWords at `offset`; zeros if the file was
         truncated."""
         size = _ACTIVITY.size
         if _pread(self._usage, self._buffer, size, offset) != size:
