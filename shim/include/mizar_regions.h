@@ -113,7 +113,7 @@ struct mizar_limits_card {
                                    with COMPUTE_SOFT: the container gets only what a live agent
                                    lends by spare_share */
     uint32_t priority;          /* 0 is the lowest; a borrower is paused for a higher one. Only
-                                   the agent reads it. UINT32_MAX: a borrower that was told to
+                                   the agent reads it. UINT32_MAX: a borrower that has to
                                    leave */
     uint64_t context_bytes;     /* bytes that a context takes on this card, as the agent
                                    measured; 0: the shim measures it */

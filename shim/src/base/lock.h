@@ -6,8 +6,9 @@
 #include <stdint.h>
 
 /*
- * Takes the lock if it is free, or waits for it. Locks are held for microseconds, and never during
- * a call that may not return.
+ * lock_try() takes the lock if it is free; lock_take() waits for it. region/process_state.h lists
+ * all locks, their order, and those under which the driver may be called, which may take long. All
+ * others are held for microseconds.
  */
 static inline bool lock_try(uint32_t *lock) {
     return !__atomic_exchange_n(lock, 1, __ATOMIC_ACQUIRE);

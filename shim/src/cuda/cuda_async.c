@@ -118,7 +118,7 @@ static bool comes_to_rest(CUstream stream) {
 
 /*
  * Whether the driver says that a pool which the program did not make has memory of the host: its default
- * pool since CUDA 13.0. Older drivers do not know the question, and have no such pool.
+ * pool since CUDA 13.0. Older drivers do not know the attribute, and have no such pool.
  */
 static bool is_default_host_pool(CUmemoryPool pool) {
     int where = 0, type = 0;

@@ -101,8 +101,8 @@ EXPORT CUresult cuExternalMemoryGetMappedMipmappedArray(
 }
 
 /*
- * The card that has memory which was opened: a process may open memory of another card than the one it
- * works on, as those of a model that is spread over several cards do. `here` if the driver does not tell.
+ * The card of memory that was opened: a process may open memory of another card than the one it works
+ * on, as those of a model that is spread over several cards do. `here` if the driver does not report it.
  */
 static int card_of_opened(struct regions *regions, CUdeviceptr pointer, int here) {
     CUdevice device = -1;

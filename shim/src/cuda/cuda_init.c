@@ -15,8 +15,8 @@ static CUresult refuse_old_driver(void) {
     CUresult result = REAL(cuDriverGetVersion)(&version);
     if (result != CUDA_SUCCESS || version >= OLDEST_CUDA) return result;
     message_once(&told,
-                 "CUDA is refused: this node's driver is of CUDA %d.%d, and shares of a card need a driver of "
-                 "CUDA 11.0 (450) or newer; programs made with an older CUDA run on it as well",
+                 "CUDA is refused: this node's driver supports CUDA %d.%d, but sharing a card needs a driver for "
+                 "CUDA 11.0 (450) or newer; such a driver also runs programs built with an older CUDA",
                  version / 1000, version % 1000 / 10);
     return CUDA_ERROR_SYSTEM_DRIVER_MISMATCH;
 }

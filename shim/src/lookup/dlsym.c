@@ -139,7 +139,7 @@ static void tell_past(void *function) {
     Dl_info info;
     process_slots_tell_past();
     if (resolve_libc()->dladdr1(function, &info, NULL, 0))
-        message_once(&told, "%s is a second driver: what it is asked for has no limits", info.dli_fname);
+        message_once(&told, "%s is a second driver: calls of its functions have no limits", info.dli_fname);
 }
 
 /*

@@ -60,8 +60,8 @@ static bool redirect_all_bound(struct link_map *driver) {
 }
 
 /*
- * With the driver in LD_PRELOAD, as some images have it for programs that do not find it, everything that is
- * linked with the driver is bound to it and not to the wrappers.
+ * Some images name the driver in LD_PRELOAD for programs that would not find it. Then all objects that are
+ * linked with the driver are bound to it instead of to the wrappers.
  */
 __attribute__((constructor)) static void redirect_preloaded(void) {
     static int told;
@@ -86,14 +86,14 @@ void loading_deep(void) {
     static uint32_t lock, done;
     static int told;
     if (__atomic_load_n(&done, __ATOMIC_ACQUIRE) || regions_inert()) return;
-    lock_patiently(&lock); /* in a forked child, its holder may not exist */
+    lock_patiently(&lock); /* in a forked child, its holder may not exist; process_state.h: order */
     if (!done && !redirect_all())
         message_once(&told, "a library opened with RTLD_DEEPBIND may use CUDA without limits");
     __atomic_store_n(&done, 1, __ATOMIC_RELEASE);
     lock_release(&lock);
 }
 
-/* Makes the shim of that namespace prepare for RTLD_DEEPBIND, by such a call of its dlopen. */
+/* Calls dlopen of that namespace's shim with RTLD_DEEPBIND, so that the shim prepares for it. */
 static void prepare_deep(void *shim, const char *path) {
     void *(*open)(const char *, int) = (void *(*)(const char *, int))resolve_libc()->dlsym(
         shim, "dlopen");

@@ -12,7 +12,7 @@ extern void *resolve_known[HOOK_COUNT]; /* NULL until looked up */
 /* The driver's own function; NULL if this driver does not have it or is not loaded. */
 void *resolve_find(int hook);
 
-/* The same, but returns a function that returns an error in place of a missing one. */
+/* Like resolve_find(), but returns a function that returns an error in place of a missing one. */
 void *resolve_or_error(int hook);
 
 /* Sets the real function if it is not known, for drivers that are loaded under unusual names. */

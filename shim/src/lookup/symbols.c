@@ -41,8 +41,8 @@ static const ElfW(Dyn) * dynamic_of(const struct dl_phdr_info *info) {
 }
 
 /*
- * By the table of strings, which nobody moves: the table of symbols may be a copy (redirect.c) that
- * lies before the object.
+ * Uses the address of the string table, which is never replaced: the symbol table may be a copy
+ * (redirect.c) that lies before the object.
  */
 bool symbols_relocated(uintptr_t base, const ElfW(Dyn) * entry) {
     while (entry && entry->d_tag != DT_NULL && entry->d_tag != DT_STRTAB) entry++;
@@ -125,7 +125,7 @@ static void *find_early(const char *name) {
     return found;
 }
 
-/* Whether the file's name begins so. */
+/* Whether the path's file name begins with `name`. */
 static bool is_named(const char *path, const char *name) {
     const char *file = path;
     for (; *path; path++)

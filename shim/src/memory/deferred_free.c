@@ -14,7 +14,7 @@ struct deferred_free {
     CUcontext home;  /* the memory's context, in which it is freed */
     CUdeviceptr pointer;
     struct alloc alloc;
-    bool ours;       /* the shim has to free it: the driver was not told to */
+    bool ours;       /* the shim has to free it: the driver was not asked to */
     bool busy;       /* a thread is freeing it */
     bool rests;      /* one of its contexts may be ending */
     bool gone;       /* its home ended while a thread was freeing it */

@@ -10,10 +10,10 @@
 #include "region/regions.h"
 
 /*
- * Adds a free that the driver has put into the stream. Or, if the driver has not (`ours`), a free
- * that the shim does at the first deferred_free_settle() after the stream has reached this point.
- * Returns false if it cannot be told when that is: memory that is `ours` is not freed then, and
- * other memory stays charged.
+ * Records a free that the driver has put into the stream. If `ours`, the driver was not asked to:
+ * the shim frees the memory in the first deferred_free_settle() after the stream has reached this
+ * point. Returns false if that point cannot be determined: then memory that is `ours` is not freed,
+ * and other memory stays charged.
  */
 bool deferred_free_add(struct regions *regions, CUstream stream, CUdeviceptr pointer,
                const struct alloc *alloc, bool ours);

@@ -9,7 +9,7 @@
 
 #include "region/regions.h"
 
-/* Notes that `bytes` of what is charged are an estimate. */
+/* Records that `bytes` of the present charge are only estimated. */
 void estimates_add(struct regions *regions, int card, uint64_t bytes);
 
 /* Gives `bytes` of estimates back. */

@@ -101,7 +101,7 @@ static uint32_t moves(const struct allocation *allocation) {
     return ledger_view(allocation->regions->usage, (unsigned)allocation->alloc.card).seq;
 }
 
-/* Only one thread at a time measures; the loads of others are charged what is expected. */
+/* Only one thread measures at a time; loads in other threads are charged their expected size. */
 static bool begin_measuring(struct load *load) {
     uint32_t *lock = &load->allocation.regions->process->load_lock;
     if (!lock_try(lock)) return false;

@@ -40,7 +40,7 @@ unsigned pools_enter_nameless(struct regions *regions, CUdevice device, int card
 bool pools_card(struct regions *regions, CUmemoryPool pool, int *card);
 
 /*
- * Marks a pool in which managed memory must not replace card memory, and tells whether it is
+ * Marks a pool in which managed memory must not replace card memory, and returns whether it is
  * marked: because other processes share it, or the program has set its maximum size.
  */
 void pools_set_apart(struct regions *regions, unsigned number);

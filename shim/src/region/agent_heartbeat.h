@@ -1,4 +1,4 @@
-/* Tells by the heartbeat in the limits whether the node agent is alive. */
+/* Whether the node agent is alive, by the heartbeat in the limits. */
 #ifndef MIZAR_AGENT_HEARTBEAT_H
 #define MIZAR_AGENT_HEARTBEAT_H
 

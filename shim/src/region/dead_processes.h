@@ -15,7 +15,10 @@
  */
 bool dead_processes_settle(struct regions *regions);
 
-/* The same, at most every 100 ms, for queries and waits that should not count dead processes. */
+/*
+ * dead_processes_settle(), but at most every 100 ms, for queries and waits that should not count
+ * dead processes.
+ */
 void dead_processes_settle_sometimes(struct regions *regions);
 
 /* ---- single slots, for a process that claims one; `fd` is a descriptor of the usage file ---- */

@@ -12,7 +12,10 @@
  */
 CUresult shim_enter(struct regions **regions);
 
-/* The same for wrappers that only give memory back. Returns NULL if nothing is counted. */
+/*
+ * To be called first by wrappers that only give memory back. Returns the regions; NULL if nothing
+ * is counted.
+ */
 struct regions *shim_known(void);
 
 #endif

@@ -27,7 +27,7 @@ static uint32_t crc_of(const void *data, size_t bytes) {
 static const char *check(const struct mizar_limits *copy) {
     if (copy->state != MIZAR_STATE_READY) return "is empty: the node agent has not written it yet";
     if (memcmp(copy->magic, MIZAR_LIMITS_MAGIC, sizeof copy->magic)) return "is not a limits file";
-    if (copy->version != MIZAR_REGIONS_VERSION) return "has another version than this shim";
+    if (copy->version != MIZAR_REGIONS_VERSION) return "has a different version from this shim";
     if (copy->size != MIZAR_LIMITS_SIZE) return "has the wrong size";
     if (crc_of((const char *)copy + MIZAR_LIMITS_CRC_FROM,
                MIZAR_LIMITS_CRC_TO - MIZAR_LIMITS_CRC_FROM) != copy->crc)

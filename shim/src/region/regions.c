@@ -74,10 +74,10 @@ static const char *map_file(const char *name, int flags, size_t bytes, void **ma
 
 static const char *check_usage(const struct mizar_usage *usage) {
     if (memcmp(usage->magic, MIZAR_USAGE_MAGIC, sizeof usage->magic)) return "is not a usage file";
-    if (usage->version != MIZAR_REGIONS_VERSION) return "has another version than this shim";
+    if (usage->version != MIZAR_REGIONS_VERSION) return "has a different version from this shim";
     if (usage->size != MIZAR_USAGE_SIZE || usage->card_max != MIZAR_CARD_MAX ||
         usage->slot_max != MIZAR_SLOT_MAX)
-        return "has other dimensions than this shim expects";
+        return "has different table sizes from those of this shim";
     return NULL;
 }
 

@@ -17,7 +17,7 @@
 #define STUCK_AFTER UINT64_C(200000000)
 /* ns: announced work counts as done this time after its expected end if no thread has looked. */
 #define UNSEEN_AFTER UINT64_C(100000000)
-/* A piece is charged no more than its time and this part of it (one in so many). */
+/* A piece of work is charged at most its time plus 1/EVENS_OUT of it. */
 #define EVENS_OUT 4
 /* ns: see is_surprise(). */
 #define SURPRISE UINT64_C(1000000)
@@ -73,7 +73,7 @@ static struct meter *add(struct regions *regions, CUcontext context, int card) {
 }
 
 /*
- * The stream's context, or the current one if the driver does not tell. Work that cannot be
+ * The stream's context, or the current one if the driver does not report it. Work that cannot be
  * measured in that stays charged as it was reserved.
  */
 static CUresult context_of(uintptr_t stream, CUcontext *context) {

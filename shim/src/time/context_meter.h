@@ -90,7 +90,7 @@ bool context_meter_stuck(const struct meter *meter, uint64_t now);
  */
 uint16_t context_meter_overlap(const struct meter *meter);
 
-/* Notes that work of varying cost was launched, and tells whether that was so recently. */
+/* Records that work of varying cost was launched. Returns whether some was launched recently. */
 void context_meter_note_varying(struct regions *regions, uint64_t now);
 bool context_meter_vary(struct regions *regions, uint64_t now);
 

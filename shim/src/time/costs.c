@@ -19,7 +19,7 @@
  */
 #define REFUSED_MOST 8
 /*
- * A bound is not too high if it exceeds the known time by at most this part of it (one in so many).
+ * A bound is not too high if it exceeds the known time by at most 1/NEAR of it.
  */
 #define NEAR 8
 #define QUARTERS 4

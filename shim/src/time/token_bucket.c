@@ -16,17 +16,20 @@
 #define LEAD (70 * US)
 /* With this much work (ns) on the card, no more is added where time is limited. */
 #define QUEUE (2 * MS)
-/* The same where nothing is limited: short enough that a process soon notices a new limit. */
+/*
+ * With this much work (ns) on the card, no more is added where time is not limited: short enough
+ * that a process soon notices a new limit.
+ */
 #define QUEUE_FREE (32 * MS)
 /*
- * The part of a piece of work (one in so many) that may exceed the end of the window. About as much
+ * 1/SLACK_PART of a piece of work may exceed the end of the window. About as much
  * time is left unused in windows where the next piece does not fit, so neighbours lose nothing. The
  * part shrinks after windows that were exceeded by more, and grows after others.
  */
 #define SLACK_PART 2
 /* A piece of work of more ns than this is long, in a window of any length. */
 #define LONG (8 * MS)
-/* In a short window, a piece is long if it takes more than this part of it (one in so many). */
+/* In a short window, a piece of work is long if it takes more than 1/LONG_PART of the window. */
 #define LONG_PART 4
 /* ns that the next container takes to notice that its window has begun. */
 #define HANDOVER (150 * US)

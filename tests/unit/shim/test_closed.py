@@ -36,11 +36,11 @@ WRONG: dict[str, tuple[Callable[[Slot], object], str]] = {
     "zeroed": (lambda slot: slot.limits.write_bytes(bytes(8192)), "limits is empty"),
     "short": (lambda slot: truncate(slot.limits, 4096), "limits has the wrong size"),
     "magic": (lambda slot: flip(slot.limits, 0), "limits is not a limits file"),
-    "version": (lambda slot: flip(slot.limits, 8), "limits has another version"),
+    "version": (lambda slot: flip(slot.limits, 8), "limits has a different version"),
     "limit": (lambda slot: flip(slot.limits, 1024 + 64 + 5), "limits is damaged"),
     "usage magic": (lambda slot: flip(slot.usage, 0), "usage is not a usage file"),
-    "usage version": (lambda slot: flip(slot.usage, 8), "usage has another version"),
-    "usage shape": (lambda slot: flip(slot.usage, 20), "usage has other dimensions"),
+    "usage version": (lambda slot: flip(slot.usage, 8), "usage has a different version"),
+    "usage shape": (lambda slot: flip(slot.usage, 20), "usage has different table sizes"),
     "usage short": (lambda slot: truncate(slot.usage, 4096), "usage has the wrong size"),
 }
 

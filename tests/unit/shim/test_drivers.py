@@ -68,7 +68,8 @@ def test_a_driver_before_cuda_11_is_refused(
 ) -> None:
     """Not silently without limits, nor half limited: the program is told, and its log too."""
     done = run("drivers", str(version), "803", env=env | with_driver(make_driver(version)))
-    assert done.stderr.startswith(f"mizar: CUDA is refused: this node's driver is of CUDA {name}")
+    begin = f"mizar: CUDA is refused: this node's driver supports CUDA {name}"
+    assert done.stderr.startswith(begin)
     assert "CUDA 11.0 (450) or newer" in done.stderr
     assert done.stderr.count("\n") == 1
 

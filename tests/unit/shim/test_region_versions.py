@@ -123,7 +123,7 @@ def test_an_older_shim_takes_no_files_of_a_later_version(
     with Shell(other.env, start=False) as shell:
         assert shell("init").code == SYSTEM_NOT_READY
         shell.send("exit")
-        assert "has another version than this shim" in shell.errors()
+        assert "has a different version from this shim" in shell.errors()
 
 
 def test_files_that_an_agent_does_not_serve_stay_as_they_are(
