@@ -1,7 +1,7 @@
 /* cuda-sample: the smallest program that shows what a container may do with its GPU.
  *
  *   cuda-sample smi                      a table like nvidia-smi's, as this process sees the cards
- *   cuda-sample info                     free and total memory, as CUDA tells this process
+ *   cuda-sample info                     free and total memory, as CUDA reports to this process
  *   cuda-sample alloc MIB [--api API]    try once: "OK", or the CUDA error's name (exit 3 if OOM)
  *   cuda-sample hold MIB [--api API] [--seconds N]
  *                                        allocate, say so, hold until SIGTERM or for N seconds
@@ -120,7 +120,7 @@ static void run_hold(const struct options *options) {
     fflush(stdout);
     struct timespec limit = {.tv_sec = options->seconds};
     while (sigtimedwait(&ends, NULL, options->seconds < 0 ? NULL : &limit) < 0 && errno == EINTR)
-        continue; /* who was stopped and let on is interrupted */
+        continue; /* a process that was stopped and continued is interrupted */
     check(CU(cuMemFree_v2, pointer_t)(pointer));
     puts("released");
 }
@@ -179,7 +179,7 @@ static void launch_batch(struct work *work, void *event) {
     check(CU(cuEventRecord, void *, void *)(event, NULL));
 }
 
-/* Says how much of the time since `since` the kernels ran; when it was said. */
+/* Prints how much of the time since `since` the kernels ran. Returns when it was printed. */
 static double tell(uint64_t ran_ns, double since) {
     double now = seconds_now();
     printf("busy %.1f %%\n", (double)ran_ns / (now - since) / 1e7);
@@ -239,7 +239,7 @@ static void print_device(unsigned index, void *card) {
            memory.used >> MIB_SHIFT, memory.total >> MIB_SHIFT);
 }
 
-/* Of a card that MIG divides, its MIG devices: nobody can use the card itself. */
+/* Of a card that MIG divides, its MIG devices: no process can use the card itself. */
 static bool print_instances(unsigned index, void *card) {
     unsigned on, pending, most;
     void *instance;

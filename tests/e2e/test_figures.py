@@ -69,13 +69,13 @@ def test_what_real_programs_expose_is_documented_and_by_the_conventions(
 
 
 QUIET = {
-    "Cards that are given to nobody",
+    "Cards that no pod gets",
     "Idle shadow pods",
     "Waiting share pods by reason",
     "Borrowed and waited for",
     "Since the last work",
 }
-"""Panels that show nothing while all goes well, and nobody borrows cards or launches work."""
+"""Panels that show nothing while all goes well, and no pod borrows cards or launches work."""
 
 
 def test_real_figures_fill_the_dashboard_and_raise_no_alert(
