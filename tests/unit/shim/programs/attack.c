@@ -1,7 +1,7 @@
 /*
- * Ways to get more than is allowed, one by one: `attack NAME`, `attack list`. Somebody else looks
- * whether the card ever holds more than the limit of 1 GiB; a refusal is fine, every other error
- * ends the program. Afterwards everything that is allowed must still be there to be had.
+ * Ways to get more than is allowed, one by one: `attack NAME`, `attack list`. The test checks
+ * meanwhile that the card never holds more than the limit of 1 GiB; a refusal is fine, every other
+ * error ends the program. Afterwards the whole limit must still be available.
  */
 #include <string.h>
 #include <time.h>
@@ -43,8 +43,8 @@ static void wait_for_all(void) {
 }
 
 /*
- * What the agent told last may be too much, until it has looked three times at a process that stands still: a
- * call that this refuses does not wait. So it is made again for as long as a minute.
+ * The agent's last figure may be too high until it has queried NVML three times while the process is idle, and
+ * a call that is refused because of it does not wait. So the call is repeated for up to a minute.
  */
 enum { MOMENTS = 3000 };
 
@@ -62,7 +62,7 @@ static void wait_to_go_on(void *unused) {
     while (!__atomic_load_n(&may_go_on, __ATOMIC_ACQUIRE)) nanosleep(&moment, NULL);
 }
 
-/* What is put into the stream from here on has to wait, until somebody waits for all. */
+/* Work launched into the stream from here on is blocked until wait_for_all(). */
 static void keep_busy(void) {
     __atomic_store_n(&may_go_on, false, __ATOMIC_RELEASE);
     DO(cuLaunchHostFunc, stream, wait_to_go_on, NULL);
@@ -100,7 +100,7 @@ static void pooled_behind_work(void) {
     free_behind_work(pooled);
 }
 
-/* The stream's context goes with what waits in it. */
+/* Destroys the stream's context while work waits in it. */
 static void context_behind_work(void) {
     CUcontext context;
     CUstream before = stream;
@@ -147,7 +147,7 @@ static void crumbs(void) {
     give_arrays(0, count, 0);
 }
 
-/* Holes of one size do not serve for another. */
+/* Freed arrays of one size leave no room for arrays of another size. */
 static void crumbs_of_many_sizes(void) {
     enum { EACH = 3000 };
     unsigned count = 0;
@@ -166,7 +166,7 @@ static void arrays_of_a_page(void) {
     give_arrays(0, count, 0);
 }
 
-/* The last that lies in a page keeps it, whatever lay there before. */
+/* The last allocation in a page keeps the page charged. */
 static void crumbs_between(void (*take_more)(unsigned count), void (*give_more)(unsigned count)) {
     enum { PAGES = 200 };
     CUdeviceptr more;
@@ -233,7 +233,7 @@ static void libraries(void) {
     while (count) DO(cuLibraryUnload, loaded[--count]);
 }
 
-/* What was loaded into a context goes with it. */
+/* Code that was loaded into a context is freed with it. */
 static void modules_of_a_context(void) {
     CUcontext context;
     CUmodule module;
@@ -282,7 +282,7 @@ static CUgraph new_graph(uint64_t bytes, CUdeviceptr *pointer) {
     return graph;
 }
 
-/* Memory that a graph took lives on when the graph is gone. */
+/* Memory that a graph took stays allocated after the graph is destroyed. */
 static void graphs_that_leave_memory(void) {
     CUdeviceptr pointers[WAYS];
     bool live[WAYS] = {false};
@@ -351,7 +351,7 @@ static void small_graphs(void) {
     DO(cuDeviceGraphMemTrim, 0);
 }
 
-/* What one leaves behind is no part of what another one, not launched yet, was promised. */
+/* Memory that one graph leaves allocated does not count as reserved for another, not launched yet. */
 static void graphs_launched_late(void) {
     enum { GRAPHS = 2 };
     CUdeviceptr pointers[GRAPHS], more;
@@ -391,7 +391,7 @@ static void captures(void) {
     DO(cuGraphExecDestroy, exec);
 }
 
-/* The same on the thread's own default stream, which only the twins mean by NULL. */
+/* The same on the per-thread default stream, which only the _ptsz variants mean by NULL. */
 static void captures_of_the_thread(void) {
     CUgraphExec exec;
     CUgraph graph;
@@ -415,7 +415,7 @@ static CUmemoryPool new_pool(uint64_t threshold) {
     return pool;
 }
 
-/* What a destroyed pool still holds, nobody tells any more. */
+/* The driver no longer reports what a destroyed pool holds. */
 static void destroyed_pool(void) {
     CUdeviceptr pointers[6], more;
     CUmemoryPool pool = new_pool(UINT64_MAX);
@@ -480,7 +480,7 @@ static void handles(void) {
 
 /* ---- contexts ------------------------------------------------------------------------------------ */
 
-/* Freed from another context than it was taken in; and the other way round. */
+/* Freed from another context than the one it was allocated in, in both directions. */
 static void contexts(void) {
     CUcontext others[2];
     CUdeviceptr pointer, more;
@@ -503,7 +503,7 @@ static void many_contexts(void) {
     DO(cuCtxSetCurrent, primary);
 }
 
-/* A reset ends what lives in pools too: nothing of it may count afterwards. */
+/* A device reset also frees memory in pools, so none of it may stay charged. */
 static void reset(void) {
     CUdeviceptr pointer;
     for (int i = 0; i < 3; i++) {
@@ -544,7 +544,7 @@ static void begin(void) {
     DO(cuStreamCreate, &stream, 1);
 }
 
-/* Nothing was charged that is not there any more. */
+/* No memory stays charged that was freed. */
 static void all_is_there(void) {
     CUdeviceptr pointer;
     int left = MOMENTS;

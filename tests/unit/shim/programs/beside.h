@@ -1,4 +1,4 @@
-/* What one thread does while another is in a call of the driver's that does not return. */
+/* Calls of one thread while another is in a call of the driver that does not return. */
 #ifndef BESIDE_H
 #define BESIDE_H
 
@@ -23,12 +23,12 @@ static inline pthread_t begin_beside(void (*call)(void)) {
     return thread;
 }
 
-/* Until another thread is in the call that does not return. */
+/* Waits until another thread is in the call that does not return. */
 static inline void await_in(void) {
     while (!__atomic_load_n(&fake.is_in, __ATOMIC_ACQUIRE)) sched_yield();
 }
 
-/* Another thread begins the call, and stays in that one of the driver's. */
+/* Another thread makes the call, which does not return from the driver's call of that number. */
 static inline pthread_t begin_in(enum fake_call number, void (*call)(void)) {
     fake.stays_in = number + 1;
     pthread_t thread = begin_beside(call);
@@ -41,7 +41,7 @@ static inline void end_in(pthread_t thread) {
     CHECK(!pthread_join(thread, NULL));
 }
 
-/* Whatever another thread does meanwhile must not wait for it: it may be what the driver waits for. */
+/* `meanwhile`, in this thread, must not wait for the call: the driver may be waiting for this thread. */
 static inline void while_in(enum fake_call number, void (*call)(void), void (*meanwhile)(void)) {
     pthread_t thread = begin_in(number, call);
     meanwhile();

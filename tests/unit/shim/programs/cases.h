@@ -1,4 +1,4 @@
-/* A test program's cases: without arguments it lists them, else it runs the one it is told. */
+/* A test program's cases: without arguments it lists them, else it runs the one that is named. */
 #ifndef CASES_H
 #define CASES_H
 

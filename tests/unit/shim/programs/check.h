@@ -15,7 +15,7 @@
 #define CHECK(condition)                                                              \
     do {                                                                              \
         if (!(condition)) {                                                           \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);   \
+            fprintf(stderr, "%s:%d: check failed: %s\n", __FILE__, __LINE__, #condition); \
             exit(1);                                                                  \
         }                                                                             \
     } while (0)

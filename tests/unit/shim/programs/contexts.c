@@ -1,7 +1,7 @@
 /*
  * Contexts on the first card. Says `ready`, and when it reads a line keeps the card busy from the one
  * made last until it is killed.
- *     contexts many COUNT   so many, each of which has launched something
+ *     contexts many COUNT   COUNT contexts, each of which has launched something
  *     contexts behind       two: the newer one has a long kernel on the card, the older one is idle
  *     contexts green        launches go into a green one, while it is current or another or none
  */

@@ -238,7 +238,7 @@ static void directions(void) {
         }
     CHECK_IS(api.cuMemcpyHtoD_v2(THERE, host, 0), CUDA_SUCCESS); /* copies nothing */
     check_is(&sum);
-    fake.fail = CUDA_ERROR_INVALID_VALUE; /* what is wrong is the driver's to say */
+    fake.fail = CUDA_ERROR_INVALID_VALUE; /* invalid arguments are for the driver to report */
     CHECK_IS(api.cuMemcpy2D_v2(NULL), CUDA_ERROR_INVALID_VALUE);
     CHECK_IS(api.cuMemcpy3DAsync_v2(NULL, stream), CUDA_ERROR_INVALID_VALUE);
     check_is(&sum);
@@ -299,7 +299,7 @@ static void cards(void) {
     CHECK_IS(counted_on(2).bytes[TO_HOST], 0);
 }
 
-/* ---- waits: what a thread was granted and did not use goes back ---- */
+/* ---- waits: a thread returns the rest of its grants ---- */
 
 static bool is_threads_own(const char *name) {
     return strstr(name, "_ptds") != NULL;
@@ -342,7 +342,7 @@ static void metered(void) {
     CHECK(api_usage()->cards[0].compute.charged_ns > 0);
 }
 
-/* ---- streams that stand still for a copy ---- */
+/* ---- streams that are stalled by a copy ---- */
 
 static CUresult copy_much(void) {
     return api.cuMemcpyHtoDAsync_v2(THERE, host, 1 << 20, stream);

@@ -1,7 +1,7 @@
 /*
  * `drivers VERSION`: under a driver of that CUDA, lookups find what it has and nothing else, and a
  * program that keeps to that CUDA works and is limited. The limit is 64 MiB, its time is metered.
- * `drivers VERSION RESULT`: cuInit answers so.
+ * `drivers VERSION RESULT`: cuInit returns RESULT.
  */
 #include <dlfcn.h>
 #include <stdbool.h>
@@ -12,7 +12,7 @@
 #include "check.h"
 
 #define NEWEST 14000
-#define FIRST_TO_ASK 11030 /* before, nobody could */
+#define FIRST_TO_ASK 11030 /* cuGetProcAddress is new in this one */
 
 enum { ANY, PER_THREAD };
 
@@ -60,7 +60,7 @@ static void check_entry(const struct entry *entry, int version) {
     if (!is_base(entry->symbol)) CHECK(ask(entry->symbol, entry->version, flags) == found);
 }
 
-/* Of a CUDA that nobody knows yet: the driver's own. */
+/* Functions of a later CUDA than the shim knows: the driver's own. */
 static void check_newer(int version) {
     void *quantum = ask("cuMemAllocQuantum", NEWEST, 0), *alloc = ask("cuMemAlloc", NEWEST, 0);
     CHECK(quantum == dlsym(driver, "cuMemAllocQuantum"));

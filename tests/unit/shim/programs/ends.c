@@ -1,5 +1,5 @@
 /*
- * Contexts, pools and streams that end while other threads look after what the program left there:
+ * Contexts, pools and streams that are destroyed while other threads settle what the program left there:
  * `ends NAME`. 64 MiB of card 0 are allowed, more than it has; its time is metered.
  */
 #include <unistd.h>
@@ -10,7 +10,7 @@
 
 #define HANGS_S 20
 #define MANY 100 /* launches */
-#define SOON 20000 /* us, in which another thread gets into a call, if nothing keeps it */
+#define SOON 20000 /* us within which another thread gets into a call, if nothing blocks it */
 
 static CUcontext other;
 static CUstream at_home, in_other;
@@ -71,7 +71,7 @@ static void measured_if_kept(void) {
     CHECK(*charged_ns() > 0);
 }
 
-/* It is somebody else's as well, who works on. */
+/* Another user of the context goes on working. */
 static void measured_if_shared(void) {
     CHECK_IS(api.cuDevicePrimaryCtxRetain(&home, 0), CUDA_SUCCESS);
     fake.busy = 1;
@@ -82,11 +82,11 @@ static void measured_if_shared(void) {
     CHECK(*charged_ns() > 0);
 }
 
-/* ---- who works elsewhere meanwhile does not wait ---- */
+/* ---- a thread that works elsewhere meanwhile does not wait ---- */
 
 static CUgreenCtx green;
 
-/* Would wait for ever. */
+/* This would block forever. */
 static void work_elsewhere(void) {
     const CUmemAllocationProp here = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
     CUmemGenericAllocationHandle handle;
@@ -113,7 +113,7 @@ static void worked_elsewhere(void) {
     while_in(FAKE_cuCtxDestroy_v2, destroy, work_elsewhere);
 }
 
-/* ---- memory that is freed when a stream of another context has come so far ---- */
+/* ---- memory that is freed once a stream of another context has reached the free ---- */
 
 static void free_late(void) {
     fake.busy = 1;
@@ -125,13 +125,13 @@ static void import(void) {
     CHECK_IS(api.cuMemPoolImportPointer(&pointer, NULL, NULL), CUDA_SUCCESS);
 }
 
-/* In place of a pool's; the driver does not free it in the order of a stream. */
+/* Allocated in place of a pool's memory; the driver does not free it in the order of a stream. */
 static void stand_in(void) {
     fake.card_full = fake.keeps_managed = 1;
     CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, at_home), CUDA_SUCCESS);
 }
 
-/* Nobody can tell when the driver frees it. */
+/* It is unknown when the driver frees it. */
 static void freed_by_driver(void) {
     import();
     free_late();
@@ -191,7 +191,7 @@ static void freed_after(void) {
     CHECK_IS(api_used(0), 0);
 }
 
-/* ---- pools that are destroyed while another thread looks how much they hold ---- */
+/* ---- pools that are destroyed while another thread reads how much they hold ---- */
 
 static CUmemoryPool new_pool(void) {
     const CUmemPoolProps props = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
@@ -215,11 +215,11 @@ static void pool_looked_at(void) {
     CHECK_IS(api_used(0), 0);
 }
 
-/* ---- streams that are destroyed while another thread ends its grants, of all streams it used ---- */
+/* ---- streams that are destroyed while another thread ends its grants for all streams it used ---- */
 
 static CUstream handed_over;
 
-/* What a launch takes is known by then, and the last one was paid from a grant. */
+/* The cost of a launch is known by then, and the last one was paid from a grant. */
 static void launch_and_wait_for_all(void) {
     for (int i = 0; i < MANY; i++) launch(handed_over);
     __atomic_store_n(&fake.stays_in, FAKE_cuEventRecord + 1, __ATOMIC_RELEASE);

@@ -99,7 +99,7 @@ static CUresult make(CUcontext *context, int which) {
     return CUDA_SUCCESS;
 }
 
-/* The answer to who frees something. */
+/* The result of calls that free something. */
 static CUresult freed(void) {
     return fake.frees_nothing ? 999 : fake.fail;
 }
@@ -109,7 +109,7 @@ static void count_stale(const struct CUctx_st *context) {
         __atomic_add_fetch(&fake.stale, 1, __ATOMIC_RELAXED);
 }
 
-/* From here on nobody may be at work there, unless others keep the context. */
+/* From here on no thread may use the context, unless others hold references to it. */
 static void begin_end(CUcontext context, int references) {
     if (context->references > references) return;
     __atomic_store_n(&context->ends, 1, __ATOMIC_RELEASE);
@@ -479,7 +479,7 @@ EXPORT CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUeven
     return cuEventElapsedTime(milliseconds, start, end);
 }
 
-/* It stays, so that who still uses it is seen. */
+/* It is not freed, so that later uses of it are detected. */
 EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
     __atomic_store_n(&stream->ended, 1, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
@@ -491,7 +491,7 @@ EXPORT CUresult cuStreamDestroy(CUstream stream) {
 
 /* ---- memory ---- */
 
-/* Never the same address twice; small ones lie side by side, large ones in pages of their own. */
+/* Never the same address twice; small allocations are adjacent, large ones in pages of their own. */
 static CUresult take(CUdeviceptr *pointer, uint64_t bytes) {
     if (fake.fail) return fake.fail;
     if (!bytes) return CUDA_ERROR_INVALID_VALUE;

@@ -12,7 +12,7 @@
 uint64_t fake_nvml_calls __attribute__((visibility("default")));
 uint64_t fake_nvml_uuids __attribute__((visibility("default"))); /* that were asked for */
 
-/* The driver beside it, when the program has loaded one for everybody. */
+/* The fake driver, if the program has loaded one into the global scope. */
 extern struct fake fake __attribute__((weak));
 
 static unsigned long long used(void) {
@@ -66,7 +66,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v
     return NVML_SUCCESS;
 }
 
-/* Somebody else is on every card. */
+/* A process of another container uses every card. */
 #define PROCESSES(symbol, type)                                                      \
     EXPORT nvmlReturn_t symbol(nvmlDevice_t device, unsigned *count, type *infos) {  \
         (void)device;                                                                \
@@ -102,7 +102,7 @@ static unsigned caller(void) {
     return (unsigned)getpid() + (getenv("FAKE_HOST_PIDS") ? 1u << 22 : 0);
 }
 
-/* Somebody else is 60 % of the card, the caller 30 %. */
+/* Another container uses 60 % of the card, the caller 30 %. */
 EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *rates) {
     (void)device;
     *rates = (nvmlUtilization_t){90, 45};
@@ -131,7 +131,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetSamples(nvmlDevice_t device, int type, unsigned
     return NVML_SUCCESS;
 }
 
-/* What tells of everybody's processes. */
+/* Functions that report the processes of all containers. */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #define TELLS(symbol, ...)                     \
     EXPORT nvmlReturn_t symbol(__VA_ARGS__) {  \

@@ -1,5 +1,5 @@
 /*
- * Damages the regions and looks what a program can get: `fuzz before|during ROUNDS SEED`, or, one
+ * Damages the regions and checks what a program can get: `fuzz before|during ROUNDS SEED`, or, one
  * word after the other, `fuzz words NTH SEED` (only every NTH word). Whatever the files say, it must
  * neither crash, nor hang, nor get more than the 64 MiB of the sound limits.
  */
@@ -110,7 +110,7 @@ static void live_with_it(void) {
     while (count) CHECK_IS(api.cuMemFree_v2(pointers[--count]), CUDA_SUCCESS);
 }
 
-/* A debt is paid back, also one that somebody made up: whoever scribbles there only waits. */
+/* A debt is paid back even if it was forged: overwriting this word only makes the program wait. */
 static bool is_debt(const unsigned char *region, size_t at) {
     return region == usage && at == offsetof(struct mizar_usage, cards[0].compute.paid_until);
 }

@@ -1,4 +1,4 @@
-/* What a thread was granted for its launches, and whether a call ends it. */
+/* A thread's grants for its launches, and whether a call ends them. */
 #ifndef GRANTED_H
 #define GRANTED_H
 

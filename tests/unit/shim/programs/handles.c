@@ -34,7 +34,7 @@ static void in_threads(void (*work)(void)) {
     for (int i = 0; i < THREADS; i++) CHECK(!pthread_join(threads[i], NULL));
 }
 
-/* ---- pools: who waits, or is refused something, looks after those of all threads ---- */
+/* ---- pools: a thread that waits or is refused memory settles the pools of all threads ---- */
 
 static CUmemoryPool new_pool(void) {
     const CUmemPoolProps props = {.type = 1, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
@@ -87,7 +87,7 @@ static void present_pool(void) {
     in_threads(use_present_pool);
 }
 
-/* ---- streams: who waits ends what was granted to the thread, for all streams that it used ---- */
+/* ---- streams: a wait ends the thread's grants for all streams that it used ---- */
 
 static CUfunction spin;
 static CUstream handed_over;
@@ -130,7 +130,7 @@ static void destroy_stream(void) {
     else sched_yield();
 }
 
-/* Of two threads one destroys what the other has launched into, and touches no more. */
+/* One of two threads destroys a stream into which the other has launched, and does not use it again. */
 static void use_or_destroy_streams(void) {
     bool destroys = __atomic_fetch_add(&begun, 1, __ATOMIC_RELAXED) % 2;
     for (unsigned i = 0; !destroys && i < rounds; i++) use_stream();
@@ -143,7 +143,7 @@ static void streams(void) {
     in_threads(use_or_destroy_streams);
 }
 
-/* ---- captures: what may be called beside one must not spoil it ---- */
+/* ---- captures: calls that are permitted during one must not invalidate it ---- */
 
 static CUstream beside;
 
@@ -159,7 +159,7 @@ static void allocate_from_pool(void) {
     DO(cuMemFreeAsync, take_from(made_before, beside), beside);
 }
 
-/* Before it is, all pools give back what they keep. */
+/* Before the refusal, all pools give back what they keep. */
 static void be_refused(void) {
     CUdeviceptr pointer;
     CHECK_IS(CALL(cuMemAllocAsync, &pointer, 2048 * MIB, beside), CUDA_ERROR_OUT_OF_MEMORY);

@@ -22,7 +22,7 @@ static void *deep_now(const char *path) {
     return dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
 }
 
-/* Maps memory until the next mapping lies before the function's library. */
+/* Maps memory until the next mapping is below the function's library. */
 static void fill_holes_after(void *function) {
     Dl_info info;
     CHECK(dladdr(function, &info));
@@ -56,7 +56,7 @@ static void *space_deep(const char *path) {
     return dlmopen(LM_ID_NEWLM, path, RTLD_LAZY | RTLD_DEEPBIND);
 }
 
-/* Two libraries in one namespace, and a second namespace beside it. */
+/* Two libraries in one namespace, and a second namespace. */
 static void *spaces(const char *path) {
     Lmid_t where;
     CHECK(space(path));

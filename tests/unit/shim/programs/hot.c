@@ -1,10 +1,10 @@
 /*
- * The hot path makes no system call: `hot WORK` warms up, forbids itself every system call but to
- * end and to write, and goes on. WORK is
+ * The hot path makes no system call: `hot WORK` warms up, forbids itself every system call except
+ * exit and write, and goes on. WORK is
  *     alloc      memory is taken and given back
  *     meminfo    cuMemGetInfo
- *     launch     a kernel is launched, out of what was granted
- * Kernels take 1 us by the test's own clock, so that nobody has to wait for his share.
+ *     launch     a kernel is launched, paid from a grant
+ * Kernels take 1 us by the test's own clock, so that no process has to wait for its share.
  */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -49,7 +49,7 @@ static const struct {
     void (*once)(void);
 } works[] = {{"alloc", alloc}, {"meminfo", meminfo}, {"launch", launch}};
 
-/* Whoever makes another one is killed by SIGSYS. */
+/* Any other system call is killed by SIGSYS. */
 static void forbid_system_calls(void) {
     struct sock_filter rules[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),

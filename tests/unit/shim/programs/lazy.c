@@ -2,11 +2,10 @@
  * `lazy SEED USES`: on a card whose driver loads code when it is first used, takes and frees
  * memory, some of it by graphs that are launched or not, and uses that many functions in random order,
  * in ever new modules and libraries; some need larger stacks than others. A refusal is answered by
- * giving something back. Somebody else looks what the card holds meanwhile. In the end says how often it
- * was refused a function.
- * Begins when it is sent an empty line.
- * `lazy SEED USES hide`: the functions come while graphs are charged that were not launched, so that
- * nobody sees them by what the card holds beyond its account.
+ * giving something back. Meanwhile the test checks how much memory the card holds. At the end, the program
+ * prints how often a function was refused. It begins when it is sent an empty line.
+ * `lazy SEED USES hide`: functions are loaded while graphs are charged but not launched, so that NVML shows no
+ * memory beyond the account.
  */
 #include <stdint.h>
 #include <unistd.h>
@@ -43,7 +42,7 @@ static void unload(void) {
     *library = NULL;
 }
 
-/* It is charged from now on, but there when it was launched. */
+/* It is charged now, but takes memory only when it is launched. */
 static bool take_graph(CUgraphExec *exec, uint64_t bytes) {
     CUgraph graph;
     CUgraphNode first, last;
@@ -120,14 +119,14 @@ static void use(void) {
 
 static void step(void) {
     uint64_t chance = any(100);
-    usleep((unsigned)any(2000)); /* now and then nobody moves */
+    usleep((unsigned)any(2000)); /* now and then all processes pause */
     if (chance < 70) use();
     else if (chance < 85) take();
     else if (chance < 98) give();
     else unload();
 }
 
-/* Whatever is there before the graph has its memory, when it has, and when it is gone, is taken. */
+/* Takes all memory that is free before the graph gets its memory, while it has it, and after it is gone. */
 static void hide(void) {
     CUgraphExec graph;
     unsigned long before = used;

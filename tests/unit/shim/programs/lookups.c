@@ -1,5 +1,5 @@
 /*
- * Lookups mean what they mean without the shim. Not linked with the driver. `lookups shim` expects
+ * Lookups have the same results as without the shim. Not linked with the driver. `lookups shim` expects
  * wrappers where a driver is found, `lookups bare` the driver itself.
  */
 #include <dlfcn.h>

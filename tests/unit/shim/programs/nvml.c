@@ -1,6 +1,6 @@
 /*
- * NVML tells of the container alone: `nvml NAME WAY` runs one of the snippets below with functions
- * looked up that way. The driver tells of a process 4711, which is somebody else's, as well.
+ * NVML reports only the container: `nvml NAME WAY` runs one of the snippets below with functions
+ * looked up that way. The driver also reports a process 4711, of another container.
  */
 #include <fcntl.h>
 #include <string.h>
@@ -28,7 +28,7 @@ static void *map_file(const char *name, size_t bytes) {
     return mapped;
 }
 
-/* What the meter does, which has no work to measure here. This process is the only one. */
+/* Charges as the meter would, which has no work to measure here. This is the only process. */
 static void charge(unsigned card, uint64_t ns) {
     struct mizar_usage *usage = map_file("usage", MIZAR_USAGE_SIZE);
     CHECK_IS(usage->slots[0].pid, getpid());
@@ -46,10 +46,10 @@ static unsigned rate(unsigned index) {
 /* Not metered: the driver's figure of our own process. */
 static void rates(void) {
     CHECK_IS(rate(0), 30);
-    CHECK_IS(rate(3), 30); /* not one of ours, but we are on it all the same, the driver says */
+    CHECK_IS(rate(3), 30); /* no card of the container, but according to the driver the process uses it */
 }
 
-/* Metered: what was charged, however seldom somebody asks, and on which card. */
+/* Metered: the charged time, however rare the queries are, and by card. */
 static void metered(void) {
     CHECK_IS(rate(0), 0);
     pass(200 * MS);
@@ -67,11 +67,11 @@ static void metered(void) {
     CHECK_IS(rate(0), 0);
 }
 
-/* Who asks for the first time gets an answer at once, as nvidia-smi does, which asks once and ends. */
+/* The first query is answered at once: nvidia-smi makes only one. */
 static void metered_at_once(void) {
     uint64_t before = atomic_load(&clock_ns);
     for (unsigned index = 0; index < 2; index++) CHECK_IS(rate(index), 0);
-    CHECK_IS(atomic_load(&clock_ns), before); /* nobody slept */
+    CHECK_IS(atomic_load(&clock_ns), before); /* no thread slept */
 }
 
 /* ---- a device's card is asked for once, until the limits change ---- */
@@ -127,7 +127,7 @@ static void asked_once(void) {
     check_totals(64 * MIB, 32 * MIB, 0);
 }
 
-/* Whether the limits are read at all cannot be seen, but what they would have said. */
+/* It cannot be observed whether the limits are read, only which values are in use. */
 static void read_when_changed(void) {
     struct mizar_limits *limits = map_file("limits", MIZAR_LIMITS_SIZE);
     check_totals(64 * MIB, 32 * MIB, 2);
@@ -139,7 +139,7 @@ static void read_when_changed(void) {
     check_totals(32 * MIB, 48 * MIB, 2);
 }
 
-/* ---- what is not told of processes: NOT_SUPPORTED, without asking the driver ---- */
+/* ---- figures of processes that are refused: NOT_SUPPORTED, without asking the driver ---- */
 
 extern uint64_t fake_nvml_calls;
 
@@ -190,7 +190,7 @@ static void card_samples(void) {
     CHECK_IS(sample(0), 250000); /* power */
 }
 
-/* Whoever works by MPS is told of as any other process. */
+/* Processes under MPS are listed like all others. */
 static void mps(void) {
     nvmlProcessInfo_v1_t old[2];
     nvmlProcessInfo_t found[2];

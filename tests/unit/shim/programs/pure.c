@@ -1,4 +1,4 @@
-/* What the shim's pure parts need of the rest, to be called by themselves. */
+/* Stand-ins for what the shim's pure parts need, so that tests can call these alone. */
 #include <string.h>
 
 #include <stdlib.h>
@@ -50,11 +50,11 @@ void pure_guess(const void *work, uint64_t shape, uint64_t *found) {
     found[3] = guess.likely;
 }
 
-/* ---- what the limits come to --------------------------------------------------------------------------- */
+/* ---- the rate that follows from the limits -------------------------------------------------------------- */
 
 uint64_t pure_rate(uint32_t mode, uint32_t share, uint32_t spare, uint32_t active, uint32_t paused);
 
-/* Basis points of the card's time, while there is an agent who tells these. UINT64_MAX: not limited. */
+/* Basis points of the card's time if a live agent has written these. UINT64_MAX: not limited. */
 uint64_t pure_rate(uint32_t mode, uint32_t share, uint32_t spare, uint32_t active, uint32_t paused) {
     struct mizar_limits *limits = calloc(1, sizeof *limits);
     struct mizar_usage *usage = calloc(1, sizeof *usage);
@@ -94,7 +94,7 @@ static void look(struct worker *worker, const struct terms *terms, uint64_t piec
     budget_open(&worker->regions, 0, queue ? now - 1 : 0, now + queue);
     worker->looks_at = now + 20 * US;
     if (!budget_take(&worker->regions, 0, terms, &ask, &extra, &again)) {
-        worker->looks_at = larger(again, now) + 40 * US; /* nobody wakes up at once */
+        worker->looks_at = larger(again, now) + 40 * US; /* no thread wakes up at once */
         return;
     }
     *free_at = worker->busy_until = larger(now, *free_at) + piece;
@@ -103,7 +103,7 @@ static void look(struct worker *worker, const struct terms *terms, uint64_t piec
     worker->began_at = now;
 }
 
-/* Two of them for so many ns: what each did, and the longest that it waited between two launches. */
+/* Two of them for `span` ns: the work of each, and its longest wait between two launches. */
 void pure_contend(struct terms *terms, uint64_t piece, uint64_t span, uint64_t *did, uint64_t *waits) {
     struct worker workers[2];
     struct mizar_limits *limits = calloc(1, sizeof *limits);
@@ -124,11 +124,11 @@ void pure_contend(struct terms *terms, uint64_t piece, uint64_t span, uint64_t *
     free(usage);
 }
 
-/* ---- one that scribbles ------------------------------------------------------------------------------ */
+/* ---- one that writes false values -------------------------------------------------------------------- */
 
 /*
- * It always has work for so many ns, and makes the others believe that its windows were that much too
- * short. Returns by how much its work reached over their ends, all in all.
+ * It has work for `span` ns without a pause, and writes for the others that its windows were too short by
+ * `scribbled` ns. Returns by how much its work exceeded their ends in total.
  */
 int64_t pure_reach(struct terms *terms, uint64_t piece, uint64_t span, int64_t scribbled) {
     struct worker worker;
@@ -172,9 +172,9 @@ static void launch(struct worker *worker, const struct terms *terms, uint64_t no
 }
 
 /*
- * In so many windows they relieve each other after two pieces. Who launches finds out that its last
- * piece was done, perhaps in the window before. Then, in as many windows, both have a piece on the card
- * at once, and look when it is done. Returns what the container is charged.
+ * In `windows` windows they take turns after two pieces. The one that launches finds that its last
+ * piece is done, perhaps since the window before. Then, in as many windows, both have a piece on the card
+ * at once, and check when it is done. Returns what the container is charged.
  */
 uint64_t pure_relieve(struct terms *terms, uint64_t period, uint64_t piece, unsigned pieces,
                       unsigned windows) {
@@ -206,7 +206,7 @@ unsigned pure_percent(uint64_t late);
 uint64_t pure_longest(uint64_t late);
 bool pure_lives(int64_t after);
 
-/* What is shown of a card that was busy all the time, after a thread came late by so many ns. */
+/* The shown utilization of a card that was always busy, after a thread was `late` ns late. */
 unsigned pure_percent(uint64_t late) {
     struct mizar_usage *usage = calloc(1, sizeof *usage);
     struct regions regions = {.usage = usage};
@@ -220,7 +220,7 @@ unsigned pure_percent(uint64_t late) {
     return percent;
 }
 
-/* The longest piece of a container, after a process with short ones came late by so many ns. */
+/* The longest piece of a container, after a process with short ones was `late` ns late. */
 uint64_t pure_longest(uint64_t late) {
     struct mizar_usage *usage = calloc(1, sizeof *usage);
     struct regions regions = {.usage = usage};
@@ -232,8 +232,8 @@ uint64_t pure_longest(uint64_t late) {
 }
 
 /*
- * Whether the agent counts as alive so many ns after its only heartbeat was seen. Less than 0: for a
- * thread that came late.
+ * Whether the agent counts as alive `after` ns after its only heartbeat was seen; negative for a
+ * thread that is late.
  */
 bool pure_lives(int64_t after) {
     struct mizar_limits *limits = calloc(1, sizeof *limits);

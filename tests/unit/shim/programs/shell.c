@@ -138,7 +138,7 @@ static void do_total(CUdevice device) {
     answer(result, (long long)bytes);
 }
 
-/* What the calls that tell of memory say at this moment, which must not contradict itself. */
+/* The present figures of all calls that report memory, which must not contradict each other. */
 static void check_figures(uint64_t *used, uint64_t *total) {
     nvmlDevice_t device;
     nvmlMemory_t memory;
@@ -168,8 +168,8 @@ static long long now_ns(void) {
 }
 
 /*
- * Allocates and frees until the total is another. Answers once when it has begun, and in the end with
- * when the last round began that did not see it.
+ * Allocates and frees until the total has changed. Answers once when it has begun, and at the end with
+ * the time at which the last round began that did not see the change.
  */
 static void do_await(uint64_t wanted) {
     uint64_t used, total;
@@ -196,7 +196,7 @@ static void do_press(uint64_t bytes) {
     }
 }
 
-/* 3 bytes to the device and 5 from there, so many times. */
+/* 3 bytes to the device and 5 from there, `times` times. */
 static void do_copy(uint64_t times) {
     char host[8];
     CUresult result = CUDA_SUCCESS;

@@ -1,5 +1,5 @@
 /*
- * `sleeper`: an owner that does on its card what it is told, a line each, and says what came of it:
+ * `sleeper`: an owner that executes one command per line on its card, and prints the result:
  *     launch           a kernel of 1 us
  *     alloc MIB        memory, kept: "ok" or the driver's error
  *     pool MIB         from the default pool

@@ -115,7 +115,7 @@ static void taker(size_t which) {
     CHECK_IS(api_used(0), LIMIT);
     CHECK_IS(api.cuMemFree_v2(other), CUDA_SUCCESS);
     CHECK_IS(api.cuCtxSynchronize(), CUDA_SUCCESS); /* until then, pools keep what was freed */
-    fake.fail = 999; /* what the driver refuses is not counted */
+    fake.fail = 999; /* calls that the driver refuses are not counted */
     CHECK_IS(takers[which].take(&other, 2 * MIB), 999);
     CHECK_IS(api.cuMemFree_v2(pointer), 999);
     CHECK_IS(api_used(0), 40 * MIB);
@@ -125,7 +125,7 @@ static void taker(size_t which) {
     CHECK_IS(api_used(0), 0);
 }
 
-/* Gives back what any of the takers took, through exactly this entry of the driver. */
+/* Frees what any of the takers took, through exactly this entry of the driver. */
 static void giver(size_t which) {
     for (size_t i = 0; i < COUNT(takers); i++) {
         CUdeviceptr pointer = 0;
@@ -162,7 +162,7 @@ static void pitch(void) {
              CUDA_ERROR_OUT_OF_MEMORY);
     fake.frees_nothing = 1;
     CHECK_IS(api.cuMemAllocPitch_v2(&pointer, &row, 513, 50 * 1024, 4), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_IS(api_used(0), 210 * MIB); /* it is there all the same */
+    CHECK_IS(api_used(0), 210 * MIB); /* the memory still exists */
 }
 
 static void info(void) {
@@ -242,7 +242,7 @@ static void foreign_card(void) {
     CHECK_IS(api.cuDevicePrimaryCtxRetain(&context, 2), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_IS(api.cuCtxCreate_v2(&context, 0, 2), CUDA_ERROR_OUT_OF_MEMORY);
     CHECK_IS(api.cuMemPoolCreate(&pool, &props), CUDA_ERROR_OUT_OF_MEMORY);
-    fake_use(2); /* a context all the same */
+    fake_use(2); /* a context nevertheless */
     CHECK_IS(cuStreamCreate(&stream, 0), CUDA_SUCCESS);
     for (size_t i = 0; i < COUNT(takers); i++)
         CHECK_IS(takers[i].take(&pointer, 512), CUDA_ERROR_OUT_OF_MEMORY);
@@ -365,7 +365,7 @@ static void create_fails(void) {
     CHECK_IS(api_used(0), 0);
 }
 
-/* From here on the process gets no memory of its own; returns what it might have had. */
+/* From here on the process gets no host memory; returns the previous limit. */
 static struct rlimit allow_nothing(void) {
     struct rlimit before, none;
     CHECK(!getrlimit(RLIMIT_AS, &before));
@@ -387,7 +387,7 @@ static void create_unknown(bool is_kept) {
     CHECK_IS(api_used(0), is_kept * 20 * MIB);
 }
 
-/* What cannot be remembered is not to be had; what the driver does not release again counts. */
+/* Memory that cannot be recorded is refused; if the driver does not release it again, it is charged. */
 static void create_unremembered(void) {
     if (getenv("ASAN_OPTIONS")) return; /* its malloc does not fail */
     create_unknown(false);
@@ -440,7 +440,7 @@ static void release_beside(void) {
     CHECK_IS(api_used(0), 20 * MIB);
 }
 
-/* What is being released is charged until it is; its number may be another's before that. */
+/* Memory is charged until it is released; its handle may be reused before that. */
 static void unmap_and_create_beside(void) {
     unmap();
     CHECK_IS(api_used(0), 20 * MIB);
@@ -476,7 +476,7 @@ static void export_waits(void) {
     CHECK_IS(api_used(0), 64 * MIB);
 }
 
-/* The keeper's number is another's before its end is known: what it held goes with it all the same. */
+/* The keeper's handle is reused before its end is known: what it held is given back nevertheless. */
 static void bind_to_another(void) {
     fake.next = held;
     CHECK_IS(api.cuMulticastCreate(&held, NULL), CUDA_SUCCESS);
@@ -507,7 +507,7 @@ static void create_elsewhere(void) {
     CHECK_IS(api_used(0) + api_used(1), 20 * MIB);
 }
 
-/* A multicast object holds what is bound to it, also when that is released and unmapped. */
+/* A multicast object holds memory that is bound to it, even when that is released and unmapped. */
 static void multicast(void) {
     CUmemGenericAllocationHandle memory, object;
     CUdeviceptr pointer;
@@ -530,7 +530,7 @@ static void multicast(void) {
     }
 }
 
-/* The reference by which the address's memory was found may stay: so does what it holds. */
+/* The reference by which the address's memory was found may remain, and with it the memory. */
 static void multicast_kept(void) {
     CUmemGenericAllocationHandle memory, object;
     CHECK_IS(api.cuMulticastCreate(&object, NULL), CUDA_SUCCESS);
@@ -547,7 +547,7 @@ static void multicast_kept(void) {
     CHECK_IS(api_used(0), 0);
 }
 
-/* A sparse array holds what is mapped into it. */
+/* A sparse array holds memory that is mapped into it. */
 static void sparse_array(void) {
     CUmemGenericAllocationHandle memory;
     CUDA_ARRAY3D_DESCRIPTOR shape = {1024, 1024, 4, 0x20, 1, CUDA_ARRAY3D_SPARSE};
@@ -574,7 +574,7 @@ static void sparse_array(void) {
     CHECK_IS(api_used(0), 0);
 }
 
-/* The driver destroys arrays with their context, and with them what they hold. */
+/* The driver destroys arrays with their context, and with them the memory that they hold. */
 static void sparse_array_ends_with_its_context(void) {
     CUmemAllocationProp card_1 = {.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1}};
     CUDA_ARRAY3D_DESCRIPTOR shape = {1024, 1024, 4, 0x20, 1, CUDA_ARRAY3D_SPARSE};
@@ -597,7 +597,7 @@ static void sparse_array_ends_with_its_context(void) {
     CHECK_IS(api_used(1), 0);
 }
 
-/* The descriptor by which memory was given to others holds it; another file there does not. */
+/* The descriptor by which memory was exported holds it; another file with that number does not. */
 static void export_handle(void) {
     CUmemGenericAllocationHandle memory;
     CUdeviceptr pointer;
@@ -616,7 +616,7 @@ static void export_handle(void) {
 }
 
 
-/* The driver says what it thinks of an allocation of nothing, and at once. */
+/* The driver's own result for an allocation of 0 bytes is returned at once. */
 static void nothing_async(void) {
     CUdeviceptr pointer;
     CHECK_IS(api.cuMemAllocAsync(&pointer, 0, stream), CUDA_ERROR_INVALID_VALUE);
@@ -650,7 +650,7 @@ static CUresult make_v4(CUcontext *context) {
     return api.cuCtxCreate_v4(context, NULL, 0, 1);
 }
 
-/* What the first one cost by NVML is what the others are charged for before they are made. */
+/* The first one's cost according to NVML is charged for the others before they are made. */
 static void context(void) {
     static CUresult (*const make[])(CUcontext *) = {make_v1, make_v2, make_v3, make_v4};
     CUresult (*const end[])(CUcontext) = {api.cuCtxDestroy, api.cuCtxDestroy_v2, api.cuCtxDetach,
@@ -673,7 +673,7 @@ static void context(void) {
     CHECK_IS(fake.calls[FAKE_cuCtxCreate_v2], 1); /* the driver was not asked again */
 }
 
-/* The first context of all: what it costs shows only when it is there. */
+/* The first context of all: its cost is known only once it exists. */
 static void first_context_too_large(void) {
     CUcontext made;
     api.cuDevicePrimaryCtxReset_v2(0);
@@ -780,7 +780,7 @@ static void green_context(void) {
     CHECK_IS(api_used(1), 0);
 }
 
-/* With the last one the primary context goes; there is room for others in their places. */
+/* The last release ends the primary context, and makes room for others. */
 static void green_contexts(void) {
     CUgreenCtx green;
     CUcontext context;
@@ -893,7 +893,7 @@ static CUresult load_fat(CUmodule *module) {
     return api.cuModuleLoadFatBinary(module, &wrapper);
 }
 
-/* What the card has less after code was loaded; but no more than such an image may need. */
+/* The decrease of free memory after code was loaded, but at most what such an image may need. */
 static void modules(void) {
     static CUresult (*const ways[])(CUmodule *) = {load_file, load_data, load_data_ex, load_fat};
     CUmodule module, other;
@@ -982,7 +982,7 @@ static void wait_event(void) {
     api.cuEventSynchronize(NULL);
 }
 
-/* What was freed is still the pool's until the driver has given it back at a wait. */
+/* Freed memory belongs to the pool until the driver gives it back at a wait. */
 static void pool_waits(void) {
     static void (*const waits[])(void) = {wait_ctx, wait_ctx_v2, wait_stream, wait_stream_ptsz,
                                           wait_event};
@@ -998,7 +998,7 @@ static void pool_waits(void) {
     }
 }
 
-/* Of a pool that was told to keep memory, what is wanted waits for what was freed in its stream. */
+/* In a pool that keeps memory, an allocation reuses memory that was freed in its stream. */
 static void pool_reuse(void) {
     CUdeviceptr pointer;
     CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, stream), CUDA_SUCCESS);
@@ -1009,7 +1009,7 @@ static void pool_reuse(void) {
     CHECK_IS(api_used(0), 40 * MIB);
 }
 
-/* What a pool keeps, because it was told to, is given back to who would be refused else. */
+/* Memory that a pool keeps is given back for an allocation that would otherwise be refused. */
 static void pool_gives_way(void) {
     CUdeviceptr pointer;
     fake.pool_keeps = 1;
@@ -1021,7 +1021,7 @@ static void pool_gives_way(void) {
     CHECK_IS(api_used(0), 60 * MIB);
 }
 
-/* What was allocated from a pool is gone with the context, though nobody has freed it. */
+/* Memory from a pool is gone with the context, even if the program has not freed it. */
 static void pool_is_empty_after_its_context(void) {
     CUdeviceptr pointer;
     CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, stream), CUDA_SUCCESS);
@@ -1031,7 +1031,7 @@ static void pool_is_empty_after_its_context(void) {
     CHECK_IS(api_used(0), 0);
 }
 
-/* So is what was freed in a stream that never came so far: nobody asks its event any more. */
+/* So is memory that was freed in a stream which never reached the free: its event is not queried again. */
 static void deferred_free_ends_with_its_context(void) {
     CUdeviceptr pointer;
     CHECK_IS(api.cuMemAlloc_v2(&pointer, 40 * MIB), CUDA_SUCCESS);
@@ -1067,7 +1067,7 @@ static void custom_pool(void) {
     CHECK_IS(api.cuMemAllocFromPoolAsync(&pointer, 20 * MIB, pool, stream), CUDA_SUCCESS);
     CHECK_IS(api_used(1), 20 * MIB); /* the pool's card, not the stream's */
     CHECK_IS(api.cuMemPoolDestroy(pool), CUDA_SUCCESS);
-    CHECK_IS(api_used(1), 20 * MIB); /* its allocations live on */
+    CHECK_IS(api_used(1), 20 * MIB); /* its allocations still exist */
     CHECK_IS(api.cuMemAllocFromPoolAsync(&other, 512, pool, stream), CUDA_ERROR_INVALID_VALUE);
     CHECK_IS(api.cuMemPoolDestroy(pool), CUDA_ERROR_INVALID_VALUE);
     CHECK_IS(api.cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
@@ -1077,7 +1077,7 @@ static void custom_pool(void) {
     CHECK_IS(fake.calls[FAKE_cuMemPoolDestroy], 1);
     CHECK_IS(api_used(1), 0);
     CHECK_IS(api.cuMemPoolCreate(&pool, &props), CUDA_SUCCESS);
-    CHECK_IS(api.cuMemPoolDestroy(pool), CUDA_SUCCESS); /* an empty one goes at once */
+    CHECK_IS(api.cuMemPoolDestroy(pool), CUDA_SUCCESS); /* an empty one is destroyed at once */
     CHECK_IS(fake.calls[FAKE_cuMemPoolDestroy], 2);
     props.location.type = 2;
     props.type = CU_MEM_ALLOCATION_TYPE_MANAGED; /* comes to the card when it is used there */
@@ -1142,7 +1142,7 @@ static void graphs(void) {
     CHECK_IS(fake.calls[FAKE_cuGraphInstantiateWithFlags], 2);
 }
 
-/* A graph that lives is charged all the same. */
+/* A graph that exists is charged nevertheless. */
 static void graph_trim(void) {
     CUgraphExec exec;
     fake.graph_sizes[0] = 20 * MIB;
@@ -1176,7 +1176,7 @@ static void external(void) {
     CHECK_IS(api_used(0), 0);
 }
 
-/* ---- what is mapped from imported memory ---- */
+/* ---- mappings of imported memory ---- */
 
 static CUexternalMemory import(uint64_t bytes) {
     CUexternalMemory memory;
@@ -1231,7 +1231,7 @@ static void handle_goes_last(map_function *map, unmap_function *drop) {
     CHECK_IS(api_used(0), 0);
 }
 
-/* What the driver refuses changes nothing. */
+/* A call that the driver refuses changes nothing. */
 static void mapping_refused(map_function *map, unmap_function *drop) {
     uint64_t made, none;
     CUexternalMemory memory = import(40 * MIB);
@@ -1262,7 +1262,7 @@ static void mapped_array(void) {
     mapped(map_array, destroy_array);
 }
 
-/* A context takes with it what was imported there, and what is mapped there. */
+/* Imports and mappings in a context end with it. */
 static void import_in_context(void) {
     CUcontext made;
     CUdeviceptr pointer;
@@ -1304,7 +1304,7 @@ static void destroy_beside(void) {
     CHECK_IS(api_used(0), 40 * MIB);
 }
 
-/* Its handle is another's before its end is known. */
+/* Its handle is reused before its end is known. */
 static void import_again(void) {
     CUdeviceptr none;
     CHECK_IS(map_buffer(&none, imported), CUDA_ERROR_INVALID_HANDLE);
@@ -1316,7 +1316,7 @@ static void import_again(void) {
     CHECK_IS(api_used(0), 60 * MIB);
 }
 
-/* The same for what is mapped. */
+/* The address of a mapping is reused before its end is known. */
 static void map_again(void) {
     destroy_imported();
     imported = import(20 * MIB);
@@ -1358,7 +1358,7 @@ static CUresult import_without_memory(bool heap) {
     return result;
 }
 
-/* The same for imports: those that nothing can be noted of are not even asked for. */
+/* Imports that cannot be recorded are not even requested from the driver. */
 static void import_unremembered(void) {
     if (getenv("ASAN_OPTIONS")) return; /* its malloc does not fail */
     CHECK_IS(import_without_memory(true), CUDA_ERROR_OUT_OF_MEMORY);
@@ -1395,7 +1395,7 @@ static void ipc(void) {
     ipc_with(api.cuIpcOpenMemHandle_v2);
 }
 
-/* Memory of another card, as of the next part of a model: that card has it, whichever is current. */
+/* Memory of another card, as of the next part of a model, is charged to that card, whichever is current. */
 static void ipc_of_another_card(void) {
     CUipcMemHandle handle = {{0}};
     CUdeviceptr pointer;
@@ -1430,7 +1430,7 @@ static void ipc_again(void) {
     CHECK_IS(api_used(0), 0);
 }
 
-/* The container's own processes, by the PIDs it knows; not the one that the driver tells of. */
+/* The container's own processes, with its own PIDs; not the other one that the driver lists. */
 static void nvml_processes(void) {
     CUdeviceptr pointer;
     nvmlDevice_t device;
@@ -1489,7 +1489,7 @@ static void oversubscribed(void) {
     CHECK_IS(api_used(0), expected ? 0 : 48 * MIB);
     fake.frees_nothing = 1;
     CHECK_IS(api.cuMemAlloc(&narrow, 4 * MIB), CUDA_ERROR_OUT_OF_MEMORY);
-    CHECK_IS(api_used(0), expected ? 0 : 52 * MIB); /* what is not freed again counts */
+    CHECK_IS(api_used(0), expected ? 0 : 52 * MIB); /* memory that is not freed again is charged */
 }
 
 static CUresult take_somehow(int way, CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool) {
@@ -1532,7 +1532,7 @@ static void oversubscribed_async(void) {
     }
 }
 
-/* It is the stream's context that counts, also where another is current. */
+/* The stream's context decides, even where another is current. */
 static void oversubscribed_elsewhere(void) {
     CUdeviceptr pointer;
     CUstream first;
@@ -1553,7 +1553,7 @@ static void oversubscribed_elsewhere(void) {
 
 static uint64_t frees;
 
-/* Waits for the stream, as often the driver was asked to free what stood in; `left` stays charged. */
+/* Waits for the stream: the driver was asked `asked` times to free a stand-in; `left` stays charged. */
 static void wait_and_free(CUstream first, CUcontext current, uint64_t asked, uint64_t left) {
     CUcontext still;
     CHECK_IS(cuCtxSetCurrent(current), CUDA_SUCCESS);
@@ -1595,12 +1595,12 @@ static void oversubscribed_apart(void) {
     CHECK_IS(fake.calls[FAKE_cuMemAllocManaged], 0);
     CHECK_IS(api_used(0), 0);
     CHECK_IS(api.cuMemAllocManaged(&pointer, 4 * MIB, 1), CUDA_SUCCESS);
-    fake.keeps_managed = 1; /* what is the program's own is the program's own mistake */
+    fake.keeps_managed = 1; /* managed memory of the program's own is not the shim's to free */
     CHECK_IS(api.cuMemFreeAsync(pointer, NULL), CUDA_ERROR_INVALID_VALUE);
     CHECK_IS(api_used(0), 4 * MIB);
 }
 
-/* Of what the driver does not free again nobody keeps account, but it is charged. */
+/* Memory that the driver does not free again has no entry in the table, but stays charged. */
 static void kept_though_refused(void) {
     CUdeviceptr pointer;
     fake.next = 2000 * MIB - 512;
@@ -1610,7 +1610,7 @@ static void kept_though_refused(void) {
     fake.frees_nothing = 0;
 }
 
-/* Small ones cost the pages they lie in, once; a page is given back with the last of them. */
+/* Small allocations are charged their pages, once; a page is given back with the last of them. */
 static void small(void) {
     enum { EACH = 3 };
     CUdeviceptr first[EACH], second[EACH], other;
@@ -1631,7 +1631,7 @@ static void small(void) {
     CHECK_IS(api_used(0), 62 * MIB);
     kept_though_refused();
     CHECK_IS(api.cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
-    CHECK_IS(api_used(0), 2 * MIB); /* nobody frees that */
+    CHECK_IS(api_used(0), 2 * MIB); /* it is never freed */
 }
 
 static const struct {

@@ -1,11 +1,10 @@
 /*
- * Random work over every way to take memory, on whatever driver is there. Somebody else looks
- * whether the card ever holds more than the limit. What is refused is refused; every other error
- * ends the program.
+ * Random work over every way to take memory, on whatever driver is there. The test checks meanwhile
+ * that the card never exceeds the limit. Refusals are expected; any other error ends the program.
  *     soak SEED OPERATIONS THREADS [WAY]   with WAY only that one
- *     soak kill SEED KILLS AT_ONCE         keeps so many workers at it and kills each at some moment
- * SOAK_COUNT names a file in which each thread counts its operations, as the sign of life; SOAK_BOARD
- * one through which processes tell each other of memory. Work goes to as many cards as there are.
+ *     soak kill SEED KILLS AT_ONCE         keeps AT_ONCE workers running and kills each after a random time
+ * SOAK_COUNT names a file in which each thread counts its operations, to show progress; SOAK_BOARD one through
+ * which processes offer each other memory. Work goes to as many cards as there are.
  */
 #include <fcntl.h>
 #include <pthread.h>
@@ -98,7 +97,7 @@ static void give_exported(struct object *object, bool close_first) {
     if (!close_first) close(object->descriptor);
 }
 
-/* A handle of what is mapped. */
+/* A handle of mapped memory. */
 static void take_retained(struct object *object, uint64_t bytes) {
     take_handle(object, bytes, true);
     if (!object->kind) return;
@@ -210,7 +209,7 @@ static void end_import(struct object *object) {
     object->handle = 0;
 }
 
-/* A file in memory stands for another interface's memory; once imported, it is the driver's. */
+/* A file in memory stands for memory of another interface; once imported, it belongs to the driver. */
 static void take_external(struct object *object, uint64_t bytes) {
     enum { OPAQUE_FD = 1 };
     object->bytes = (bytes + PAGE - 1) & -PAGE;
@@ -233,7 +232,7 @@ static void give_external(struct object *object, bool handle_first) {
     end_import(object);
 }
 
-/* ---- memory of other processes: its owner may be killed at any moment, also while he writes ------ */
+/* ---- memory of other processes: its owner may be killed at any moment, even while it writes ------ */
 
 enum { NOTICES = 8 };
 
@@ -260,7 +259,7 @@ static void take_shown(struct object *object, unsigned where) {
     board[where] = notice;
 }
 
-/* One's own cannot be opened, nor what is gone. */
+/* A process cannot open its own memory, nor memory that is gone. */
 static void take_opened(struct object *object, unsigned where) {
     struct notice notice = board[where];
     if (notice.sum != sum_of(&notice.handle)) return;
@@ -278,7 +277,7 @@ static CUmemoryPool new_pool(int card) {
     return pool;
 }
 
-/* Keep what is freed to them. */
+/* Pools that keep freed memory. */
 static CUmemoryPool hoards[CARDS_MAX];
 
 static void open_hoard(int card) {
@@ -309,7 +308,7 @@ static void take_array(struct object *object, uint64_t bytes, bool mipmapped) {
     }
 }
 
-/* With memory in it that goes with it. */
+/* A context with an allocation that ends with it. */
 static void take_context(struct object *object, uint64_t bytes, bool old) {
     CUcontext *made = (CUcontext *)&object->handle;
     if (!granted(old ? CALL(cuCtxCreate, made, 0, object->card)
@@ -356,7 +355,7 @@ static void end_graph(struct object *object) {
     CHECK_IS(CALL(cuDeviceGraphMemTrim, object->card), CUDA_SUCCESS);
 }
 
-/* A graph that allocates, launched once if at all; what it leaves lives on without it. */
+/* A graph that allocates, launched at most once; memory that it leaves outlives it. */
 static void take_graph(struct object *object, uint64_t bytes, bool leaves, bool launches) {
     CUgraphNode first, last;
     CUgraph *graph = (CUgraph *)&object->address;
@@ -383,7 +382,7 @@ static void take_module(struct object *object) {
     if (granted(CALL(cuModuleLoadData, (CUmodule *)&object->handle, image))) object->kind = MODULE;
 }
 
-/* Code is measured by what the card has less, so it is not mixed with what others take and give. */
+/* Code is measured by the decrease of free memory, so no other thread may allocate or free meanwhile. */
 enum { MIXED = 34 };
 
 static void take(struct object *object, uint64_t *state) {
@@ -446,7 +445,7 @@ static void give(struct object *object, uint64_t *state) {
 static int operations;
 static uint64_t nobody_counts[THREADS_MAX], *done = nobody_counts;
 
-/* What others see too, where the variable names a file for it. */
+/* Memory that other processes see too if the variable names a file for it; otherwise `own`. */
 static void *open_shared(const char *variable, void *own, size_t bytes) {
     const char *path = getenv(variable);
     if (!path) return own;
@@ -458,7 +457,7 @@ static void *open_shared(const char *variable, void *own, size_t bytes) {
     return shared;
 }
 
-/* On some card, whose context is current then. */
+/* Makes the context of the object's card current; an object that is not in use gets a random card. */
 static void choose_card(struct object *object, uint64_t *state) {
     if (!object->kind) object->card = (int)(random_next(state) % (unsigned)cards);
     CHECK_IS(CALL(cuCtxSetCurrent, primary[object->card]), CUDA_SUCCESS);
@@ -482,7 +481,7 @@ static void *work(void *seed) {
     return NULL;
 }
 
-/* False when there is no room even for a context. */
+/* Waits until there is room for a context on each card. */
 static void open_cards(void) {
     open_driver();
     CHECK_IS(CALL(cuInit, 0), CUDA_SUCCESS);
@@ -490,11 +489,11 @@ static void open_cards(void) {
     if (cards > CARDS_MAX) cards = CARDS_MAX;
     for (int card = 0; card < cards; card++)
         while (!granted(CALL(cuDevicePrimaryCtxRetain, &primary[card], card)))
-            usleep(1000); /* others have it all just now */
+            usleep(1000); /* other processes have taken all memory */
     for (int card = 0; card < cards; card++) open_hoard(card);
 }
 
-/* Returns when all threads are through. */
+/* Returns when all threads have ended. */
 static void soak(uint64_t seed, int threads) {
     pthread_t thread[THREADS_MAX];
     CHECK(threads <= THREADS_MAX);

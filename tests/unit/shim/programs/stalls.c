@@ -1,7 +1,7 @@
 /*
- * What may hold a stream up: `stalls all WAY` calls every such function, looked up that way;
- * `stalls metered WAY` looks at what becomes of what was granted for the launches before;
- * `stalls thread WAY` at the same where a thread ends.
+ * Calls that may stall a stream: `stalls all WAY` calls every such function, looked up that way;
+ * `stalls metered WAY` checks what becomes of grants for the launches before;
+ * `stalls thread WAY` checks what becomes of them when a thread ends.
  */
 #include <pthread.h>
 #include <string.h>
@@ -78,7 +78,7 @@ static const struct call {
 
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
-/* Each reaches the driver, exactly that entry, and what the driver answers is the answer. */
+/* Each call reaches exactly that entry of the driver, and returns the driver's result. */
 static void all(void) {
     for (size_t i = 0; i < COUNT(calls); i++) {
         CHECK_IS(calls[i].call(), CUDA_SUCCESS);
@@ -89,7 +89,7 @@ static void all(void) {
     }
 }
 
-/* ---- what was granted for the stream ends ---- */
+/* ---- grants for the stream end ---- */
 
 static bool waits_for_event(const struct call *each) {
     return strstr(each->name, "WaitEvent") != NULL;
@@ -121,7 +121,7 @@ static CUresult call_back_and_wait(void) {
     return api.cuCtxSynchronize();
 }
 
-/* The legacy stream waits for the others, and they for it: but for those that were told not to. */
+/* The legacy stream and all blocking streams wait for each other; non-blocking ones do not. */
 static void legacy(void) {
     CUstream blocking = stream;
     CHECK(gives_back(call_back_legacy, stream));
@@ -156,7 +156,7 @@ static CUresult wait_for_stream(void) {
     return api.cuStreamSynchronize(stream);
 }
 
-/* A stream's own context will do, in whichever way the driver tells it. */
+/* A stream's own context is enough, in whichever way the driver reports it. */
 static void launch_from_nowhere(CUstream on) {
     stream = on;
     CHECK_IS(cuCtxSetCurrent(NULL), CUDA_SUCCESS);
@@ -232,7 +232,7 @@ static void *be_granted_and_end(void *before) {
     return NULL;
 }
 
-/* What a thread leaves of its grants when it ends goes back to the container. */
+/* The rest of a thread's grants goes back to the container when the thread ends. */
 static void thread(void) {
     pthread_t one;
     uint64_t before;

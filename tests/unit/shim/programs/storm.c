@@ -1,8 +1,8 @@
 /*
  * Storms: `storm threads`, `storm processes`, `storm kills ROUNDS`, `storm crowd`, `storm imports`, `storm forks ROUNDS`.
  * 64 MiB are allowed on card 0.
- * What the program was granted is counted beside the shim, in memory that all processes share: it
- * must never pass the limit, and after everybody is gone all of it can be had again.
+ * The program counts its allocations independently of the shim, in shared memory. Their sum must never exceed
+ * the limit, and once all processes have ended, the whole limit must be available.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -37,7 +37,7 @@ static uint64_t random_next(uint64_t *state) {
     return *state;
 }
 
-/* Counted after it was granted and until before it is freed: never more than what is taken. */
+/* Counted from after the allocation until before the free, so the count is never too high. */
 static void count_granted(uint64_t bytes) {
     uint64_t now = __atomic_add_fetch(&shared->granted, bytes, __ATOMIC_SEQ_CST);
     if (now > LIMIT) __atomic_add_fetch(&shared->over, 1, __ATOMIC_RELAXED);
@@ -131,7 +131,7 @@ static pid_t start(uint64_t seed, int thread_count) {
     _exit(0);
 }
 
-/* What a context costs is measured by the first three: here, before others take memory beside. */
+/* The first three contexts measure what one costs: here, before other processes take memory. */
 static void measure_contexts(void) {
     for (int i = 0; i < 3; i++) {
         int status;
@@ -154,8 +154,8 @@ static void storm_of_processes(void) {
 }
 
 /*
- * Kills at any instruction. What the killed held is still in shared->granted, so the bound that can
- * be checked meanwhile is the shim's own: the ledger never says more than the limit.
+ * Kills at any instruction. shared->granted still includes what killed processes held, so only the
+ * shim's own ledger can be checked meanwhile: it never exceeds the limit.
  */
 static void storm_of_kills(int rounds) {
     enum { AT_ONCE = 3 };
@@ -172,11 +172,11 @@ static void storm_of_kills(int rounds) {
     }
     for (int i = 0; i < AT_ONCE; i++)
         if (children[i]) kill(children[i], SIGKILL), waitpid(children[i], NULL, 0);
-    shared->over = 0; /* says nothing here: the dead are counted in it */
+    shared->over = 0; /* means nothing here: it includes memory of dead processes */
     all_is_back();
 }
 
-/* Tells what cuInit says, then stays until it is killed. */
+/* Reports the result of cuInit, then waits to be killed. */
 static pid_t start_idle(void) {
     pid_t child = fork();
     if (child) return child;
@@ -195,7 +195,7 @@ static void wait_for_answers(uint64_t number) {
         nanosleep(&moment, NULL);
 }
 
-/* More processes than slots: as many as there are slots get one, and each that dies makes room. */
+/* More processes than slots: every slot gets used, and each process that dies frees one. */
 static void storm_of_a_crowd(void) {
     enum { TOO_MANY = 10, CROWD = MIZAR_SLOT_MAX + TOO_MANY };
     static pid_t children[CROWD];
@@ -209,7 +209,7 @@ static void storm_of_a_crowd(void) {
     all_is_back();
 }
 
-/* ---- imported memory, which any thread may map although another is just destroying it ---- */
+/* ---- imported memory, which any thread may map while another destroys it ---- */
 
 static CUexternalMemory shown;
 
@@ -253,7 +253,7 @@ static void storm_of_imports(void) {
 
 static bool forked_enough;
 
-/* One of so many functions that there is always one whose cost is to be learned. */
+/* Launches one of so many functions that the cost of some is always still to be learned. */
 static void launch(uint64_t number) {
     CUfunction function = (CUfunction)(uintptr_t)(16 * (1 + number % 4096));
     CHECK_IS(api.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), CUDA_SUCCESS);
@@ -295,7 +295,7 @@ static pid_t spawn_other(void) {
     return child;
 }
 
-/* Borrows this process's memory until it has executed something else. */
+/* Shares this process's memory (CLONE_VM) until it calls exec. */
 static int be_other(void *unused) {
     char *const command[] = {"true", NULL};
     (void)unused;

@@ -62,7 +62,7 @@ static CUresult launch(uintptr_t function) {
     return api.cuLaunchKernel((CUfunction)function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL);
 }
 
-/* So many functions that nobody has launched yet. */
+/* Launches `count` functions that were not launched yet. */
 static CUresult launch_new(int count) {
     static uintptr_t next = 0x1000;
     CUresult result = CUDA_SUCCESS;
@@ -76,7 +76,7 @@ static void answer(void) {
     tell(found, counted());
 }
 
-/* From now on there is an agent, who finds that. */
+/* From now on there is an agent, which finds `bytes`. */
 static void begin_to_answer(uint64_t bytes) {
     found = bytes;
     while_asleep = answer;
@@ -87,7 +87,7 @@ static void look_in_the_end(void) {
     if (!--looks_after) tell(0, seen);
 }
 
-/* There is an agent, who will have seen what was counted until now. */
+/* There is an agent, which will have seen all uses counted until now. */
 static void look_later(void) {
     seen = counted();
     looks_after = 20;
@@ -225,7 +225,7 @@ static void eager_code_does_not_count(void) {
     CHECK_IS(counted(), 0);
     CHECK_IS(free_bytes(), LIMIT);
     CHECK_IS(launch((uintptr_t)function_of(0x7000, 2048)), CUDA_SUCCESS);
-    CHECK_IS(api_used(0), STACKS(1)); /* these grow all the same */
+    CHECK_IS(api_used(0), STACKS(1)); /* these grow nevertheless */
 }
 
 static void very_many(void) {
@@ -311,7 +311,7 @@ static _Thread_local bool is_other;
 static atomic_bool other_waits, may_go_on;
 static CUresult other_result;
 
-/* The agent lives, and the other thread waits for it to look, until it may go on. */
+/* The agent is alive, and the other thread waits for its query, until it may go on. */
 static void hold_the_other(void) {
     beat();
     if (!is_other) return;
@@ -340,7 +340,7 @@ static void *set_large_stacks(void *unused) {
     return unused;
 }
 
-/* What it waits for is not there: who launches meanwhile has to find room itself. */
+/* The memory that it waits for is not reserved: a launch meanwhile has to find room itself. */
 static void nobody_relies_on_a_limit_that_waits(void) {
     CUfunction hungry = function_of(0x7000, 3072);
     tell(0, counted());
@@ -404,7 +404,7 @@ static void a_kernel_comes_to_each_context(void) {
     CHECK_IS(api_used(0), STACKS(2));
 }
 
-/* ---- charges that may be for nothing ----------------------------------------------------------------- */
+/* ---- charges for memory that may not exist ----------------------------------------------------------- */
 
 static uint64_t absent(void) {
     return atomic_load((_Atomic uint64_t *)&api_usage()->slots[0].cards[0].absent_bytes);
@@ -494,7 +494,7 @@ static void context(void) {
     CHECK_IS(api.cuCtxDestroy_v2(other), CUDA_SUCCESS);
 }
 
-/* Code may have come that does not show beside them. */
+/* Code may have been loaded that is hidden by these charges. */
 static void what_may_have_been_nothing_stays_until_a_look(void) {
     void (*const ways[])(void) = {module, small_array, heap, context};
     const uint64_t bytes[] = {4, 2, 20, 22 /* code came with it */};
@@ -520,7 +520,7 @@ static void what_is_made_and_ended_without_an_agent_is_not_lost(void) {
         load_module(4 * MIB);
         small_array();
         heap();
-        if (!i) left = free_bytes(); /* the look may have missed what the context hides */
+        if (!i) left = free_bytes(); /* the query may have missed code that the context's charge hides */
     }
     CHECK_IS(free_bytes(), left);
 }
@@ -534,9 +534,9 @@ static void what_comes_with_a_module_is_left_to_the_agent(void) {
     tell(0, counted());
     CHECK_IS(api.cuModuleLoadData(&loaded, ".version"), CUDA_SUCCESS);
     CHECK_IS(api_used(0), 0);
-    CHECK_IS(free_bytes(), LIMIT - 3 * PAGE); /* what the module may have taken */
+    CHECK_IS(free_bytes(), LIMIT - 3 * PAGE); /* the most that the module may have taken */
     tell(PAGE, counted());
-    CHECK_IS(free_bytes(), LIMIT - 2 * PAGE); /* what it has */
+    CHECK_IS(free_bytes(), LIMIT - 2 * PAGE); /* as much as it has taken */
     CHECK_IS(api.cuModuleUnload(loaded), CUDA_SUCCESS);
 }
 
@@ -594,7 +594,7 @@ static void no_use_passes_the_limit(void) {
     take(LIMIT - PAGE);
     tell(0, counted());
     CHECK_IS(launch_new(PER_PAGE), CUDA_SUCCESS);
-    CHECK_IS(launch_new(1), CUDA_ERROR_OUT_OF_MEMORY); /* nobody has looked */
+    CHECK_IS(launch_new(1), CUDA_ERROR_OUT_OF_MEMORY); /* the agent has not queried NVML */
     tell(0, counted());
     CHECK_IS(launch_new(1), CUDA_SUCCESS);
     tell(PAGE, counted());
@@ -637,7 +637,7 @@ static uint32_t begun(void) {
     return __atomic_load_n(&api_usage()->slots[0].code_begun[0], __ATOMIC_ACQUIRE);
 }
 
-/* What the driver is at has room, and says that it is not done. */
+/* Room is reserved for code that the driver is loading, and the usage file says that it is loading. */
 static void uses_begin_and_end(void) {
     pthread_t thread;
     uint64_t before = counted();

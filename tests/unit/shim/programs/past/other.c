@@ -1,4 +1,4 @@
-/* Somebody else's preloaded library, ahead of the shim: it wraps dlsym and one of CUDA's functions. */
+/* Another preloaded library, ahead of the shim: it wraps dlsym and one of CUDA's functions. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

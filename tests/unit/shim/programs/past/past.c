@@ -16,7 +16,7 @@ int main(int count, char **arguments) {
     if (count > 2 && rename(arguments[1], arguments[2])) return 1;
     void *context, *driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (!driver) return puts("no driver"), 0;
-    void *alloc = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"); /* if somebody else offers it to all */
+    void *alloc = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2"); /* if a library in the global scope has it */
     if (!alloc) alloc = dlsym(driver, "cuMemAlloc_v2");
     int result = ((init_function *)dlsym(driver, "cuInit"))(0);
     if (!result) result = ((retain_function *)dlsym(driver, "cuDevicePrimaryCtxRetain"))(&context, 0);

@@ -1,6 +1,6 @@
 /*
- * A program with two drivers: the usual one, which it asks for the symbols of another file of that
- * name as well. `second FILE when`: before or after it uses the usual one.
+ * A program with two drivers: the usual one, and another file of that name, in which it looks up
+ * symbols as well. `second FILE when`: before or after it uses the usual one.
  */
 #include <dlfcn.h>
 #include <string.h>
