@@ -1,12 +1,12 @@
-"""How hard the tests try that try at random.
+"""The effort of randomized tests: how many examples, rounds and crashes they run.
 
-MIZAR_EFFORT=1, as in `make check`, is quick. `make test`, and so CI, tries three times as hard:
-as many more examples, rounds and deaths. Who looks for something rare asks for 20 or more.
+MIZAR_EFFORT=1, as in `make check`, is quick. `make test`, and so CI, sets 3: three times as many
+examples, rounds and crashes. To look for something rare, set it to 20 or more.
 
-Who only wants to know whether anything fails sets MIZAR_SHRINK=0, and waits for no smaller example.
+MIZAR_SHRINK=0 only shows whether anything fails, and does not look for a smaller example.
 
-What has no seed of hypothesis' draws from MIZAR_SEED, another one each time; a run that fails says
-which it was.
+Randomness that is not hypothesis' own comes from MIZAR_SEED, which differs in each run; a failed
+run prints it.
 """
 
 import os
@@ -18,7 +18,7 @@ EFFORT = float(os.environ.get("MIZAR_EFFORT", "1"))
 SEED = int(os.environ.get("MIZAR_SEED") or random.SystemRandom().randrange(1, 1 << 30))
 SHRINK = os.environ.get("MIZAR_SHRINK") != "0"
 EXAMPLES = 34
-"""Examples of a property test that asks for no other number."""
+"""Examples of a property test that does not set another number."""
 
 
 def times(number: int) -> int:
@@ -27,7 +27,7 @@ def times(number: int) -> int:
 
 
 def effort(examples: int = EXAMPLES, **more: object) -> settings:
-    """Settings for a test that draws so many examples when nothing else is asked for."""
+    """Settings for a test that draws `examples` examples at an effort of 1."""
     return settings(
         max_examples=times(examples),
         deadline=None,

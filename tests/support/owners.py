@@ -1,5 +1,5 @@
-"""Which containers are on which card, judged from what kubelets and containers show: only those
-that were given it.
+"""Checks, from what kubelets and containers show, that each card is used only by containers that
+were given it.
 
 Pure: `tests/e2e/watcher.py` takes the looks.
 """
@@ -94,8 +94,8 @@ def _two_holders(look: Look) -> Iterator[str]:
 
 
 def _without_shadow(look: Look) -> Iterator[str]:
-    """A virtual device whose shadow pod holds no card, or is another tenant's. By a new kubelet,
-    only containers that have a card count."""
+    """A virtual device whose shadow pod holds no card, or is another tenant's. While the
+    kubelet has just started, only containers that have a card count."""
     cards = _cards_of(look)
     living = {one.pod for one in look.seen}
     for one in _sharers(look):
@@ -108,12 +108,12 @@ def _without_shadow(look: Look) -> Iterator[str]:
 
 
 WITHDRAWN_FOR_S = 90.0
-"""An agent or a kubelet that starts may need the API server, which may be away, and the other; then
-they have all devices again long before."""
+"""Seconds for which no device may be offered. An agent or kubelet that starts may need the API
+server, which may be down, and each other. Normally all devices are back long before this."""
 ONE_WITHDRAWN_FOR_S = 15.0
-"""The same where other devices of the resource are offered. A shadow pod's devices are withdrawn
-before it is given back; a container that was being given one at that moment has it offered again
-once the agent has planned anew, far sooner than this."""
+"""Seconds for one device, while others of the resource are offered. A shadow pod's devices are
+withdrawn before it is given back; a container that was being given one at that moment has it
+offered again once the agent has planned anew, far sooner than this."""
 LOOKED_AWAY_S = 10.0
 """Seconds after which, without a look, it is no longer known what was offered."""
 
@@ -166,8 +166,7 @@ def _told(pod: Pod, device: str, alone: bool) -> str:
 
 def _withdrawn(look: Look) -> Iterator[tuple[Pod, str, bool]]:
     """Pods, the devices that they hold and that are not offered, and whether others of the resource
-    are. Not those whose shadow pod is gone, which another sentence tells, or has a card that
-    failed."""
+    are. Leaves out pods whose shadow pod is gone (reported elsewhere) or has a failed card."""
     cards = _cards_of(look)
     for one in _sharers(look):
         offered = look.offered.get(one.resource, frozenset())

@@ -47,7 +47,7 @@ class ClusterSpec:
 
     @property
     def card_name(self) -> str:
-        """The cards' name as NVML tells it."""
+        """The cards' name as NVML reports it."""
         return self.card_model.replace("NVIDIA-", "NVIDIA ", 1)
 
     def node_names(self) -> list[str]:

@@ -305,7 +305,7 @@ class Container:
         time.sleep(seconds)
         while self.operations == before:
             if time.monotonic() > until:
-                raise Hang(f"nobody did anything for {HANG_S:.0f} s")
+                raise Hang(f"no process did anything for {HANG_S:.0f} s")
             time.sleep(0.01)
 
     def _let_everybody_work(self) -> None:

@@ -18,19 +18,19 @@ CONTEXT = 16 * MIB
 NEAR = 8.0
 """Points by which a share may differ: the machine may be busy with other things."""
 KEPT = 0.7
-"""Of a share that is so small that it would be near without any work."""
+"""The least part of its share that a container must use: no work at all may be NEAR a small one."""
 LOOK_S = 0.25
 IN_A_ROW = 3
 SHARES_WITHIN_S = 100.0
-"""Programs need real processor time to have their shares: beside all else that `make test` runs, a
-minute now and then had no second and a half of it in a row."""
+"""Programs need real processor time to have their shares: beside the rest of `make test`, sometimes
+a whole minute contained no 1.5 s in which they had a processor."""
 ABOVE = 1.5
-"""Points above a share that nobody has in a look at a machine that does nothing else."""
+"""On an idle machine, no container exceeds its share by more than this many points in a look."""
 UNDISTURBED = 97.0
-"""Percent that each control has of its card then."""
+"""On an idle machine, each control uses at least this percentage of its card."""
 TOGETHER = 50.0
-"""Percent of the card that several containers have together at least, however disturbed the machine
-is: their parts of less say nothing."""
+"""Several containers together must use at least this percentage of the card, however disturbed the
+machine is: below it, their shares say nothing."""
 CONTROLS_MOST = 4
 
 
@@ -187,9 +187,9 @@ class Containers:
             each.check()
 
     def await_kept(self, wanted: Sequence[tuple[float, float]], look_s: float = 2 * LOOK_S) -> None:
-        """Until each container had of its only card what lies between the two, in percent, in
-        IN_A_ROW looks, between which were others only while the machine was disturbed. Meanwhile,
-        each of several containers may have its part of what they had together."""
+        """Wait until each container's use of its only card, in percent, was between the two bounds
+        in IN_A_ROW looks in a row; looks at a disturbed machine are skipped. Meanwhile, each of
+        several containers may have its part of what they had together."""
         with Controls(self._folder / "controls") as controls:
             right, until = 0, time.monotonic() + SHARES_WITHIN_S
             had, control = self._had(), controls.seen()

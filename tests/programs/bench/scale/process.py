@@ -85,7 +85,7 @@ def running(kubeconfig: Path, folder: Path) -> Iterator[Operator]:
 
 
 def free_port() -> int:
-    """A TCP port that nobody uses now."""
+    """A TCP port that no process uses now."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return int(probe.getsockname()[1])

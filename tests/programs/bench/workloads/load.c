@@ -2,7 +2,7 @@
  * Keeps a card busy until it is killed: `load KIND [STREAMS [AHEAD [in_turns]]]`.
  *
  * Prints `ready` when it has a context, and begins when it reads a line. Runs on any driver with
- * kernels that take the time they are told. Work is submitted in units of about a millisecond (or
+ * kernels that take the given time. Work is submitted in units of about a millisecond (or
  * one kernel, if that is longer), AHEAD (4) of them for each stream, as by programs that never wait
  * without need.
  */

@@ -1,4 +1,4 @@
-/* Holds a pod's namespaces open: waits until it is told to end, and reaps what it inherits. */
+/* Holds a pod's namespaces open: waits for a signal to end, and reaps what it inherits. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -35,7 +35,7 @@ extern char **arguments; /* after the snippet's name */
 
 #define EXPECT(condition)                                                 \
     do {                                                                  \
-        if (!(condition)) FAIL("not so: %s", #condition);                 \
+        if (!(condition)) FAIL("check failed: %s", #condition);           \
     } while (0)
 
 /* Equal, as signed 64-bit numbers. */
