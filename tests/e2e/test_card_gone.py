@@ -33,7 +33,7 @@ NEXT_MINOR = 2
 def test_a_card_that_is_gone_and_comes_back_by_another_number(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster
 ) -> None:
-    """The pods that share the card are told at once, and evicted when the card is gone for good.
+    """The pods that share the card get an event at once, and are evicted when it is gone for good.
     Pods that come later get its device node by the new number, and the pod on the other card never
     gets it."""
     node = mizar_cluster.nodes[-1]

@@ -87,7 +87,7 @@ def inside(kube: Kube, tenant: str, pod: str, *command: str) -> str:
 
 
 def test_a_pod_asks_for_vgpu(kube: Kube, stage: "Stage", familiar: None) -> None:
-    """It gets a part of a card with its limits, is told its share, and the node says so."""
+    """It gets a part of a card, its limits and variables about them, and the node says so."""
     pool = stage.pool(
         profiles=[{"devices": 2, "cards": 1, "alias": VGPU}],
         resourcePrefix=f"t{stage.mark}.example",

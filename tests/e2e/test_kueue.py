@@ -77,7 +77,7 @@ def kube(with_kueue: Cluster) -> Iterator[Kube]:
 
 
 def job(name: str, count: int = 1, priority: str = "") -> Object:
-    """The page's Job, for so many devices, until it is deleted."""
+    """The page's Job, for that many devices, until it is deleted."""
     found: Object = yaml.safe_load(block("kind: Job"))
     found["metadata"]["name"] = name
     if priority:

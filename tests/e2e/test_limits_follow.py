@@ -146,7 +146,7 @@ def test_a_backend_that_changes(kube: Kube, stage: "Stage") -> None:
     assert memory_inside(kube, tenant, "shimmed") == HALF_MIB
     kube.apply(share_pod(tenant, "free"))
     kube.wait_running(tenant, "free")
-    # It is told to end below, which its first process hears of only once it expects it.
+    # It gets a signal below, which its first process receives only once it handles it.
     kube.wait_holding(tenant, "free")
     assert memory_inside(kube, tenant, "free") == 2 * HALF_MIB
 

@@ -85,7 +85,7 @@ def test_node_affinity(kube: Kube, stage: "Stage") -> None:
 
 
 def test_taint_that_the_pod_tolerates(kube: Kube, stage: "Stage") -> None:
-    """A shadow pod has the pod's tolerations; a pod without the toleration is told of the taint."""
+    """A shadow pod has the pod's tolerations; the event of a pod without it names the taint."""
     tenant, (here, _) = stage.tenant(TWO), _nodes(kube)
     kube.run("taint", "node", here, "team=a:NoSchedule")
     try:

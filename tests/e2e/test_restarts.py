@@ -45,7 +45,7 @@ def test_node_agent_restart(kube: Kube, stage: "Stage") -> None:
 
 
 def wait_for_more(kube: Kube, tenant: str, before: dict[str, str], more: int) -> None:
-    """Wait until the pods that held devices before hold them, and so many more pods hold one
+    """Wait until the pods that held devices before hold them, and that many more pods hold one
     each."""
 
     def all_hold_one() -> bool:
@@ -143,7 +143,7 @@ def created(kube: Kube, tenant: str) -> int:
 
 
 def running(kube: Kube, tenant: str, least: int = 1) -> dict[str, str]:
-    """The tenant's share pods that run, with their containers; none unless there are so many."""
+    """The tenant's share pods that run, with their containers; none unless there are that many."""
     found = {
         one["metadata"]["name"]: one["status"]["containerStatuses"][0]["containerID"]
         for one in kube.all("pods", tenant, objects.SHARE_PODS)

@@ -156,7 +156,7 @@ def many_containers(tenant: str) -> Object:
 
 
 def check_limits(kube: Kube, tenant: str, name: str, container: str, devices: int) -> None:
-    """Assert that the container's limits name its pod and itself, and are so many tenths of a
+    """Assert that the container's limits name its pod and itself, and are that many tenths of a
     card."""
     words = f"grep -q {uid(kube, tenant, name)} /run/mizar/limits && cuda-sample smi"
     text = kube.run(

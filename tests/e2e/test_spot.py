@@ -33,7 +33,7 @@ trap 'sleep 3; echo saved > /dev/termination-log; exit 0' %s
 cuda-sample busy &
 while :; do sleep 0.2; done
 """
-"""A program that takes three seconds to save its work when it is told to end, by this signal."""
+"""A program that takes three seconds to save its work when it gets this signal."""
 KEPT = "mizar.test/kept"
 
 
@@ -99,7 +99,7 @@ def start_owner(kube: Kube, pod: Object) -> None:
 
 
 def borrowing(kube: Kube, stage: "Stage", cards: int = 1) -> str:
-    """A tenant that may borrow so many cards."""
+    """A tenant that may borrow that many cards."""
     return stage.tenant(pool=stage.pool(), spot={"max": cards})
 
 

@@ -104,7 +104,7 @@ class Watcher:
             self._broken = error
 
     def check(self, seconds: float) -> None:
-        """Assert that it looked all the time, for so many seconds. Raises what ended it, or
+        """Assert that it looked all the time, for that many seconds. Raises what ended it, or
         AssertionError where it took too few looks."""
         if self._broken is not None:
             raise self._broken

@@ -149,7 +149,7 @@ class Tenant:
             self.kube.apply(pod)
 
     def shadows(self, count: int = 1, phase: str = "") -> list[Object]:
-        """The ShadowPods, once there are so many in that phase."""
+        """The ShadowPods, once there are that many in that phase."""
 
         def probe() -> list[Object] | None:
             found = self.kube.all("shadowpods", self.name)

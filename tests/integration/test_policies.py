@@ -820,8 +820,8 @@ def test_a_share_pod_keeps_its_label(kube: Kube) -> None:
 
 
 def test_the_webhook_makes_no_secret_but_its_own(kube: Kube) -> None:
-    """Other Secrets would be somebody else's, or Kubernetes would fill them with another account's
-    token."""
+    """Other Secrets would belong to other programs, or Kubernetes would fill them with another
+    account's token."""
     account = {"kubernetes.io/service-account.name": f"{RELEASE}-operator"}
     token = {"type": "kubernetes.io/service-account-token"}
 

@@ -285,7 +285,7 @@ def _resource_of(schedule: Schedule, namespace: str, pool: str, devices: int) ->
 
 
 def _cards_of(schedule: Schedule, pool: str, devices: int) -> int | None:
-    """The cards of the pool's profile with so many devices; None if it has none."""
+    """The cards of the pool's profile with that many devices; None if it has none."""
     obj = schedule.api.find(GPU_POOL, pool) or {"spec": {"profiles": []}}
     profiles = obj["spec"]["profiles"]
     return next((one["cards"] for one in profiles if one["devices"] == devices), None)

@@ -103,7 +103,7 @@ class FaultInjection:
         return math.inf if self.calm else lives
 
     def watch_lags(self) -> float:
-        """Seconds until an event that happens now is told."""
+        """Seconds until an event that happens now is delivered."""
         return self.random.expovariate(1 / self.lag)
 
     def _seconds(self, chance: float) -> float:

@@ -89,7 +89,7 @@ class Users:
         self._cluster.wake()
 
     def shares(self) -> list[Object]:
-        """The share pods that nobody has ended."""
+        """The share pods that no user has ended."""
         return [
             pod
             for pod in self._api.all(POD)

@@ -154,7 +154,7 @@ class Model:
         self._add_pod(namespace, name, asked, labels, schedulingGates=[gate], **spec)
 
     def lend(self, node: str, cards: int) -> None:
-        """The node agent finds that so many cards can be lent. It ends the newest borrowers of any
+        """The node agent finds that `cards` cards can be lent. It ends the newest borrowers of any
         other cards, and says so."""
         obj = self.api.find(NODE, node)
         if obj is None:
@@ -331,7 +331,7 @@ class Model:
         self.api.collect_garbage()
 
     def _is_gone(self, node: str) -> bool:
-        """Whether the node's pods are deleted, since nobody has registered it again."""
+        """Whether the node's pods are deleted, since the node was not registered again."""
         missing = self.api.find(NODE, node) is None
         return missing and self.time - self._missing[node] >= PODS_COLLECTED_AFTER
 

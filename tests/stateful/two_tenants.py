@@ -43,7 +43,7 @@ def shadows(model: Model, tenant: str) -> list[Object]:
 
 
 def work(model: Model, operator: Harness, rounds: int = 8, seconds: float = 2) -> None:
-    """Let every part of the cluster take a step, for so many rounds, `seconds` apart."""
+    """Let every part of the cluster take a step, for that many rounds, `seconds` apart."""
     for _ in range(rounds):
         model.schedule()
         for node in model.nodes:

@@ -97,7 +97,7 @@ def refusal(kube: Kube, obj: Object, *flags: str) -> str:
 
 
 class Agent:
-    """Who has the token of the node agent on a node, and nothing else."""
+    """A client with the token of the node agent on a node, and nothing else."""
 
     def __init__(self, kube: Kube, cluster: Cluster, node: str, folder: Path) -> None:
         account = (f"{RELEASE}-nodeagent", f"--namespace={SYSTEM}")

@@ -18,7 +18,7 @@ LIBRARY = ROOT / "build" / "shim" / "testing" / "libmizar.so"
 
 
 class Node:
-    """Of each card of the machine, a container has so many bytes of `memory`. Use it as a context
+    """Of each card of the machine, a container has that many bytes of `memory`. Use it as a context
     manager: the agent runs in it."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Node:
         }
 
     def permit(self, memory: Sequence[int]) -> None:
-        """From now on containers have so many bytes of each card."""
+        """From now on containers have that many bytes of each card."""
         self._do(do="permit", memory=self._by_card(memory))
 
     def _by_card(self, memory: Sequence[int]) -> dict[str, int]:

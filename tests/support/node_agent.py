@@ -159,7 +159,7 @@ class NodeAgent:
         return slot.folder
 
     def permit(self, memory: Mapping[str, int]) -> None:
-        """Change the quota: a device of each card has so many bytes now."""
+        """Change the quota: a device of each card has that many bytes now."""
         self._shadows = {name: (uuid, memory[uuid]) for name, (uuid, _) in self._shadows.items()}
         self._replan()
         self._limits.update()

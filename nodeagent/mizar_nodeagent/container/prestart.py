@@ -294,7 +294,7 @@ class PreStart:
                     if path.name == LIMITS_FILE and path.parents[1] != self.slots.root:
                         raise StartRefused(
                             f"its files are in {path.parent}: nodeagent.stateDir was changed to "
-                            f"{self.slots.root.parent} after it was created: delete the pod",
+                            f"{self.slots.root.parent} after its start: delete the pod",
                             EventReason.ISOLATION_NOT_ENFORCED,
                         )
 

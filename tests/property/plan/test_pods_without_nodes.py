@@ -122,7 +122,7 @@ def _with_users(snapshot: Snapshot) -> Snapshot:
 def _nobody_waits_for_one_that_fits_no_node(
     snapshot: Snapshot, most: dict[int, int], ceiling: int | None
 ) -> None:
-    """Whoever fits a node with enough free cards is kept waiting by shadow pods that fit one."""
+    """A share pod that fits a node with free cards waits only for shadow pods that fit one."""
     fitting = [
         one for one in snapshot.shadows if one.pod and any(fits(one.pod.needs, n) for n in NODES)
     ]

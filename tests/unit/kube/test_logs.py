@@ -1,4 +1,4 @@
-"""Log lines: JSON for machines, a console for people, whoever logs."""
+"""Log lines: JSON for machines, text for people, whichever library logs."""
 
 import ast
 import asyncio

@@ -30,7 +30,7 @@ OLD_S = 1.0
 
 
 class NodeModel:
-    """Two shadow pods of one shape, with cards of their own; `happened` is told what goes on.
+    """Two shadow pods of one shape, with cards of their own; `happened` is called for each event.
 
     `pods`: as the API server has them. `used`: card and shadow pod of each device that was given.
     `promised`: shadow pods that the operator may delete. `sick`: numbers of cards. `behind`: parts
@@ -208,7 +208,7 @@ class NodeModel:
         return [one for one in self.pods.values() if not one.admitted and one.name not in coming]
 
     def bind(self, count: int) -> None:
-        """The scheduler sends a pod that asks for so many devices."""
+        """The scheduler sends a pod that asks for that many devices."""
         name = f"share-{self._next()}"
         requests = ((self.carve.resource, count),)
         self.pods["team-a", name] = share(name, admitted=False, requests=requests)

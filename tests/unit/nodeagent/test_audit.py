@@ -88,8 +88,8 @@ def test_a_process_is_known_by_its_cgroup(tmp_path: Path, cgroup: str) -> None:
 
 
 def test_no_process_hides_by_the_name_of_its_cgroup(tmp_path: Path) -> None:
-    """Who may write to its cgroup may name one below it in any bytes, and takes no other's process
-    out of sight either."""
+    """A pod that may write to its cgroup may name one below it in any bytes, but hides no other
+    pod's process either."""
     put_process(tmp_path, 500, "")
     (tmp_path / "500" / "cgroup").write_bytes(f"0::/kubepods/pod{UID}/{ID}/".encode() + b"\xff\n")
     put_process(tmp_path, 501, f"0::/kubepods/pod{UID}/{ID}\n")
@@ -285,7 +285,7 @@ def test_a_container_made_anew_is_known_by_its_processes() -> None:
 
 
 def test_a_container_that_may_be_without_limits_is_taken_for_no_other() -> None:
-    """Two containers of one pod: one has opted out, and the other pays for nothing of it."""
+    """Two containers of one pod: one has opted out, and the other is not charged for it."""
     limited = known("b", ids=frozenset({"1" * 64}))
     free = unlimited("a", replace(OWNER, container="free"), limited.pod_uids, frozenset({ID}))
     aside = process(501, container_id="2" * 64, key=(1, 1))
@@ -421,13 +421,13 @@ class Node:
         )
 
     def limit(self, size: int) -> None:
-        """Limit the container to so many bytes."""
+        """Limit the container to that many bytes."""
         identity = limits_file.ContainerIdentity("team-a", "share", UID, "main", "s")
         limit = CardLimit(CARD, size, 5000, "Hard", "None")
         limits_file.write(self._slot.limits, identity, [limit], {})
 
     def charge(self, total: int) -> None:
-        """The ledger says that the container holds so many bytes."""
+        """The ledger says that the container holds that many bytes."""
         with self.usage.open("r+b") as file:
             file.seek(UsageHead.cards.offset + 8)
             file.write((total << 21).to_bytes(8, "little"))
@@ -453,7 +453,7 @@ class Node:
             await self.auditor.audit()
 
     def use_code(self, times: int) -> None:
-        """The shim has counted so many uses of code."""
+        """The shim has counted that many uses of code."""
         at = UsageHead.cards.offset + UsageCard.code_uses.offset
         with self.usage.open("r+b") as file:
             file.seek(at)

@@ -125,7 +125,7 @@ class TestAccess:
         assert not answer.mounts and answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
 
     def test_the_agent_looks_where_the_nodes_folder_is_mounted(self, tmp_path: Path) -> None:
-        """The runtime, however, is told the paths on the node."""
+        """The runtime, however, gets the paths on the node."""
         dev = tmp_path / "h" / "dev"
         (dev / "infiniband").mkdir(parents=True)
         for name in ("nvidiactl", "infiniband/uverbs0"):
@@ -336,7 +336,7 @@ class TestPreferred:
 
 class TestShareVariables:
     def answered(self, tmp_path: Path, ids: list[str], **carving: Any) -> dict[str, str]:
-        """What a container with these devices is told of its share."""
+        """The variables about its share that a container with these devices gets."""
         state = AgentState()
         pods = [shadow(carve=carve(**carving)), share()]
         claims = [card_claim(SHADOW[1], *(card(one + 1).uuid for one in range(carving["cards"])))]

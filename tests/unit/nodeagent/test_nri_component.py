@@ -1,4 +1,4 @@
-"""What the container runtime is told to change in a container before it is made."""
+"""The changes that the agent requests in a container before the runtime creates it."""
 
 import os
 from collections.abc import Collection

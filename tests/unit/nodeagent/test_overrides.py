@@ -226,7 +226,7 @@ class TestLabels:
         world.file.write_text(own("{cardAccess: {strategy: CDI}}", "nodeSelector: {a: b}"))
 
     async def look(self, world: World, source: OverrideSource, seconds: float) -> int:
-        """How often the labels are read by looks in so many seconds, which then find the node's own
+        """How often the labels are read by looks in `seconds`, which then find the node's own
         settings; minus as often where they find none."""
         before, end = len(world.reads), world.now + seconds
         while world.now < end:

@@ -46,7 +46,7 @@ class Lender:
 
 
 def polled(lender: Lender, seconds: float) -> list[tuple[float, frozenset[str]]]:
-    """What NVML is asked in so many seconds."""
+    """The queries of NVML in that many seconds."""
     cards = Cards()
 
     async def run() -> None:

@@ -56,7 +56,7 @@ class SimulatedCards(Cards):
 
 
 class Program:
-    """A program under the shim that keeps the card busy once it is told to begin."""
+    """A program under the shim that keeps the card busy once it gets the signal to begin."""
 
     def __init__(self, machine: simgpu.Machine, held: Allocated) -> None:
         env = {

@@ -77,7 +77,7 @@ class World:
         return sum(path.endswith(f"/{SHADOW[1]}/status") for path, _ in self.api.writes)
 
     def tries_since(self, asked: int) -> int:
-        """How often the agent tried to write it after so many calls."""
+        """How often the agent tried to write it after that many calls."""
         return sum(path.endswith(f"/{SHADOW[1]}/status") for path in self.api.asked[asked:])
 
     @property

@@ -59,7 +59,7 @@ class Tenant:
             os.pwrite(file.fileno(), struct.pack("<QQ", at, longest), place + 24)
 
     def charge(self, total: int) -> None:
-        """The container has used so many ns in its life."""
+        """The container has used that many ns in its life."""
         with self.usage.open("r+b") as file:
             os.pwrite(file.fileno(), struct.pack("<Q", total), BLOCK + 16)
 
@@ -68,7 +68,7 @@ class Tenant:
         self._count(layout.UsageCard.code_uses.offset, times, card)
 
     def settle(self, times: int, card: int = 0) -> None:
-        """The memory of so many of the container's dead processes was given back."""
+        """The memory of that many of the container's dead processes was given back."""
         self._count(layout.UsageCard.settled.offset, times, card)
 
     def take_memory(self, changes: int) -> None:

@@ -1,11 +1,11 @@
-"""A waiting pod is told new words soon, and the same words again before API servers forget them."""
+"""A waiting pod gets a new message soon, and the same one again before API servers forget it."""
 
 from mizar_core.names import EventReason
 from mizar_core.planning.actions import EmitEvent
 from mizar_operator.announcements import SUBJECT_S, TOGETHER_S, WORDING_S, Announcements
 
 HOUR = 3600.0
-"""How long API servers keep events, unless they are told otherwise."""
+"""How long API servers keep events, unless they are configured otherwise."""
 
 
 def _event(
@@ -43,7 +43,7 @@ def test_what_still_holds_is_told_again_before_its_event_expires() -> None:
 
 
 def test_new_words_are_told_within_five_minutes() -> None:
-    """They are told at once if the last words are that old already."""
+    """It is posted at once if the last message is that old already."""
     pod = Waiting()
     pod.plan(_event("a"))
     pod.now = 100

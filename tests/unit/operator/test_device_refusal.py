@@ -41,7 +41,7 @@ def _refused(model: Model, name: str, reason: str) -> Object:
 
 
 def _drains(model: Model, operator: Harness, rounds: int) -> list[str]:
-    """The names of the shadow pods that are drained within so many rounds."""
+    """The names of the shadow pods that are drained within that number of rounds."""
     found = set[str]()
     for _ in range(rounds):
         operator.round()

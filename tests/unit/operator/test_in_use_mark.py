@@ -145,7 +145,7 @@ class Api:
         return self.budget
 
     def set(self, demanded: int) -> Budget:
-        """Somebody else writes the budget; what the watch will say of it."""
+        """Another client writes the budget; what the watch will report of it."""
         self._put(made(manifests.budget("team-a", demanded)))
         return Budget("team-a", demanded, str(self.version))
 

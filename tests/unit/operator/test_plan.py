@@ -828,8 +828,8 @@ def test_no_shadow_pod_is_made_for_who_asks_for_more_than_one_has() -> None:
 
 
 def test_three_containers_of_one_device_each_are_told_what_becomes_of_them() -> None:
-    """Of one shadow pod of two devices they cannot all have one: they wait and are told why. Where
-    two on a node have enough they run, and are told nothing to the contrary."""
+    """Of one shadow pod of two devices they cannot all have one: they wait, with an event that
+    says why. Where two on a node have enough they run, without an event."""
     container = {"resources": {"limits": {"team-a.mizar.share/gpu.2": "1"}}}
     meta = {"name": "p", "namespace": "team-a", "uid": "u", "creationTimestamp": NOW.isoformat()}
     spec = {"containers": [{"name": name, **container} for name in "abc"]}
@@ -848,7 +848,7 @@ def test_three_containers_of_one_device_each_are_told_what_becomes_of_them() -> 
     assert not told(first, ready("shadow-2-b"))
 
 
-# What users are told.
+# Messages for users.
 
 
 def test_each_of_two_pools_on_the_same_nodes_holds_its_own_cards() -> None:

@@ -1,4 +1,4 @@
-"""Which namespaces get a pool's default quota, and what those that get none are told."""
+"""Which namespaces get a pool's default quota, and which event pods in the others get."""
 
 from dataclasses import replace
 from typing import Any

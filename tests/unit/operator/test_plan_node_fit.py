@@ -562,7 +562,7 @@ def test_carrying_stays_within_the_quota() -> None:
 
 
 def _apart(bound: int, spare: int = 2, shadows: tuple[ShadowView, ...] = ()) -> Snapshot:
-    """Replicas that are to be apart: so many are bound, one waits."""
+    """Replicas that are to be apart: that many are bound, one waits."""
     needs = Needs(anti_affinity=APART)
     names = [f"n{number:04}" for number in range(bound + spare)]
     nodes = (node(one) for one in names)

@@ -25,7 +25,7 @@ ON_N2 = PodView("uid-other", "Running", "n2", at(60))
 
 
 def _silent(bound: float = 60, asked: float | None = None, **fields: Any) -> ShadowView:
-    """Bound to n1 so many seconds ago, and no node agent has reported on it."""
+    """Bound to n1 that many seconds ago, and no node agent has reported on it."""
     drain_asked = None if asked is None else at(asked)
     pod = PodView("uid-pod", "Running", "n1", at(bound), drain_asked=drain_asked)
     return shadow(**{"pod": pod, **fields})

@@ -23,7 +23,7 @@ USER = ("team-a", "web-0")
 
 
 def _stranded(overdue: float = 0, name: str = "shadow-2-aaaaa", **fields: Any) -> ShadowView:
-    """A used one on n1, which should have ended so many seconds ago at the latest."""
+    """A used one on n1, which should have ended at least that many seconds ago."""
     pod = PodView("uid-pod", "Running", "n1", at(900), deleting=True, overdue_at=at(overdue))
     made = ready(name, holders=(USER,), in_use=True, idle_since=None, phase="Lost", pod=pod)
     return replace(made, **fields)

@@ -300,7 +300,7 @@ def test_a_pod_that_names_our_shadow_pod_as_its_owner_is_not_ours(model: Model) 
 
 
 def test_a_tenant_does_not_keep_its_cards_by_a_pod_of_a_shadow_pods_name(model: Model) -> None:
-    """A shadow pod's name can be foretold. Whoever takes it costs the quota one number, and no
+    """A shadow pod's name can be guessed. A user who takes it costs the quota one number, and no
     other change of the namespace waits for that."""
     operator = _serving(model)
     quota = model.api.find(GPU_QUOTA, "quota", "team-a")

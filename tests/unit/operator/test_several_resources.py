@@ -23,7 +23,7 @@ KEYS = ("mizar.share", "cards.example")
 
 
 def _model(*allowed: int) -> Model:
-    """Two nodes of two cards; two pools, with a quota of so many shadow pods in each."""
+    """Two nodes of two cards; two pools, with a quota of that many shadow pods in each."""
     made = Model()
     for name in NODES:
         made.add_node(name)

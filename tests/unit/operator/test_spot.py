@@ -419,7 +419,7 @@ def bind(cluster: Cluster, name: str) -> None:
 
 
 def lends(cluster: Cluster, cards: int) -> None:
-    """The node has so many cards to lend."""
+    """The node has that many cards to lend."""
     cluster.get(NODE, "n1")["status"]["allocatable"][CARDS] = str(cards)
     cluster.api.touch(cluster.get(NODE, "n1"))
 

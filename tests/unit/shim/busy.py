@@ -137,7 +137,7 @@ class Containers:
         self.all: list[Container] = []
 
     def add(self, mode: int, *shares: int) -> Container:
-        """Add a container on as many cards of its own, with so many percent of the time of each."""
+        """Add a container on cards of its own, one for each share (percent of its time)."""
         return self._add(mode, [self._free.pop(0) for _ in shares], shares)
 
     def add_beside(self, other: Container, mode: int, *shares: int) -> Container:

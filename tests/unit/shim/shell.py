@@ -1,4 +1,4 @@
-"""A CUDA program under the shim that does what it is told: programs/shell.c."""
+"""A CUDA program under the shim that executes commands: programs/shell.c."""
 
 from __future__ import annotations
 

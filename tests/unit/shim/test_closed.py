@@ -180,7 +180,7 @@ def test_damaged_regions_lift_no_limit(when: str, env: dict[str, str], slot: Slo
 
 @pytest.mark.parametrize("mode", [0, 1, 2, 3])
 def test_no_damaged_word_lifts_a_limit(mode: int, env: dict[str, str], slot: Slot) -> None:
-    """Whatever any word of the regions says, also of the GPU time. Here it is one in so many."""
+    """Whatever any word of the regions says, also about GPU time. Here one word in `one_in`."""
     one_in = max(1, round(12 / EFFORT))
     slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=mode, core_share=5000))
     run("fuzz", "words", str(one_in), str(mode), env=env, timeout=100)

@@ -61,7 +61,7 @@ def test_processes_at_once(env: dict[str, str], slot: Slot) -> None:
 
 
 def test_a_kill_loses_nothing(env: dict[str, str], slot: Slot) -> None:
-    """Nor do those who take the dead one's slot over, on the same card and on another."""
+    """Nor do processes that take over the slot of the dead one, on the same card and on another."""
     with Shell(env) as shell:
         shell.send("copy", 1 << 62)
         begun = time.monotonic()

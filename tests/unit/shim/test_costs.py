@@ -119,7 +119,7 @@ def test_a_larger_shape_that_is_new_is_taken_for_so_much_more(costs: Costs) -> N
 
 
 def _shape(warps: int) -> int:
-    """The shape of a launch of so many warps."""
+    """The shape of a launch of that many warps."""
     return warps << 32 | 1
 
 

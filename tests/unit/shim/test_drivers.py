@@ -1,4 +1,4 @@
-"""Drivers older and newer than the shim: what one lacks is not there, what is new goes through."""
+"""Drivers older and newer than the shim: functions that one lacks are not found, new ones are."""
 
 from __future__ import annotations
 

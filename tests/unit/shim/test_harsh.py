@@ -61,7 +61,7 @@ def test_what_the_driver_cannot_give_in_one_piece_is_not_charged(container: Cont
 
 
 def _can_have(shell: Shell, size: int) -> bool:
-    """Whether so many bytes are given; they are given back."""
+    """Whether that many bytes can be allocated; they are freed again."""
     given = shell("alloc", size)
     if given.code == SUCCESS:
         assert shell("free", given.detail).code == SUCCESS

@@ -36,7 +36,7 @@ def _used(bench: Bench, card: int = 0) -> int:
 
 
 def _load(bench: Bench, kernels: int) -> None:
-    """A process that has given the card so many kernels of 1 ms."""
+    """A process that has given the card that many kernels of 1 ms."""
     process = bench.start("load", str(kernels))
     assert process.stdout
     assert process.stdout.readline() == "loaded\n"

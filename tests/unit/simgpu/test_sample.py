@@ -49,7 +49,7 @@ def test_hold_holds_until_it_is_told_to_end(bench: Bench) -> None:
 
 
 def test_busy_says_how_much_of_the_time_its_kernels_ran(snippets: Path, tmp_path: Path) -> None:
-    """It says so every second, until it is told to end; a busy machine may leave the card idle."""
+    """It says so every second, until it gets a signal; a busy machine may leave the card idle."""
     bench = Bench(simgpu.create(tmp_path / "machine", clock="real"), snippets)
     command = [compile_sample(), "busy"]
     worker = subprocess.Popen(command, env=bench.environment(), stdout=subprocess.PIPE, text=True)

@@ -15,7 +15,7 @@ FOLDERS = ("unit", "property", "stateful", "simulation")
 
 def commands(*arguments: str) -> list[str]:
     """What make would run, the commands of the makes within included."""
-    # Of a make around this one, which may have been told to run side by side.
+    # Of a make around this one, which may run its jobs in parallel.
     env = {"PATH": "/usr/local/bin:/usr/bin:/bin"}
     done = subprocess.run(
         ["make", "--dry-run", *arguments],

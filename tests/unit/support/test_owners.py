@@ -86,7 +86,7 @@ def test_faults(wrong: Look, said: str) -> None:
 
 
 def test_a_new_kubelet_may_know_a_user_before_its_shadow_pod() -> None:
-    """Not where the user's container lives: then somebody else may be given the card."""
+    """Not where the user's container lives: then another pod may be given the card."""
     new = replace(look(USER), new_kubelet=True)
     assert faults(new) == set()
     assert any(
