@@ -13,7 +13,7 @@ from mizar_core.model_base import Model, Time
 Status = Literal["True", "False", "Unknown"]
 
 MESSAGE_MAX: Final = 4096
-"""The most characters of a condition's message; longer ones are cut."""
+"""The most characters of a condition's message."""
 
 
 class Condition(Model):

@@ -32,10 +32,11 @@ from mizar_nodeagent.spot.loan import REST_MAX_S
 log = get_logger(__name__)
 
 VERSION = 4
+"""The version that is written; the older ones below can be read."""
 _VERSION_3 = 3
 """An earlier version, without the cards' health."""
 _VERSION_2 = 2
-"""An earlier version, also without the times at which cards were taken back."""
+"""An earlier version, without the cards' health and the times at which cards were taken back."""
 _VERSION_1 = 1
 """The first version: carvings alone, without the boot's ID."""
 

@@ -80,5 +80,5 @@ def limited(slot: Slot) -> dict[str, str]:
     return {
         "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
         "MIZAR_DIR": str(slot.path),
-        "CUDA_MODULE_LOADING": "EAGER",  # nobody here asks NVML for what is loaded later
+        "CUDA_MODULE_LOADING": "EAGER",  # no agent here asks NVML for code that is loaded later
     }

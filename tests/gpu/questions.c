@@ -3,7 +3,7 @@
  *     questions events     ns that event pairs cost and measure on an idle card
  *     questions captures   which calls spoil another thread's capture in global mode: CALL bare relaxed
  *     questions names      which exported names cuGetProcAddress finds, and whose they are: NAME owner
- *     questions kernels COUNT NS   when kernels of so many ns each were done (CLOCK_REALTIME), and ns
+ *     questions kernels COUNT NS   when kernels of NS ns each were done (CLOCK_REALTIME), and ns
  *                          between the events around each
  */
 #include <pthread.h>
@@ -89,7 +89,7 @@ static CUgraph graph;
 static CUcontext extra_context;
 static CUgraphNode allocation_node, kernel_node, child_node;
 
-/* Where answers go that nobody reads. */
+/* Where answers go that are not read. */
 static struct {
     int number;
     unsigned word;
@@ -160,7 +160,7 @@ static void make_graph(void) {
     DO(cuGraphAddChildGraphNode, &child_node, graph, NULL, 0, child);
 }
 
-/* What the calls below look at. */
+/* Makes the objects that the calls below use. */
 static void prepare_captures(void) {
     DO(cuEventCreate, &begun, 0);
     DO(cuEventRecord, begun, stream);

@@ -13,6 +13,7 @@ from mizar_nodeagent.container.access_doubts import cdi_dropped, doubts
 from mizar_nodeagent.container.auto_strategy import discover, gives_cdi, named
 
 LOOK_EVERY_S: Final = 2.0
+"""Seconds between two looks at the node, once its container runtime is known."""
 ASK_EVERY_S: Final = 10.0
 """Seconds between two reads of the node's container runtime while the API server does not
 answer."""

@@ -19,6 +19,7 @@ from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 
 TIMEOUT_S = 2.0
+"""Seconds after which a call of the kubelet fails, and for which an old channel is kept open."""
 CALL_EVERY_S = 0.02
 """Seconds between two calls on average. The kubelet answers 100 calls a second to all callers
 together; half of them are left to others."""

@@ -23,6 +23,7 @@ RUNTIME_SERVES: Final = 2
 """Numbers of the two connections on the socket, named by the side that answers on each."""
 
 READ_BYTES: Final = 1 << 16
+"""The most bytes of one read from the runtime's socket."""
 ANSWER_WITHIN: Final = 0.75
 """Fraction of the runtime's timeout that an answer may take. After the whole timeout the runtime
 drops the plugin and creates the container without it; an error before that makes it refuse the

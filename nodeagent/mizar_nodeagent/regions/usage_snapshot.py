@@ -29,6 +29,7 @@ _SEQ = (1 << _SEQ_BITS) - 1
 _HEAD_SIZE = sizeof(UsageHead)
 _GATES = slice(UsageHead.cards.offset, _HEAD_SIZE)
 _ATTEMPTS = 4
+"""The most reads of a usage file for one snapshot, if accounts change during each."""
 
 Slots = ctypes.Array[UsageSlot]
 

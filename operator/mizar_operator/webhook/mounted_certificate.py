@@ -13,6 +13,7 @@ from mizar_operator.webhook.serving_tls import ServingTLS
 log = get_logger(__name__)
 
 LOOK_EVERY_S = 10.0
+"""Seconds between two looks at the certificate's files."""
 
 
 class CertificateFiles:

@@ -20,7 +20,7 @@ class ClusterSpec:
     `card_memory_mib` is in MiB. `card_model` is what becomes the node label
     nvidia.com/gpu.product: the card's name with dashes for blanks. `mizar` says whether Mizar
     is installed into it. With `api_only` there are etcd and API server and nothing else: nodes and
-    pods are whatever somebody writes. Raises SpecError when it cannot be built.
+    pods are whatever a client writes. Raises SpecError when it cannot be built.
     """
 
     name: str = "mizar"

@@ -134,7 +134,7 @@ struct sim_card {
     sim_u64 scattered_bytes;     /* free memory in pieces of less than 2 MiB */
     sim_u64 nvml_ns, nvml_spread_ns; /* time of the calling thread in NVML calls */
     sim_u64 nvml_stale_ns;       /* maximal age of the memory usage that NVML reports */
-    sim_u64 nvml_missing;        /* one in so many process lists lacks a process */
+    sim_u64 nvml_missing;        /* one in this many process lists lacks a process */
     sim_u64 watch_bytes;         /* bytes that processes should never exceed together; 0: not
                                     watched */
     sim_u64 over_bytes, over_count; /* the largest excess over that, and how often there was one */
