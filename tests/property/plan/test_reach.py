@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mizar_core.names import EventReason
 from mizar_core.planning import plan
 from mizar_core.planning.actions import Action, CancelDrain, Drain, EmitEvent
 from property.plan import test_plan
-from property.plan.clusters import cluster
+from property.plan.clusters import changed, cluster
 from property.plan.snapshots import NOW
 from support.effort import times
 
@@ -17,12 +17,15 @@ CLUSTERS = 200
 OFTEN = {
     "CancelDrain",
     "CreatePod",
+    "CreateQuota",
     "CreateShadow",
     "DeleteShadow",
     "Drain: AgentSilent",
     "Drain: Idle",
+    "Drain: OverQuota",
     "Drain: Preempted",
     "Drain: Replaced",
+    "Drain: Unwanted",
     "EvictShare",
     "LetPreempt",
     "Recarve",
@@ -31,7 +34,9 @@ OFTEN = {
     *(
         f"EmitEvent: {reason}"
         for reason in (
+            EventReason.NO_CARD_FREE,
             EventReason.QUOTA_EXCEEDED,
+            EventReason.SHADOW_LOST,
             EventReason.WAITING_FOR_SHADOW,
             EventReason.NO_NODE_FITS,
             EventReason.SHADOW_REAPED,
@@ -52,15 +57,22 @@ PROPERTIES = (
 def test_plans_have_all_that_there_is_in_them_and_the_properties_hold() -> None:
     seen = Counter[str]()
     for seed in range(times(CLUSTERS)):
-        snapshot = cluster(seed)
+        snapshot = changed(seed)
         actions = plan(snapshot, NOW).actions
         seen.update({name for one in actions for name in _names(one)})
-        drained = {one.shadow for one in actions if isinstance(one, Drain)}
-        revived = {one.shadow for one in actions if isinstance(one, CancelDrain)}
-        assert not drained & revived, f"cluster {seed}: somebody needs what is drained: {actions}"
+        if snapshot == cluster(seed):
+            _nobody_needs_what_is_drained(seed, actions)
         for holds in PROPERTIES:
             holds.hypothesis.inner_test(snapshot)  # type: ignore[attr-defined]
     assert not OFTEN - seen.keys(), seen
+
+
+def _nobody_needs_what_is_drained(seed: int, actions: Sequence[Action]) -> None:
+    """Where quotas are overdrawn or cards fail, a plan may drain and keep the same shadow pod: the
+    drain of a larger one makes room for it."""
+    drained = {one.shadow for one in actions if isinstance(one, Drain)}
+    revived = {one.shadow for one in actions if isinstance(one, CancelDrain)}
+    assert not drained & revived, f"cluster {seed}: somebody needs what is drained: {actions}"
 
 
 def _names(action: Action) -> Iterator[str]:
