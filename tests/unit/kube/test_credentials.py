@@ -1,12 +1,11 @@
 """Where the client finds its API server, and what kubeconfigs and service accounts say of it."""
 
 import asyncio
-import fcntl
-import os
-import signal
-import time
+import subprocess
+import threading
 from pathlib import Path
 from ssl import SSLContext
+from typing import Any
 
 import pytest
 from kubernetes_asyncio.client import Configuration
@@ -15,7 +14,7 @@ from mizar_kube import credentials
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import ConfigError, Unavailable
 from mizar_kube.kinds import NODE, Ref
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 from unit.kube import kubeconfigs
 from unit.kube.conftest import Authority
 from unit.kube.fake_api import FakeApi, listening
@@ -111,28 +110,27 @@ async def test_a_client_certificate_of_a_plugin(
         assert await authorization(path, api) is None
 
 
-async def test_a_plugin_that_takes_long_to_start_stops_nobody_else(tmp_path: Path) -> None:
+async def test_a_plugin_that_takes_long_to_start_stops_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process that starts a program waits until the kernel has opened the program's file. That
-    may take long on a network file system; here it does because of a lease."""
-    signals = signal.signal(signal.SIGIO, signal.SIG_IGN)
+    may take long on a network file system; here it takes until the event loop lets it go on."""
+    starts, opened = threading.Event(), threading.Event()
+    start = subprocess.Popen
+
+    def start_slowly(*args: Any, **more: Any) -> Any:
+        starts.set()
+        assert opened.wait(PATIENCE_S), "nobody else ran while the plugin was started"
+        return start(*args, **more)
+
+    monkeypatch.setattr(subprocess, "Popen", start_slowly)
     plugin, api = Plugin(tmp_path, token="abc"), FakeApi()
-    program = os.open(tmp_path / "plugin", os.O_RDONLY)
-    try:
-        fcntl.fcntl(program, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-        async with listening(api) as url:
-            path = kubeconfigs.write(tmp_path, url, plugin.user)
-            asking = asyncio.create_task(authorization(path, api))
-            longest, seen = 0.0, time.monotonic()
-            while seen + 0.5 > time.monotonic() and not asking.done():
-                before = time.monotonic()
-                await asyncio.sleep(0.01)
-                longest = max(longest, time.monotonic() - before)
-            assert not asking.done() and longest < 5.0
-            fcntl.fcntl(program, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-            assert await asking == "Bearer abc"
-    finally:
-        os.close(program)
-        signal.signal(signal.SIGIO, signals)
+    async with listening(api) as url:
+        path = kubeconfigs.write(tmp_path, url, plugin.user)
+        asking = asyncio.create_task(authorization(path, api))
+        await until(starts.is_set)
+        opened.set()
+        assert await asking == "Bearer abc"
 
 
 async def test_a_plugin_that_hangs_is_not_started_again(tmp_path: Path) -> None:

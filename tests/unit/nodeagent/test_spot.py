@@ -1007,7 +1007,6 @@ async def test_an_init_container_that_borrows_loses_the_card_too(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kubelet's claims leave it out."""
-    monkeypatch.setattr(lender, "ALLOCATING_FOR_S", 0.2)
     world.add_owner()
     await world.lendable()
     pod = KubePod(BORROWER.namespace, BORROWER.name, UID, init=frozenset({"prepare"}))
@@ -1015,17 +1014,27 @@ async def test_an_init_container_that_borrows_loses_the_card_too(
     await world.knows(BORROWER)
     await world.kubelet.allocate(pod, "prepare", SPOT_RESOURCE, 1)
     await world.kubelet.start_container(pod, "prepare", SPOT_RESOURCE)
-    await asyncio.sleep(0.3)
+    # From here on, that the card was just allocated keeps it no longer.
+    monkeypatch.setattr(lender, "ALLOCATING_FOR_S", 0.0)
     await world.replanned()
     assert world.state() is CardState.LENT
     world.cards.working[CARD] = {os.getpid(): 90}
     await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
 
 
-async def test_a_pod_whose_init_container_shares_a_card_is_asked_too(world: SpotWorld) -> None:
+@pytest.mark.parametrize(
+    ("annotations", "state"), [({}, CardState.WITHHELD), (LOW_POWER, CardState.LENDABLE)]
+)
+async def test_a_pod_whose_init_container_shares_a_card_is_asked_too(
+    world: SpotWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    annotations: dict[str, str],
+    state: CardState,
+) -> None:
+    """That the card is lent where it agrees shows that the others were idle for long enough."""
     await world.serve_shadow()
     other = KubePod("team-a", "other", "uid-other", init=frozenset({"prepare"}))
-    world.api.put_pod(with_init_container(pod_object(other, RESOURCE)))
+    world.api.put_pod(with_init_container(pod_object(other, RESOURCE, annotations)))
     await world.knows(other)
     await world.kubelet.allocate(other, "prepare", RESOURCE, 1)
     await world.kubelet.start_container(other, "prepare", RESOURCE)
@@ -1033,6 +1042,9 @@ async def test_a_pod_whose_init_container_shares_a_card_is_asked_too(world: Spot
     await world.knows(SHARE)
     await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
     await world.kubelet.start_container(SHARE, "main", RESOURCE)
-    await until(lambda: world.lender.owners)
-    await asyncio.sleep(1.5)  # longer than the rule's idle time
-    assert world.state() is CardState.WITHHELD
+    await world.replanned()
+    await until(lambda: world.lender.loans[CARD].sleeps_since is not None)
+    idle = world.lender.rule(CARD).idle_after_seconds
+    monkeypatch.setattr(world.lender, "_clock", lambda: time.monotonic() + idle)
+    world.lender.step()
+    assert world.state() is state
