@@ -23,6 +23,16 @@ h = n.nvmlDeviceGetHandleByIndex(0)
 print(json.dumps([len(n.nvmlDeviceGetComputeRunningProcesses(h)) for _ in range(%d)]))
 """
 
+ASKS = """
+import time, pynvml as n
+n.nvmlInit()
+h = n.nvmlDeviceGetHandleByIndex(0)
+began = time.monotonic_ns()
+for _ in range(%d):
+    n.nvmlDeviceGetMemoryInfo(h)
+print(time.monotonic_ns() - began)
+"""
+
 
 @pytest.fixture
 def make(snippets: Path, tmp_path: Path) -> Iterator[Make]:
@@ -105,6 +115,46 @@ def test_clocks_make_kernels_longer(make: Make) -> None:
     took = [int(line) for line in bench.run("durations").split()]
     assert all(100_000 <= ns <= 130_500 for ns in took)
     assert len(set(took)) > 3
+
+
+def test_copies_take_bandwidth_from_kernels(make: Make) -> None:
+    bench = make("stepped", copying_percent=20)
+    assert bench.run("copying").split() == ["120", "100"]
+
+
+@pytest.mark.parametrize(
+    ("figures", "least"),
+    [
+        ({"launch_ns": 40_000}, 1000 * 40_000),  # so short that it is spent busy
+        ({"launch_ns": 200_000}, 1000 * 200_000),
+        ({"launch_spread_ns": 400_000}, 1000 * 150_000),  # 200,000 ns on average
+    ],
+)
+def test_a_launch_takes_time_of_its_thread(make: Make, figures: dict[str, int], least: int) -> None:
+    assert int(make("real", **figures).run("launches", "1", "1000")) >= least
+
+
+def test_the_first_launch_of_each_function_takes_more(make: Make) -> None:
+    bench = make("real", first_launch_ns=50 * MS)
+    assert int(bench.run("launches", "4", "1")) >= 200 * MS
+
+
+@pytest.mark.parametrize(
+    ("figures", "least"),
+    [({"event_ns": 200_000}, 1000 * 200_000), ({"event_spread_ns": 400_000}, 1000 * 150_000)],
+)
+def test_recording_an_event_takes_time_of_its_thread(
+    make: Make, figures: dict[str, int], least: int
+) -> None:
+    assert int(make("real", **figures).run("records", "1000")) >= least
+
+
+@pytest.mark.parametrize(
+    ("figures", "least"),
+    [({"nvml_ns": 10 * MS}, 20 * 10 * MS), ({"nvml_spread_ns": 20 * MS}, 20 * 5 * MS)],
+)
+def test_nvml_takes_its_time(make: Make, figures: dict[str, int], least: int) -> None:
+    assert int(make("real", **figures).python(ASKS % 20)) >= least
 
 
 def test_the_memory_of_the_dead_comes_back_later(make: Make) -> None:

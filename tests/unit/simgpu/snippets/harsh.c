@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <time.h>
 
 #include "snippet.h"
 
@@ -89,4 +90,55 @@ SNIPPET(pieces) {
     printf("%d ", cuMemAlloc_v2(&pointer, (size_t)whole * MIB));
     while (had < whole && cuMemAlloc_v2(&pointer, PAGE) == CUDA_SUCCESS) had += PAGE / MIB;
     printf("%d\n", had);
+}
+
+static int64_t real_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+/* Launches so many functions, each so often; prints how many ns of real time that took. */
+SNIPPET(launches) {
+    start();
+    int64_t spent = 0;
+    for (int functions = atoi(arguments[0]); functions > 0; functions--) {
+        CUfunction function = kernel("some_us_1");
+        int64_t began = real_ns();
+        for (int i = atoi(arguments[1]); i > 0; i--) launch(function, NULL);
+        spent += real_ns() - began;
+    }
+    printf("%ld\n", (long)spent);
+}
+
+/* Records an event so often; prints how many ns of real time that took. */
+SNIPPET(records) {
+    start();
+    CUevent mark = event();
+    int64_t began = real_ns();
+    for (int i = atoi(arguments[0]); i > 0; i--) OK(cuEventRecord(mark, NULL));
+    printf("%ld\n", (long)(real_ns() - began));
+}
+
+static void print_a_kernels_time(CUstream where) {
+    CUevent from = event(), to = event();
+    OK(cuEventRecord(from, where));
+    launch(kernel("some_us_100"), where);
+    OK(cuEventRecord(to, where));
+    OK(cuEventSynchronize(to));
+    printf("%ld\n", elapsed_us(from, to));
+}
+
+/* Prints how many us a kernel of 100 us takes beside a copy of 1 ms, and after it. */
+SNIPPET(copying) {
+    enum { BYTES = 25000000 };
+    CUdeviceptr target;
+    void *source;
+    start();
+    OK(cuMemAlloc_v2(&target, BYTES));
+    OK(cuMemAllocHost_v2(&source, BYTES));
+    OK(cuMemcpyHtoDAsync_v2(target, source, BYTES, stream()));
+    print_a_kernels_time(stream());
+    OK(cuCtxSynchronize());
+    print_a_kernels_time(stream());
 }
