@@ -75,6 +75,7 @@ HARSH = {
     "nvml_spread_ns": 45_000_000,
     "nvml_stale_ns": 20_000_000,
     "nvml_missing": 7,
+    "nvml_foreign": 1,
 }
 PROFILES: dict[str, dict[str, int]] = {
     "ideal": dict.fromkeys(HARSH.keys() - CARD_DEFAULTS, 0),

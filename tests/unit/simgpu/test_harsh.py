@@ -1,6 +1,7 @@
 """What makes a simulated card harsh, one figure after another."""
 
 import json
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,18 @@ h = n.nvmlDeviceGetHandleByIndex(0)
 print(json.dumps([len(n.nvmlDeviceGetComputeRunningProcesses(h)) for _ in range(%d)]))
 """
 
+NAMESPACE = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child")
+PIDS = """
+import json, subprocess, sys, pynvml as n
+pipe = subprocess.PIPE
+with subprocess.Popen([sys.argv[1], "hold", "1"], stdin=pipe, stdout=pipe) as held:
+    held.stdout.readline()
+    n.nvmlInit()
+    h = n.nvmlDeviceGetHandleByIndex(0)
+    pids = [one.pid for one in n.nvmlDeviceGetComputeRunningProcesses(h)]
+    held.kill()
+print(json.dumps([held.pid, pids]))
+"""
 ASKS = """
 import time, pynvml as n
 n.nvmlInit()
@@ -183,6 +196,24 @@ def test_lists_of_processes_lack_one_now_and_then(make: Make) -> None:
     for _ in range(2):
         _start(bench, "hold", "1")
     assert json.loads(bench.python(LISTS % 6)) == [2, 2, 1, 2, 2, 1]
+
+
+@pytest.mark.parametrize("foreign", [0, 1, 2])
+def test_who_is_in_another_pid_namespace_is_told_of_nobody_or_of_strange_pids(
+    make: Make, foreign: int
+) -> None:
+    """On the node itself, PIDs are as they are."""
+    bench = make("manual", nvml_foreign=foreign)
+    pid = _start(bench, "hold", "1")
+    inside = bench.call(*NAMESPACE, sys.executable, "-c", PIDS, bench.snippets)
+    assert inside.returncode == 0, inside.stderr
+    own, pids = json.loads(inside.stdout)
+    if foreign == 2:
+        assert len(pids) == 2 and min(pids) >= 1 << 22
+    else:
+        assert pids == ([own] if foreign == 0 else [])
+    own, pids = json.loads(bench.call(sys.executable, "-c", PIDS, bench.snippets).stdout)
+    assert sorted(pids) == sorted([own, pid])
 
 
 def test_nvml_tells_of_memory_as_it_was(make: Make) -> None:

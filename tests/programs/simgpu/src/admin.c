@@ -80,6 +80,7 @@ static const struct field card_fields[] = {
     CARD_NUMBER(nvml_spread_ns),
     CARD_NUMBER(nvml_stale_ns),
     CARD_NUMBER(nvml_missing),
+    CARD_NUMBER(nvml_foreign),
     CARD_NUMBER(watch_bytes),
     CARD_NUMBER(over_bytes),
     CARD_NUMBER(over_count),
@@ -119,6 +120,7 @@ static int lay_out(int fd, unsigned cards) {
     state->bytes = bytes;
     state->card_count = cards;
     state->clock_ns = 1000000000;
+    state->node_pids = sim_pid_namespace();
     munmap(state, bytes);
     return 0;
 }

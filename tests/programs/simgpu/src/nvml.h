@@ -37,6 +37,9 @@ nvmlReturn_t nvml_card(nvmlDevice_t device, struct sim_card **card);
 /* Sets *number to the card's number, even if the card is lost. */
 nvmlReturn_t nvml_card_number(nvmlDevice_t device, unsigned *number);
 nvmlDevice_t nvml_handle(unsigned card);
+/* The PID by which NVML tells this process of the slot's owner. 0: it does not, or the owner is
+ * dead. */
+pid_t nvml_pid(const struct sim *sim, unsigned card, int slot);
 /* The same, but NVML_ERROR_NOT_SUPPORTED for a MIG instance, of which NVML reports less. */
 nvmlReturn_t nvml_whole_card(nvmlDevice_t device, struct sim_card **card);
 /* The same, and NVML_ERROR_NOT_SUPPORTED also for a card that is divided by MIG. */

@@ -1,4 +1,5 @@
-/* Processes on a card, with PIDs of the asking process's PID namespace. */
+/* Processes on a card, with PIDs of the asking process's PID namespace or, on harsh cards, as drivers
+ * tell of them. */
 
 #include "nvml.h"
 
@@ -13,12 +14,21 @@ typedef struct {
 } nvmlProcessInfo_v2_t;
 
 enum { NO_INSTANCE = -1 };
+enum { FIRST_HOST_PID = 1 << 22 }; /* Linux has no PID as large as this */
 
 struct worker {
     unsigned pid;
     uint64_t bytes;
     unsigned gpu_instance, compute_instance;
 };
+
+pid_t nvml_pid(const struct sim *sim, unsigned card, int slot) {
+    uint64_t foreign = sim->state->cards[card].nvml_foreign;
+    if (foreign == SIM_FOREIGN_OWN || sim_pid_namespace() == sim->state->node_pids)
+        return sim_owner(sim, slot);
+    bool told = foreign == SIM_FOREIGN_HOST && sim_slot_alive(sim, slot);
+    return told ? FIRST_HOST_PID + slot : 0;
+}
 
 static struct worker worker_of(const struct sim_card *card, pid_t pid, uint64_t bytes) {
     unsigned none = (unsigned)NO_INSTANCE;
@@ -37,7 +47,7 @@ static unsigned list_own_workers(struct sim *sim, unsigned card, struct worker *
     for (int slot = 0; slot < (int)sim->state->slots_touched; slot++) {
         const struct sim_process *process = &sim->state->processes[slot];
         if (process->state != SIM_SLOT_LIVE || !process->contexts[card]) continue;
-        pid_t pid = sim_owner(sim, slot);
+        pid_t pid = nvml_pid(sim, card, slot);
         if (!pid) continue;
         workers[count++] = worker_of(&sim->state->cards[card], pid,
                                      process->memory[card] + process->managed[card]);

@@ -58,7 +58,7 @@ static unsigned list_samples(struct sim *sim, unsigned card,
     const struct sim_timeline *line = begin_look(sim, card);
     for (int slot = 0; slot < (int)sim->state->slots_touched; slot++) {
         uint64_t work = line->work_then[slot] - line->work_before[slot];
-        pid_t pid = work ? sim_owner(sim, slot) : 0;
+        pid_t pid = work ? nvml_pid(sim, card, slot) : 0;
         if (!pid) continue;
         if (samples && count < room)
             samples[count] = (nvmlProcessUtilizationSample_t){

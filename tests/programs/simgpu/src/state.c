@@ -164,6 +164,11 @@ pid_t sim_owner(const struct sim *sim, int slot) {
     return lock.l_pid > 0 ? lock.l_pid : 0;
 }
 
+uint64_t sim_pid_namespace(void) {
+    struct stat found;
+    return stat("/proc/self/ns/pid", &found) ? 0 : found.st_ino;
+}
+
 bool sim_slot_alive(const struct sim *sim, int slot) {
     struct flock lock = {
         .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot_locks + slot, .l_len = 1};

@@ -16,7 +16,7 @@
 #include <sys/types.h>
 
 #define SIM_MAGIC "SIMGPU1"
-#define SIM_LAYOUT 7u
+#define SIM_LAYOUT 8u
 
 enum {
     SIM_MAX_CARDS = 16,
@@ -42,6 +42,13 @@ enum sim_clock {
     SIM_CLOCK_REAL = 0,    /* by the machine's monotonic clock */
     SIM_CLOCK_MANUAL = 1,  /* by calls of tests */
     SIM_CLOCK_STEPPED = 2, /* by each waiting thread, to the moment that it waits for */
+};
+
+/* What NVML tells of processes to one that is not in the node's PID namespace. */
+enum sim_foreign {
+    SIM_FOREIGN_OWN = 0,    /* those that it may see, by the PIDs that they have for it */
+    SIM_FOREIGN_NOBODY = 1, /* none */
+    SIM_FOREIGN_HOST = 2,   /* all, by PIDs that mean nothing to it, as those of a host do */
 };
 
 struct sim_process {
@@ -135,6 +142,7 @@ struct sim_card {
     sim_u64 nvml_ns, nvml_spread_ns; /* time of the calling thread in NVML calls */
     sim_u64 nvml_stale_ns;       /* maximal age of the memory usage that NVML reports */
     sim_u64 nvml_missing;        /* one in this many process lists lacks a process */
+    sim_u64 nvml_foreign;        /* enum sim_foreign: what NVML tells in other PID namespaces */
     sim_u64 watch_bytes;         /* bytes that processes should never exceed together; 0: not
                                     watched */
     sim_u64 over_bytes, over_count; /* the largest excess over that, and how often there was one */
@@ -156,6 +164,7 @@ struct sim_state {
     sim_u64 card_count;
     sim_u64 bytes;        /* sizeof(struct sim_state) of the program that created it */
     sim_u64 cuda_version; /* 1000 * major + 10 * minor */
+    sim_u64 node_pids;    /* the node's PID namespace: that of the program that created the file */
     sim_u64 clock_mode;   /* enum sim_clock */
     sim_u64 clock_ns;     /* the present time, unless the clock is real */
     sim_u32 clock_ticks;  /* futex word: changes when a test advances the clock */
@@ -188,6 +197,8 @@ void sim_reap(struct sim *sim);
  * visible. */
 pid_t sim_owner(const struct sim *sim, int slot);
 
+/* The number of this process's PID namespace. */
+uint64_t sim_pid_namespace(void);
 /* Whether the slot's owner is alive. Works also for this process's own slot. */
 bool sim_slot_alive(const struct sim *sim, int slot);
 
