@@ -14,7 +14,7 @@ and sometimes 5 ms) cannot be predicted: its errors are figures of their own.
 
 Windows in which the machine was too busy with other programs are unknown. Cases that lost much to
 that are repeated a few times (compute/runner.py): the tables show how much they lost, and
-disturbed_percent how many windows are unknown.
+disturbed_percent of a figure how many windows are unknown of the case that it is taken from.
 
 The cards are ideal, except in the last part: there, they have all the delays that real cards may
 have (simgpu's profile `harsh`), and the goals are wider.
@@ -26,12 +26,12 @@ are busy.
 
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import starmap
 
 from bench.compute import windows
 from bench.compute.rig import Case, Tenant, Work
-from bench.compute.runner import CARDS, SECONDS, SETTLING_MS, Result, Runner, percent
+from bench.compute.runner import CARDS, SECONDS, SETTLING_MS, Result, Runner, Value
 from bench.figures import ROOT, Details, Figure, Report
 from mizar_core.models import ComputeMode
 
@@ -88,6 +88,8 @@ WAKERS: dict[str, tuple[int, int, ComputeMode, int]] = {
     "the borrower has no share": (0, 50, "Soft", 1),
 }
 
+Worst = Callable[[Sequence[Value]], Value]
+"""`min` or `max`: which of the values is the worst."""
 Pair = tuple[str, str, int, ComputeMode]
 """The kinds of work of both containers, the number of processes of each, and the mode."""
 
@@ -106,8 +108,7 @@ def measure() -> Report:
         except ValueError as error:
             report.unmeasured.append(str(error))
             continue
-        disturbed = _runner.disturbed()
-        report.figures += [replace(one, disturbed_percent=disturbed) for one in figures]
+        report.figures += figures
         report.details.append(details)
         print(f"  {details.title}", flush=True)
         for one in figures:
@@ -133,14 +134,14 @@ def _check() -> tuple[list[Figure], Details]:
         for kind in ("20 us", "5 ms")
         for count in (1, 2)
     ]
-    rows, fullest, apart = [], [], []
+    rows, fullest, apart = [], list[Value](), list[Value]()
     for one in _runner.run(cases):
-        parts = [percent(work) for work in one.works]
+        parts = one.percents()
         second = f"{parts[1]:.2f}" if len(parts) > 1 else ""
         rows.append((one.case.name, f"{parts[0]:.2f}", second, f"{one.lost:.2f}"))
-        fullest.append(sum(parts))
+        fullest.append(one.value(sum(parts)))
         if second:
-            apart.append(abs(parts[0] - parts[1]))
+            apart.append(one.value(abs(parts[0] - parts[1])))
     columns = ("work without the shim", "first %", "second %", "lost %")
     worst = [
         _worst("bare_busy_percent", fullest, "%", worst=min),
@@ -172,10 +173,10 @@ def _alone() -> tuple[list[Figure], Details]:
             windows.worst(work, share, windows.TENTH, SETTLING_MS, control),
             windows.settled_after(work, share, 0, len(work), control, KINDS[kind].longest),
         )
-        found.add(kind, f"share_{share}_error_1s", values[0])
-        found.add(kind, "share_error_100ms", values[1])
-        found.add(kind, "settle_from_start", values[3])
-        shown = (_told(each) for each in (percent(work), *values[:3]))
+        found.add(kind, f"share_{share}_error_1s", values[0], one)
+        found.add(kind, "share_error_100ms", values[1], one)
+        found.add(kind, "settle_from_start", values[3], one)
+        shown = (_told(each) for each in (*one.percents(), *values[:3]))
         rows.append((one.case.name, f"{share} %", *shown, _told(values[3], 0), f"{one.lost:.2f}"))
     columns = (
         "alone, Hard",
@@ -209,7 +210,7 @@ def _changes() -> tuple[list[Figure], Details]:
     for (kind, _), one in zip(cases, results, strict=True):
         times = _settled_steps(one.works[0], one.control, KINDS[kind].longest)
         for each in times:
-            found.add(kind, "settle", each)
+            found.add(kind, "settle", each, one)
         rows.append((one.case.name, *(_told(each, 0) for each in times), f"{one.lost:.2f}"))
     changes = (f"to {share:.0f} %" for _, share in STEPS)
     columns = ("settled after ms", "start, 50 %", *changes, "lost %")
@@ -232,23 +233,24 @@ def _settled_steps(work: Work, control: Work, longest: float) -> list[float | No
 def _pairs() -> tuple[list[Figure], Details]:
     found, rows = _Found(), []
     cases = _pair_cases()
-    alone = _throughputs_alone()
+    alone = _alone_without_the_shim()
     results = _runner.run(case for _, case in cases)
     for (kind, _), one in zip(cases, results, strict=True):
         (first, second), asked = one.works, one.case.tenants[0].share
         error = windows.ratio_error(first, second, asked, SETTLING_MS, one.control)
-        found.add(kind, f"pair_{asked:.0f}_{100 - asked:.0f}_error", error)
+        found.add(kind, f"pair_{asked:.0f}_{100 - asked:.0f}_error", error, one)
         apart = [
             windows.worst(work, tenant.share, windows.SECOND, SETTLING_MS, one.control)
             for work, tenant in zip(one.works, one.case.tenants, strict=True)
         ]
         for each in apart:
-            found.add(kind, "pair_tenant_error", each)
-        busy = percent(first) + percent(second)
-        found.add(kind, "pair_busy", busy)
-        throughput = one.throughput_percent / alone[kind]
-        found.add(kind, "pair_total_throughput", throughput)
-        figures = (100 * percent(first) / (busy or 1), busy, throughput, error, *apart, one.lost)
+            found.add(kind, "pair_tenant_error", each, one)
+        parts = one.percents()
+        busy = sum(parts)
+        found.add(kind, "pair_busy", busy, one)
+        throughput = one.throughput_percent / alone[kind].throughput_percent
+        found.add(kind, "pair_total_throughput", throughput, one, alone[kind])
+        figures = (100 * parts[0] / (busy or 1), busy, throughput, error, *apart, one.lost)
         ratio = f"{asked:.0f}:{100 - asked:.0f}"
         rows.append((one.case.name, ratio, *(_told(each) for each in figures)))
     columns = (
@@ -270,12 +272,11 @@ def _pairs() -> tuple[list[Figure], Details]:
     return worst, Details("Two containers on a card", columns, rows)
 
 
-def _throughputs_alone() -> dict[str, float]:
-    """For each kind of work, the percent of the time in which the card ran kernels and copies for
-    one container without the shim. A pair has less because of context switches and because the card
-    waits."""
+def _alone_without_the_shim() -> dict[str, Result]:
+    """For each kind of work, one container without the shim. A pair has less throughput because of
+    context switches and because the card waits."""
     results = _runner.run(Case(kind, (Tenant(_busy(1, kind), mode=None),)) for kind in KINDS)
-    return {one.case.name: one.throughput_percent for one in results}
+    return {one.case.name: one for one in results}
 
 
 def _pair_cases() -> list[tuple[str, Case]]:
@@ -303,12 +304,12 @@ def _many() -> tuple[list[Figure], Details]:
     kinds = ("20 us", "200 us", "5 ms", "mixed")
     cases = [Case(kind, (Tenant(_busy(1, kind), 100 / MANY),) * MANY) for kind in kinds]
     for one in _runner.run(cases, 5 * SECONDS, at_once=1):
-        parts = [percent(work) for work in one.works]
-        found.append(windows.jain(parts))
-        busy.append(sum(parts))
-        apart += [abs(part - 100 / MANY) for part in parts]
+        parts = one.percents()
+        found.append(one.value(windows.jain(parts)))
+        busy.append(one.value(sum(parts)))
+        apart += [one.value(abs(part - 100 / MANY)) for part in parts]
         figures = (*(f(parts) for f in (min, max, sum)), one.lost)
-        rows.append((one.case.name, f"{found[-1]:.5f}", *(f"{each:.2f}" for each in figures)))
+        rows.append((one.case.name, f"{found[-1].value:.5f}", *(f"{each:.2f}" for each in figures)))
     columns = (f"{MANY} containers", "Jain's index", "least %", "most %", "card busy %", "lost %")
     worst = [
         _worst("jain_16", found, "", ">= 0.9995", worst=min),
@@ -327,10 +328,9 @@ def _soft() -> tuple[list[Figure], Details]:
     done = _runner.run(cases, at_once=CARDS // 2 * 2 or 2)
     rows, ratios = [], []
     for bare, soft in zip(done[::2], done[1::2], strict=True):
-        works = [percent(one.works[0]) for one in (bare, soft)]
-        ratios.append(works[1] / works[0])
-        got = (f"{each:.2f}" for each in works)
-        rows.append((bare.case.name, *got, f"{ratios[-1]:.4f}", f"{soft.lost:.2f}"))
+        ratios.append(_ratio((bare, soft)))
+        got = (f"{each:.2f}" for one in (bare, soft) for each in one.percents())
+        rows.append((bare.case.name, *got, f"{ratios[-1].value:.4f}", f"{soft.lost:.2f}"))
     columns = ("alone, Soft 50 %", "bare %", "with the shim %", "ratio", "lost %")
     figures = [_worst("soft_alone_ratio", ratios, "", ">= 0.995", worst=min)]
     return figures, Details("What a Soft container alone gets", columns, rows)
@@ -343,16 +343,14 @@ def _wakes() -> tuple[list[Figure], Details]:
     for (kind, how), one in zip(
         cases, _runner.run(starmap(_waking, cases), seconds=1.5), strict=True
     ):
-        borrower, owner = one.works
-        share = one.case.tenants[1].share
-        woken.append(windows.woken_after(owner, share, WAKES_MS))
-        begun.append(windows.begun_after(owner, WAKES_MS))
-        before = percent(borrower[:WAKES_MS])
-        after = [percent(work, WAKES_MS + SETTLING_MS) for work in one.works]
+        owner, share = one.works[1], one.case.tenants[1].share
+        woken.append(one.value(windows.woken_after(owner, share, WAKES_MS)))
+        begun.append(one.value(windows.begun_after(owner, WAKES_MS)))
+        before, after = one.percents(end=WAKES_MS)[0], one.percents(WAKES_MS + SETTLING_MS)
         if not one.case.tenants[0].share:
-            shareless.append(after[0])
+            shareless.append(one.value(after[0]))
         shown = (f"{each:.2f}" for each in (before, *after, one.lost))
-        rows.append((kind, how, f"{begun[-1]}", f"{woken[-1]}", *shown))
+        rows.append((kind, how, f"{begun[-1].value:g}", f"{woken[-1].value:g}", *shown))
     columns = (
         "borrower",
         "owner",
@@ -386,10 +384,9 @@ def _below() -> tuple[list[Figure], Details]:
     for load in BELOW:
         tenants = (Tenant((load,), 50, None), Tenant((load,), 50))
         done = _runner.run([Case(load, (each,)) for each in tenants], at_once=1)
-        works = [percent(one.works[0]) for one in done]
-        ratios.append(works[1] / works[0])
-        got = (f"{each:.2f}" for each in works)
-        rows.append((load, *got, f"{ratios[-1]:.4f}", f"{done[1].lost:.2f}"))
+        ratios.append(_ratio(done))
+        got = (f"{each:.2f}" for one in done for each in one.percents())
+        rows.append((load, *got, f"{ratios[-1].value:.4f}", f"{done[1].lost:.2f}"))
     columns = ("alone, Hard 50 %", "bare %", "with the shim %", "ratio", "lost %")
     figures = [_worst("below_share_ratio", ratios, "", ">= 0.95", worst=min)]
     return figures, Details("What a container gets that needs less than its share", columns, rows)
@@ -400,8 +397,8 @@ def _hidden() -> tuple[list[Figure], Details]:
     cases = [Case(load, (Tenant((load,), HIDERS_SHARE),)) for load in HIDERS]
     rows, excess = [], []
     for one in _runner.run(cases, 2 * SECONDS):
-        got = percent(one.works[0])
-        excess.append(got - HIDERS_SHARE)
+        (got,) = one.percents()
+        excess.append(one.value(got - HIDERS_SHARE))
         rows.append((one.case.name, f"{HIDERS_SHARE} %", f"{got:.2f}", f"{one.lost:.2f}"))
     columns = ("alone, Hard", "asked", "mean %", "lost %")
     figures = [_worst("hidden_excess_points", excess, "points", "<= 1 points")]
@@ -417,14 +414,15 @@ def _kept(seconds: float = SECONDS) -> tuple[list[Figure], Details]:
         for streams in KEPT_STREAMS
     } | {"short_lived": "threads", "workers": "workers"}
     cases = [Case(load, (Tenant((load,), share),)) for load in loads for share in KEPT_SHARES]
-    rows, kept, above = [], dict[str, list[float]](), []
+    rows, kept, above = [], dict[str, list[Value]](), list[Value]()
     for one in _runner.run(cases, seconds, at_once=min(CARDS, KEPT_AT_ONCE)):
         name, share = one.case.name, one.case.tenants[0].share
         wanted = min(share, WANTED.get(name, 100.0))
-        got = percent(one.works[0])
-        kept.setdefault(loads[name], []).append(got / wanted)
-        above.append(max(windows.shares(one.works[0], windows.SECOND, SETTLING_MS)) - share)
-        shown = (f"{each:.2f}" for each in (got, got / wanted, above[-1], one.lost))
+        (got,) = one.percents()
+        kept.setdefault(loads[name], []).append(one.value(got / wanted))
+        most = max(windows.shares(one.works[0], windows.SECOND, SETTLING_MS))
+        above.append(one.value(most - share))
+        shown = (f"{each:.2f}" for each in (got, got / wanted, most - share, one.lost))
         rows.append((name, f"{share} %", *shown))
     columns = (
         "many streams or threads",
@@ -446,9 +444,11 @@ def _functions() -> tuple[list[Figure], Details]:
         Case("5,000 functions", (Tenant(("functions",), 100, mode),)) for mode in (None, "Hard")
     ]
     done = [_runner.run([case], 3.0, at_once=1)[0] for case in cases]
-    bare, shim = (percent(one.works[0], len(one.works[0]) - windows.SECOND) for one in done)
-    rows = [("5,000 functions", f"{bare:.2f}", f"{shim:.2f}", f"{done[1].lost:.2f}")]
-    figures = [_worst("launch_5000_functions_ratio", [shim / bare], "", ">= 0.8", min)]
+    last = -windows.SECOND
+    got = (f"{each:.2f}" for one in done for each in one.percents(len(one.works[0]) + last))
+    rows = [("5,000 functions", *got, f"{done[1].lost:.2f}")]
+    ratio = _ratio(done, last=windows.SECOND)
+    figures = [_worst("launch_5000_functions_ratio", [ratio], "", ">= 0.8", min)]
     columns = ("launched in turn", "bare %", "with the shim %", "lost %")
     return figures, Details("Many functions", columns, rows)
 
@@ -461,11 +461,11 @@ def _harsh() -> tuple[list[Figure], Details]:
     ms."""
     cases = _harsh_cases()
     done = dict(zip(cases, _runner.run(cases.values(), 2 * SECONDS, HARSH_AT_ONCE), strict=True))
-    rows, errors = [], dict[int, list[float]]()
+    rows, errors = [], dict[int, list[Value]]()
     for (kind, share, count), one in done.items():
-        parts = [percent(work) for work in one.works]
+        parts = one.percents()
         found = _known_errors(one) if share else []
-        errors.setdefault(count, []).extend(found)
+        errors.setdefault(count, []).extend(map(one.value, found))
         shown = (" and ".join(f"{part:.2f}" for part in parts), _told(max(found, default=None)))
         asked = " and ".join(f"{each.share:g} %" for each in one.case.tenants) if share else "bare"
         rows.append((kind, asked, *shown, f"{one.lost:.2f}"))
@@ -503,28 +503,36 @@ def _told(value: float | None, digits: int = 2) -> str:
     return "?" if value is None else f"{value:.{digits}f}"
 
 
+def _value(value: float, *cases: Result) -> Value:
+    """A value that is computed from these cases: it is as uncertain as the worst of them."""
+    return Value(value, max(one.disturbed for one in cases))
+
+
+def _ratio(bare_and_shim: Sequence[Result], last: int | None = None) -> Value:
+    """What the card did with the shim, as a part of what it did without it: in the last `last` ms,
+    or in all of the time after settling."""
+    starts = [SETTLING_MS if last is None else len(one.works[0]) - last for one in bare_and_shim]
+    bare, shim = (one.percents(start)[0] for one, start in zip(bare_and_shim, starts, strict=True))
+    return _value(shim / bare, *bare_and_shim)
+
+
 class _Found:
     """The values of each figure in all cases, of which the worst is taken. Erratic work is
     separate."""
 
     def __init__(self) -> None:
-        self._values: dict[str, list[float]] = {}
-        self._erratic: dict[str, list[float]] = {}
+        self._values: dict[str, list[Value]] = {}
+        self._erratic: dict[str, list[Value]] = {}
 
-    def add(self, kind: str, name: str, value: float | None) -> None:
-        """Add the value of a case with that kind of work; None: unknown."""
+    def add(self, kind: str, name: str, value: float | None, *cases: Result) -> None:
+        """Add the value of a case with that kind of work, and the case (and another one to which
+        it was compared); None: unknown."""
         values = self._erratic if KINDS[kind].erratic else self._values
         values.setdefault(name, [])
         if value is not None:
-            values[name].append(value)
+            values[name].append(_value(value, *cases))
 
-    def figure(
-        self,
-        name: str,
-        unit: str,
-        goal: str = "",
-        worst: Callable[[Sequence[float]], float] = max,
-    ) -> Figure:
+    def figure(self, name: str, unit: str, goal: str = "", worst: Worst = max) -> Figure:
         """The worst case. Raises ValueError if none is known."""
         return _worst(f"{name}_{unit}", self._values[name], unit, goal, worst)
 
@@ -535,14 +543,11 @@ class _Found:
 
 
 def _worst(
-    name: str,
-    values: Sequence[float],
-    unit: str,
-    goal: str = "",
-    worst: Callable[[Sequence[float]], float] = max,
+    name: str, values: Sequence[Value], unit: str, goal: str = "", worst: Worst = max
 ) -> Figure:
-    """A figure from the worst case."""
+    """A figure from the worst case; it was disturbed as much as that case was."""
     if not values:
         raise ValueError(f"{name}: the machine was too busy with other things in every case")
-    spread = (round(min(values), 5), round(max(values), 5))
-    return Figure(name, round(worst(values), 5), unit, goal, len(values), spread)
+    value, disturbed = worst(values)
+    spread = (round(min(values).value, 5), round(max(values).value, 5))
+    return Figure(name, round(value, 5), unit, goal, len(values), spread, "", disturbed)

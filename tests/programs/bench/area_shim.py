@@ -100,16 +100,20 @@ def _many(figures: Sequence[Figure]) -> list[Figure]:
 
 
 def _ratios(figures: Sequence[Figure]) -> list[Figure]:
-    """Ratios to the basic operations of each work, measured in the same run."""
+    """Ratios to the basic operations of each work, measured in the same run. That of the worst of
+    many ways to launch has no goal, as these ways have none."""
     bare = {"LD_LIBRARY_PATH": str(BUILD / "tests" / "fake")}
     runs = {name: [_run((name,), bare) for _ in range(PAIRS)] for name in BASICS}
     basics = {f"basic_{name}_ns": figure(f"basic_{name}_ns", runs[name], 50, "ns") for name in runs}
     values = {one.name: one.value for one in (*figures, *basics.values())}
     swaps_and_probes = 2 * (values["basic_swap_ns"] + values["basic_probe_ns"])
+    call = values["basic_call_ns"]
     bounds = {
-        "launch_ratio": ("launch_overhead_1t_ns", values["basic_call_ns"], "basic_call_ns"),
+        "launch_ratio": ("launch_overhead_1t_ns", "<= 4", call, "basic_call_ns"),
+        "launch_many_ratio": ("launch_overhead_many_ns", "", call, "basic_call_ns"),
         "alloc_free_ratio": (
             "alloc_free_overhead_ns",
+            "<= 4",
             swaps_and_probes,
             "2 basic_swap_ns + 2 basic_probe_ns",
         ),
@@ -117,8 +121,8 @@ def _ratios(figures: Sequence[Figure]) -> list[Figure]:
     return [
         *basics.values(),
         *(
-            figure(name, [values[of] / least], 50, "", "<= 4", beside)
-            for name, (of, least, beside) in bounds.items()
+            figure(name, [values[of] / least], 50, "", goal, beside)
+            for name, (of, goal, least, beside) in bounds.items()
             if of in values
         ),
     ]

@@ -64,6 +64,11 @@ def test_the_worst_way_to_launch_is_the_figure_for_many() -> None:
 def test_ratios_are_to_what_was_measured_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     basics = {"call": 2.0, "add": 1.0, "swap": 5.0, "probe": 1.0}
     monkeypatch.setattr("bench.area_shim._run", lambda arguments, env: basics[arguments[0]])
-    figures = [one("launch_overhead_1t_ns", 6), one("alloc_free_overhead_ns", 60)]
+    figures = [
+        one("launch_overhead_1t_ns", 6),
+        one("launch_overhead_many_ns", 20),
+        one("alloc_free_overhead_ns", 60),
+    ]
     found = {each.name: each.value for each in _ratios(figures)}
     assert (found["launch_ratio"], found["alloc_free_ratio"]) == (3, 5)
+    assert found["launch_many_ratio"] == 10

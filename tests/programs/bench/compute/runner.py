@@ -6,10 +6,10 @@ All repetitions together take at most PATIENCE_S.
 """
 
 import os
-import statistics
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from bench.compute import windows
 from bench.compute.rig import Case, Tenant, Work, run
@@ -28,6 +28,13 @@ PATIENCE_S = 180.0
 BEGUN_MS = 20  # by then, the load has started
 
 
+class Value(NamedTuple):
+    """A value of a case, and the percent of the case's windows that are unknown."""
+
+    value: float
+    disturbed: float
+
+
 @dataclass(frozen=True)
 class Result:
     """The work of a case's tenants, and that of the controls beside them: the least of these in
@@ -43,12 +50,22 @@ class Result:
     @property
     def lost(self) -> float:
         """The part of the time (percent) that the controls did not work."""
-        return 100 - percent(self.control)
+        settled = self.control[SETTLING_MS:]
+        return 100 * (1 - sum(settled) / (len(settled) * windows.MS_NS))
 
     @property
     def disturbed(self) -> float:
         """Percent of the windows that are unknown."""
-        return windows.disturbed(self.control, SETTLING_MS)
+        return round(windows.disturbed(self.control, SETTLING_MS), 2)
+
+    def percents(self, start: int = SETTLING_MS, end: int | None = None) -> list[float]:
+        """For each tenant, the percent of the time in which the card worked for it, in the known
+        windows between these two times (ms)."""
+        return [windows.mean(work[:end], start, self.control[:end]) for work in self.works]
+
+    def value(self, value: float) -> Value:
+        """A value of this case."""
+        return Value(value, self.disturbed)
 
 
 class Runner:
@@ -56,7 +73,6 @@ class Runner:
 
     def __init__(self) -> None:
         self._patience_s = PATIENCE_S
-        self._disturbed: list[float] = []
 
     def run(
         self, cases: Iterable[Case], seconds: float = SECONDS, at_once: int = CARDS
@@ -68,12 +84,6 @@ class Runner:
             now, waiting = waiting[:at_once], waiting[at_once:]
             done += self._run_together(now, seconds + SETTLING_MS / 1000)
         return done
-
-    def disturbed(self) -> float:
-        """Percent of the unknown windows of all cases since the last call."""
-        found = statistics.mean(self._disturbed) if self._disturbed else 0.0
-        self._disturbed.clear()
-        return round(found, 2)
 
     def _run_together(self, cases: list[Case], seconds: float) -> list[Result]:
         """The attempt in which the machine took least of the time."""
@@ -89,7 +99,6 @@ class Runner:
                 self._patience_s -= time.monotonic() - began
             if done[0].lost <= LOST:
                 break
-        self._disturbed += [one.disturbed for one in best]
         return best
 
 
@@ -101,8 +110,3 @@ def _attempt(cases: list[Case], seconds: float) -> list[Result]:
         Result(case, one.works, control, one.throughput_percent)
         for case, one in zip(cases, found[len(CONTROLS) :], strict=True)
     ]
-
-
-def percent(work: Work, start: int = SETTLING_MS) -> float:
-    """The percent of the time after settling in which the card worked for the container."""
-    return sum(work[start:]) / (len(work) - start) / windows.MS_NS * 100

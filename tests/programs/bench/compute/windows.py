@@ -7,6 +7,7 @@ since the machine was too busy. A value that could only be computed from unknown
 
 from collections.abc import Sequence
 from itertools import accumulate
+from statistics import fmean
 
 MS_NS = 1_000_000
 SECOND, TENTH, MOMENT = 1000, 100, 20  # ms
@@ -63,6 +64,14 @@ def disturbed(control: Sequence[int], start: int) -> float:
     """Percent of the windows of a tenth of a second that are unknown."""
     fair = undisturbed(control, TENTH, start)
     return 100 * (1 - sum(fair) / len(fair)) if fair else 0.0
+
+
+def mean(work: Sequence[int], start: int, control: Sequence[int]) -> float:
+    """Percent of the time in the known windows of a tenth of a second. If none is known, in all of
+    them: `disturbed` tells that the value means nothing then."""
+    found = shares(work, TENTH, start)
+    fair = undisturbed(control, TENTH, start)
+    return fmean([each for each, good in zip(found, fair, strict=True) if good] or found)
 
 
 def worst(
