@@ -63,6 +63,8 @@ def test_quota_is_never_exceeded(kube: Kube, stage: "Stage") -> None:
     kube.apply(share_pod(tenant, "c"))
     message = wait_event(kube, tenant, "c", "QuotaExceeded")
     assert "gpus" in message
+    # A quota's limit does not depend on time: what the next plan leaves is left by all.
+    kube.wait_planned_again("gpuquota", "gpus", tenant)
     assert kube.phase(tenant, "c") == "Pending"
     assert len(kube.all("shadowpods", tenant)) == 1
     wait_for(
@@ -73,15 +75,21 @@ def test_quota_is_never_exceeded(kube: Kube, stage: "Stage") -> None:
     )
     kube.delete("pod", "a", tenant)
     kube.wait_running(tenant, "c")
+    kube.wait_planned_again("gpuquota", "gpus", tenant)
+    assert len(kube.all("shadowpods", tenant)) == 1
 
 
 def test_namespace_without_quota_is_told_so(kube: Kube, stage: "Stage") -> None:
     """A share pod in a namespace without a quota waits, with an event that says so."""
-    stage.pool()
+    pool = stage.pool()
     tenant = stage.tenant()
     kube.apply(share_pod(tenant, "a"))
+    # It comes once the pod has waited for NO_QUOTA_AFTER, 3 s. Nothing else about a pod without a
+    # quota depends on time, so that the next plan shows what all later ones do.
     message = wait_event(kube, tenant, "a", "NoQuota")
     assert "GPUQuota" in message
+    kube.wait_planned_again("gpupool", pool)
+    assert not kube.all("gpuquotas", tenant)
     assert not kube.all("shadowpods", tenant)
 
 

@@ -111,6 +111,23 @@ class Kube:
             explain=lambda: self.attempt("get", kind, name, *_in(namespace), "--output=yaml")[1],
         )
 
+    def wait_planned_again(self, kind: str, name: str, namespace: str | None = None) -> None:
+        """Wait until the operator has applied a plan that it made after this call: it has seen
+        another idle timeout of this GPUPool or GPUQuota, which lets nothing be idle for too long.
+        Twice, since a status may be written before the last of its plan's actions is applied."""
+        for seconds in (3000, 3001):
+            patch = json.dumps({"spec": {"idleTimeoutSeconds": seconds}})
+            self.run("patch", kind, name, *_in(namespace), "--type=merge", f"-p={patch}")
+            wait_for(
+                f"the operator to see {kind} {name}",
+                lambda: self._is_observed(kind, name, namespace),
+            )
+
+    def _is_observed(self, kind: str, name: str, namespace: str | None) -> bool:
+        found = self.get(kind, name, namespace) or {}
+        seen = found.get("status", {}).get("observedGeneration")
+        return seen is not None and seen == found["metadata"]["generation"]
+
     def describe(self, namespace: str, pod: str) -> str:
         """What a person would look at when a pod doesn't start."""
         tail = self.attempt("describe", "pod", pod, *_in(namespace))[1].splitlines()[-40:]
