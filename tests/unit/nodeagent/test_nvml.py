@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 import simgpu
 from support.waiting import PATIENCE_S, wait_for
-from unit.simgpu.harness import compile_sample
+from unit.simgpu.harness import NAMESPACE, compile_sample
 
 READER = """
 import asyncio, json, pynvml, sys
@@ -70,9 +70,9 @@ asyncio.run(main())
 class Reader:
     """A process that sees the simulated cards."""
 
-    def __init__(self, machine: simgpu.Machine) -> None:
+    def __init__(self, machine: simgpu.Machine, under: Sequence[str] = ()) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", READER],
+            [*under, sys.executable, "-c", READER],
             env={**os.environ, **simgpu.environment(machine.directory)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -234,15 +234,16 @@ def test_processes_of_a_card_are_listed_with_their_bytes(
 
 
 @contextmanager
-def sample(machine: simgpu.Machine, *arguments: str) -> Iterator[int]:
-    """The PID of a sample program that has said something."""
-    command, env = [compile_sample(), *arguments], simgpu.environment(machine.directory)
+def sample(machine: simgpu.Machine, *arguments: str, under: Sequence[str] = ()) -> Iterator[int]:
+    """The PID of a sample program, or of what it is started by, that has said something."""
+    command = [*under, str(compile_sample()), *arguments]
+    env = simgpu.environment(machine.directory)
     with subprocess.Popen(command, env={**os.environ, **env}, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout and process.stdout.readline()
             yield process.pid
         finally:
-            process.terminate()
+            process.kill()  # unshare does not heed SIGTERM
 
 
 def test_what_each_process_does_on_a_card_and_what_is_free_there(
@@ -270,3 +271,22 @@ def test_what_each_process_does_on_a_card_and_what_is_free_there(
         assert free[second] == before[second]  # type: ignore[index]
         assert free[first] < before[first] - (100 << 20)  # type: ignore[index]
     assert reader.ask("loads") == {first: {}, second: {}}
+
+
+@pytest.mark.parametrize("foreign", [1, 2])
+def test_the_agent_needs_the_nodes_pid_namespace_to_know_processes(
+    machine: simgpu.Machine, reader: Reader, foreign: int
+) -> None:
+    """As with the chart's nodeagent.hostPID. Without it, drivers tell of nobody, or of PIDs none of
+    which is a process that the agent could take for a container's."""
+    first = machine.cards[0].uuid
+    machine.state.set_number(0, "nvml_foreign", foreign)
+    with sample(machine, "hold", "100", under=NAMESPACE) as started:
+        (pid,) = Path(f"/proc/{started}/task/{started}/children").read_text().split()
+        assert list(reader.ask("workers")[first]) == [pid]  # type: ignore[index, call-overload]
+        assert list(reader.ask("loads")[first]) == [pid]  # type: ignore[index, call-overload]
+        inside = Reader(machine, under=NAMESPACE)
+        strange = inside.ask("workers")[first]  # type: ignore[index, call-overload]
+        inside.close()
+        assert len(strange) == foreign - 1
+        assert not any(Path(f"/proc/{one}").exists() for one in strange)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from support.waiting import PATIENCE_S, wait_for
 from .conftest import run
 from .shell import SUCCESS, Shell
 from .slot import BUILD, MIB, Card, Slot, card_uuid
+from .test_processes import NAMESPACE, may_unshare
 
 SNIPPETS = [
     "nvmlDeviceGetUtilizationRates",
@@ -101,10 +102,10 @@ class Machine:
             Card(self.uuids[0], 100 * MIB, compute_mode=compute_mode),
         )
 
-    def ask(self) -> dict[str, Any]:
+    def ask(self, under: Sequence[str] = ()) -> dict[str, Any]:
         """NVML's answers, by UUID, in NVML's order."""
         done = subprocess.run(
-            [sys.executable, "-c", ASK],
+            [*under, sys.executable, "-c", ASK],
             env=self.env,
             capture_output=True,
             text=True,
@@ -142,6 +143,22 @@ def test_cards_are_known_by_uuid(order: str, machine: Machine) -> None:
         assert told[uuid]["total"] == told[uuid]["total_v2"] == total
         assert told[uuid]["used"] == (used + ROOM if used else 0)
         assert told[uuid]["processes"] == ([used] if used else [])
+
+
+@pytest.mark.skipif(not may_unshare, reason="no PID namespaces for this user")
+@pytest.mark.parametrize("foreign", [1, 2])
+@pytest.mark.parametrize("mode", [0, 1])
+def test_in_a_pid_namespace_of_its_own_a_container_is_told_of_itself_alone(
+    mode: int, foreign: int, machine: Machine
+) -> None:
+    """Where the driver lists no process, or all of the card by PIDs that mean nothing there."""
+    for card in (0, 2):
+        machine.simulated.state.set_number(card, "nvml_foreign", foreign)
+    machine.limit(mode)
+    with load(bare(machine)), Shell(machine.env, under=NAMESPACE) as shell:
+        assert shell.alloc(60 * MIB) == SUCCESS
+        told = machine.ask(NAMESPACE)[machine.uuids[0]]
+        assert (told["processes"], told["busy"]) == ([70 * MIB], 0)
 
 
 @pytest.mark.parametrize("mode", [0, 1])

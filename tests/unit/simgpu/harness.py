@@ -15,6 +15,8 @@ from support.waiting import PATIENCE_S
 HERE = Path(__file__).parent / "snippets"
 FLAGS = ("-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror")
 SAMPLE = Path(__file__).parents[3] / "examples" / "sample" / "cuda-sample.c"
+NAMESPACE = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child")
+"""Runs a command in a PID namespace of its own."""
 SANITIZE = tuple(os.environ.get("SIMGPU_CFLAGS", "").split())  # say, -fsanitize=address
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import simgpu
 from simgpu.machine import HARSH
-from unit.simgpu.harness import Bench
+from unit.simgpu.harness import NAMESPACE, Bench
 
 MIB = 1 << 20
 MS = 1_000_000  # ns
@@ -24,7 +24,6 @@ h = n.nvmlDeviceGetHandleByIndex(0)
 print(json.dumps([len(n.nvmlDeviceGetComputeRunningProcesses(h)) for _ in range(%d)]))
 """
 
-NAMESPACE = ("unshare", "--map-root-user", "--pid", "--fork", "--kill-child")
 PIDS = """
 import json, subprocess, sys, pynvml as n
 pipe = subprocess.PIPE
