@@ -105,16 +105,18 @@ class Evictor:
 
     async def _mark(self, ref: Ref, uid: str, refusal: KubeError) -> None:
         """Set the condition that an eviction would have set, unless the pod has it: a node agent's
-        says why a spot pod lost its card. The pod is deleted even if the condition is refused."""
-        if has_disruption_target(await self._client.get(ref)):
-            return
+        says why a spot pod lost its card. If the API server refuses the condition, the pod is
+        deleted without it; raises Unavailable if the API server does not answer."""
         body = disruption_target(ref, uid, refusal, self._now())
         try:
-            await self._client.apply(
-                body, field_manager=FIELD_MANAGER_OPERATOR, subresource="status"
-            )
-        except (Unavailable, Forbidden, Invalid) as error:
-            if not _held_off(error):
+            if not has_disruption_target(await self._client.get(ref)):
+                await self._client.apply(
+                    body, field_manager=FIELD_MANAGER_OPERATOR, subresource="status"
+                )
+        except (NotFound, Conflict):
+            raise
+        except KubeError as error:
+            if not error.status:
                 raise
             log.warning("the condition DisruptionTarget is refused", error=error)
 

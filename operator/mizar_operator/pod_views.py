@@ -136,7 +136,7 @@ def share_view(obj: Object) -> SharePod | None:
     initialized = condition_of(status, "Initialized").get("status") == "True"
     kept = devices_after_init(spec) if initialized and spec.get("initContainers") else None
     needs, owner, outages = needs_of(obj), _controller(meta), outage_tolerations(spec)
-    of_daemon_set = _is_of_daemon_set(meta)
+    kind = _controller_kind(meta)
     # Constraints on the node do not matter once the pod has a node.
     claims = tuple(_claims(meta["name"], spec)) if node is None else ()
     refused_by = refusal_topology(spec, unschedulable)
@@ -152,7 +152,8 @@ def share_view(obj: Object) -> SharePod | None:
             node=node,
             needs=needs,
             owner=owner,
-            of_daemon_set=of_daemon_set,
+            of_daemon_set=kind == "DaemonSet",  # by the same field, `kubectl drain` leaves it alone
+            of_job=kind == "Job",
             after_init=kept.get(resource, 0) if kept is not None else None,
             unschedulable=unschedulable,
             unschedulable_since=time_or_none(scheduled.get("lastTransitionTime"))
@@ -237,16 +238,17 @@ def _has_other_scheduler(spec: Json) -> bool:
 
 
 def _controller(meta: Json) -> str:
-    """The UID of the pod's controller; the pod's own if it has none."""
+    """The UID of the pod's controller; the pod's own if it has none. A static pod has none: its
+    node, which its reference names, would run the same pod again."""
     owners = meta.get("ownerReferences") or ()
-    found = (str(one["uid"]) for one in owners if one.get("controller"))
+    found = (str(one["uid"]) for one in owners if one.get("controller") and one["kind"] != "Node")
     return next(found, meta.get("uid", ""))
 
 
-def _is_of_daemon_set(meta: Json) -> bool:
-    """Whether a DaemonSet controls the pod: by the same field, `kubectl drain` leaves it alone."""
+def _controller_kind(meta: Json) -> str:
+    """The kind of the pod's controller; empty if it has none."""
     owners = meta.get("ownerReferences") or ()
-    return any(one.get("controller") and one["kind"] == "DaemonSet" for one in owners)
+    return next((str(one["kind"]) for one in owners if one.get("controller")), "")
 
 
 def _prefix(resource: str) -> str:

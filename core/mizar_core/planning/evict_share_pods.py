@@ -45,10 +45,16 @@ def evict_from_several_cards(draft: Draft) -> None:
 
     A new pod may be refused as well: it goes where enough devices are free, whether on one card or
     not. So this is an attempt, made for all pods of a controller at once and then not again for a
-    while, which grows each time.
+    while, which grows each time. A Job counts an evicted pod as failed, and ends all its pods when
+    there are too many of these: one is evicted at a time, and none while others of it run.
     """
     going = {one.uid for one in draft.actions if isinstance(one, EvictShare)}
-    for owner, shares in sorted(_refused(draft).items()):
+    working = {one.owner for one in draft.shares if one.node is not None and not one.several_cards}
+    for owner, refused in sorted(_refused(draft).items()):
+        of_job = refused[0].of_job
+        if of_job and owner in working:
+            continue
+        shares = refused[:1] if of_job else refused
         attempt = Attempt(f"one-card/{owner}", owner)
         if attempt.what in draft.attempted:
             continue

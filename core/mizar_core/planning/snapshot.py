@@ -150,7 +150,8 @@ class ShareView:
     bound.
 
     `count`: how many devices. `owner`: the UID of its controller, else its own. `of_daemon_set`:
-    whether that is a DaemonSet, whose pods drains leave alone. `after_init`: how
+    whether that is a DaemonSet, whose pods drains leave alone. `of_job`: whether it is a Job, which
+    counts each evicted pod as failed. `after_init`: how
     many devices it keeps, where init containers that requested more have ended. `unschedulable`:
     the scheduler's message, if it found no node. `lacks_devices`: whether the message names only a
     lack of these very devices, and nothing else that is in the way. `outages`: tolerations with
@@ -178,6 +179,7 @@ class ShareView:
     needs: Needs = NO_NEEDS
     owner: str = ""
     of_daemon_set: bool = False
+    of_job: bool = False
     after_init: int | None = None
     unschedulable: str | None = None
     unschedulable_since: datetime | None = None

@@ -185,6 +185,22 @@ def test_a_pod_of_two_resources_is_evicted_once() -> None:
     assert _evicted(_snapshot(ready(**HELD), shares=(FRAGMENTED, beside))) == [("p", SHARE.uid)]
 
 
+def test_a_jobs_pods_are_evicted_one_at_a_time_and_only_while_none_of_them_runs() -> None:
+    """A Job counts an evicted pod as failed, and ends those that run after a few of them."""
+    first, second = (
+        replace(FRAGMENTED, of_job=True),
+        replace(FRAGMENTED, of_job=True, name="q", uid="uid-q"),
+    )
+    snapshot = _snapshot(ready(**HELD), shares=(second, first))
+    assert _evicted(snapshot) == [("p", SHARE.uid)]
+    runs = replace(first, name="r", uid="uid-r", several_cards=False)
+    with_one = replace(snapshot, shares=(second, first, runs))
+    assert _evicted(with_one) == []
+    assert not plan(with_one, NOW).attempts, "it is tried as soon as none runs"
+    waits = replace(with_one, shares=(second, first, replace(runs, node=None)))
+    assert _evicted(waits) == [("p", SHARE.uid)]
+
+
 def test_it_is_not_evicted_again_soon() -> None:
     """Its node may never have a card with as many free devices."""
     tried = frozenset({"one-card/uid-set"})
@@ -373,7 +389,15 @@ def test_the_reason_of_a_node_agent_stays() -> None:
     assert api.asked == [ASKED, MARKED, DELETED]
 
 
-@pytest.mark.parametrize("refusal", [Forbidden("no", status=403), Invalid("no", status=422)])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Forbidden("no", status=403),
+        Invalid("no", status=422),
+        Unavailable("failed calling webhook", status=500),
+        NotServed("no such path", status=404),
+    ],
+)
 def test_who_may_not_have_the_condition_is_deleted_all_the_same(refusal: KubeError) -> None:
     api = Api(BUDGET, refusal=refusal)
     _evict(api, 0.0, patience_s=0.0)

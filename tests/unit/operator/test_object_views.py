@@ -68,15 +68,17 @@ def test_a_bound_pod_counts_until_it_is_gone() -> None:
     assert pod.demands[0][1].node == "n1"
 
 
-@pytest.mark.parametrize(
-    ("kind", "is_one"), [("DaemonSet", True), ("ReplicaSet", False), (None, False)]
-)
-def test_a_pod_of_a_daemon_set(kind: str | None, is_one: bool) -> None:
+@pytest.mark.parametrize("kind", ["DaemonSet", "Job", "ReplicaSet", "Node", None])
+def test_what_controls_a_pod(kind: str | None) -> None:
+    """A static pod's node is no controller: it would run the same pod again."""
     owners = [{"kind": kind, "uid": "uid-of-it", "controller": True}] if kind else []
     mentioned = {"kind": "DaemonSet", "uid": "another"}
     pod = pod_view(_share(meta={"ownerReferences": [mentioned, *owners]}))
     assert isinstance(pod, SharePod)
-    assert [view.of_daemon_set for _, view in pod.demands] == [is_one]
+    ((_, view),) = pod.demands
+    assert view.of_daemon_set == (kind == "DaemonSet")
+    assert view.of_job == (kind == "Job")
+    assert (view.owner == "uid-of-it") == (kind not in ("Node", None))
 
 
 def test_what_many_pods_have_is_kept_once() -> None:
