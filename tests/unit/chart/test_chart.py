@@ -248,6 +248,10 @@ STRICT = {"isolation": {"enforcement": "Strict"}}
         ({"defaultPool": {"spec": STRICT}}, True),
         ({"defaultPool": {"spec": {"defaultQuota": STRICT}}}, True),
         ({"defaultPool": {"create": False, "spec": STRICT}}, False),
+        # As YAML reads a key whose fields are commented out.
+        ({"defaultPool": {"spec": {"defaultQuota": None}}}, False),
+        ({"defaultPool": {"spec": {"defaultQuota": {"isolation": None}}}}, False),
+        ({"defaultPool": {"spec": {**STRICT, "defaultQuota": None}}}, True),
     ],
 )
 def test_the_webhook_knows_whether_the_agents_may_kill(

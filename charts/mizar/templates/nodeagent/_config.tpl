@@ -95,8 +95,9 @@ overrides included, may give cards by NVIDIA_VISIBLE_DEVICES. */ -}}
 means that they must. */ -}}
 {{- define "mizar.nodeagent.mayKill" -}}
 {{- $agent := .Values.nodeagent -}}
-{{- $pool := ternary .Values.defaultPool.spec (dict) .Values.defaultPool.create -}}
-{{- $strict := list (dig "isolation" "enforcement" "" $pool) (dig "defaultQuota" "isolation" "enforcement" "" $pool) -}}
+{{- $pool := ternary (.Values.defaultPool.spec | default dict) (dict) .Values.defaultPool.create -}}
+{{- $quota := $pool.defaultQuota | default dict -}}
+{{- $strict := list ($pool.isolation | default dict).enforcement ($quota.isolation | default dict).enforcement -}}
 {{- or .Values.spot.enabled $agent.privileged $agent.mayKill (has "Strict" $strict) -}}
 {{- end -}}
 
