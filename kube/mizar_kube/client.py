@@ -139,11 +139,17 @@ class KubeClient:
         label_selector: str = "",
         field_selector: str = "",
         page_size: int = PAGE_SIZE,
+        cached: bool = False,
         timeout: float | None = None,
     ) -> AsyncGenerator[Listing, None]:
         """The pages of a list, one by one, so that a caller can drop what it doesn't need. Pages
-        that would be larger than PAGE_BYTES have fewer objects; 0 asks for all in one page."""
+        that would be larger than PAGE_BYTES have fewer objects; 0 asks for all in one page.
+        `cached`: as the API server's cache has them, which may be a moment behind and ignores the
+        page size. For the pods of a node the cache has an index, while older API servers read all
+        pods from etcd for each other list."""
         params, size = _selectors(label_selector, field_selector), page_size
+        if cached:
+            params["resourceVersion"] = "0"
         while True:
             call = ApiCall("GET", kind.path(namespace), params | {"limit": str(size)})
             try:

@@ -30,7 +30,9 @@ from mizar_core.planning.snapshot import (
 )
 from mizar_core.pod_requests import cards_requested
 from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError
 from mizar_kube.kinds import NODE, POD, Object, Ref
+from mizar_kube.logs import get_logger
 from mizar_operator import object_views, pod_views, unreadable
 from mizar_operator.announcements import Announcements
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
@@ -40,6 +42,8 @@ from mizar_operator.pod_views import HolderPod
 from mizar_operator.reconcile_state import Excluded, ReconcileState
 from mizar_operator.runtime_classes import RuntimeClasses
 from mizar_operator.volume_nodes import Terms, VolumeNodes, together
+
+log = get_logger(__name__)
 
 CONFIRMED_FOR_S = 30.0
 """Seconds for which an object that a live read did not find counts as gone."""
@@ -51,8 +55,9 @@ one plan reads."""
 JUDGED_NODES_MOST = 64
 """The most nodes whose free cards are looked at to find out whether a pod lacks cards. A pod that
 fits more of them waits for idle shadow pods to reach their timeout."""
-JUDGED_SHAPES_MOST = 16
-"""The most kinds of such pods for which one plan looks."""
+JUDGED_SHAPES_MOST = 64
+"""The most kinds of such pods for which one plan finds the nodes that fit; first those that name
+their nodes, since the others mostly fit too many."""
 
 
 @dataclass
@@ -287,13 +292,21 @@ class Gatherer:
             for resource, _ in one.cards
             if one.reason_unknown and resource in ours
         )
-        found = set[str]()
-        for needs, resource in islice(shapes, JUDGED_SHAPES_MOST):
-            nodes = (one for one in self._caches.nodes.values() if resource in one.cards)
-            fitting = {one.name for one in nodes if one.available and fits(needs, one)}
-            if len(found | fitting) <= JUDGED_NODES_MOST:
-                found |= fitting
+        memory, now, found = self.state(key), self._clock(), set[str]()
+        memory.fitting = {one: two for one, two in memory.fitting.items() if two[0] > now}
+        for shape in sorted(shapes, key=lambda one: not one[0].pins)[:JUDGED_SHAPES_MOST]:
+            if shape not in memory.fitting:
+                memory.fitting[shape] = now + TAKEN_FOR_S, self._fitting(*shape)
+            _, names = memory.fitting[shape]
+            if len(names | found) <= JUDGED_NODES_MOST:
+                found |= names
         return found
+
+    def _fitting(self, needs: Needs, resource: str) -> frozenset[str]:
+        """The nodes with such cards that fit the needs; one more than JUDGED_NODES_MOST at most."""
+        nodes = (one for one in self._caches.nodes.values() if resource in one.cards)
+        fitting = (one.name for one in nodes if one.available and fits(needs, one))
+        return frozenset(islice(fitting, JUDGED_NODES_MOST + 1))
 
     async def _look_at(self, key: str, names: Iterable[str]) -> None:
         """Read which cards other pods have on these nodes."""
@@ -302,13 +315,22 @@ class Gatherer:
 
         async def look(name: str) -> None:
             async with limit:
-                taken[name] = until, await self._cards_on(name, pools)
+                try:
+                    taken[name] = until, await self._cards_on(name, pools)
+                except KubeError as error:
+                    # Of a node where nobody looked, no free card is known, which delays a
+                    # preemption. It must not delay everything else.
+                    log.info("a node's pods could not be read", node=name, error=error)
 
         await asyncio.gather(*(look(one) for one in sorted(names)))
 
     async def _cards_on(self, node: str, pools: Container[str]) -> Counter[str]:
         found = Counter[str]()
-        for cards in await views_on(self._client, node, lambda pod: _cards_held(pod, pools)):
+
+        def view(pod: Object) -> Mapping[str, int]:
+            return _cards_held(pod, pools)
+
+        for cards in await views_on(self._client, node, view, cached=True):
             found.update(cards)
         return found
 

@@ -29,11 +29,13 @@ async def is_there(client: KubeClient, ref: Ref, uid: str) -> bool:
     return found is not None and uid in ("", found["metadata"]["uid"])
 
 
-async def views_on(client: KubeClient, node: str, view: Callable[[Object], T]) -> list[T]:
+async def views_on(
+    client: KubeClient, node: str, view: Callable[[Object], T], *, cached: bool = False
+) -> list[T]:
     """The result of `view` for each pod that is bound to the node. The pods themselves, which may
-    be large, are read page by page. Raises KubeError."""
+    be large, are read page by page; if `cached`, from the API server's cache. Raises KubeError."""
     found = list[T]()
-    pages = client.list_pages(POD, field_selector=f"spec.nodeName={node}")
+    pages = client.list_pages(POD, field_selector=f"spec.nodeName={node}", cached=cached)
     async with aclosing(pages):
         async for page in pages:
             found += map(view, page.items)

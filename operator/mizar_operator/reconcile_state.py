@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from mizar_core.planning.exclusion import Part, PartName
+from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.snapshot import Attempt, Key, Refused
 from mizar_operator.announcements import Announcements
 
@@ -113,6 +114,7 @@ class ReconcileState:
     the API server refused. `attempted`: attempts, with the UID of the pod that each was to help.
     `gone`: objects that were missing in a live read, and until when that counts (seconds of the
     clock). `taken`: whole cards that other pods had on a node, and until when that counts.
+    `fitting`: nodes with cards of a resource that fit these needs, and until when that counts.
     `free_since`: since when 1, 2, … devices of a (resource, node) have been free. `unanswered`:
     (quota, devices, sequence) of shadow pods whose creation got no answer. `refused_nodes`: until
     when each node that the scheduler refused a share pod counts as refused, by (UID, resource).
@@ -134,6 +136,7 @@ class ReconcileState:
     attempted: Backoffs[str] = field(default_factory=lambda: Backoffs(TRIED_FIRST_S, TRIED_MOST_S))
     gone: dict[str, float] = field(default_factory=dict)
     taken: dict[str, tuple[float, Counter[str]]] = field(default_factory=dict)
+    fitting: dict[tuple[Needs, str], tuple[float, frozenset[str]]] = field(default_factory=dict)
     free_since: dict[tuple[str, str], tuple[datetime, ...]] = field(default_factory=dict)
     unanswered: set[tuple[Key, int, int]] = field(default_factory=set)
     refused_nodes: dict[tuple[str, str], dict[str, float]] = field(default_factory=dict)

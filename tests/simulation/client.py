@@ -142,7 +142,13 @@ class SimulatedClient:
         return await self._call("list", Ref(kind, "", namespace), listing, timeout)
 
     async def list_pages(
-        self, kind: Kind, namespace: str | None = None, *, page_size: int = 500, **selectors: Any
+        self,
+        kind: Kind,
+        namespace: str | None = None,
+        *,
+        page_size: int = 500,
+        cached: bool = False,
+        **selectors: Any,
     ) -> AsyncGenerator[Listing, None]:
         """As KubeClient.list_pages; all pages show the moment of the first one."""
         whole = await self.list(kind, namespace, **selectors)

@@ -107,7 +107,9 @@ class MemoryApi:
             found = [one for one in found if one["spec"].get("nodeName") == wanted]
         return Listing(copied(found), str(self.version))
 
-    async def list_pages(self, kind: Kind, **selectors: Any) -> AsyncGenerator[Listing, None]:
+    async def list_pages(
+        self, kind: Kind, *, cached: bool = False, **selectors: Any
+    ) -> AsyncGenerator[Listing, None]:
         """As KubeClient.list_pages, in one page."""
         yield await self.list(kind, **selectors)
 

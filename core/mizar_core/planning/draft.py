@@ -256,12 +256,17 @@ class Draft:
             found[one.on_node or "", one.resource].append(one)
         return dict(found)
 
-    def cards_held(self, pool: str | None = None) -> Counter[str]:
-        """How many cards the shadow pods of one pool, or of all, hold on each node."""
+    def cards_held(self, pool: str | None = None, resource: str | None = None) -> Counter[str]:
+        """How many cards the shadow pods hold on each node: those of one pool, or all; those with
+        cards of one physical resource, or all. Which cards an unknown pool has is not known, so
+        its shadow pods count for each resource."""
         held: Counter[str] = Counter()
         for key, shadow in self.shadows.items():
             pod = shadow.pod
             if pod is None or pod.node is None or pool not in (None, shadow.pool):
+                continue
+            known = self.pools.get(shadow.pool)
+            if known is not None and resource not in (None, known.spec.physical_resource):
                 continue
             if self.stages[key] is not ShadowStage.LOST:
                 held[pod.node] += shadow.cards

@@ -90,8 +90,7 @@ def card_sizes(pool: GPUPool, nodes: Iterable[NodeView], reported: Mapping[str, 
 
 
 def misfit(pool: GPUPool, sizes: Sizes) -> str | None:
-    """A sentence about the first profile that fits no card of the pool; None while all may fit, as
-    far as the cards' sizes are known."""
+    """A sentence about the first profile that fits no card of these sizes; None if all fit one."""
     if not sizes:
         return None
     found = (_misfit(pool, profile, sizes[-1][0]) for profile in pool.spec.profiles)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from mizar_core.names import ReapReason
@@ -25,6 +25,10 @@ from mizar_core.planning.snapshot import Attempt, Key, NodeView, ShadowView
 LOOKS_AGAIN_AFTER = timedelta(seconds=30)
 """How long after a plan there is another one while a pod waits whose scheduler does not say what it
 lacks: the plan depends on other pods' cards, and such pods make no plan by themselves."""
+
+JUDGED_MOST = 64
+"""The most kinds of pods of which one plan judges whether they lack cards, the oldest first: that
+may look at each node."""
 
 Shape = tuple[str, int, Needs, bool]
 
@@ -71,24 +75,61 @@ def preempt_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareD
     preemptors = [
         one for one in _preemptors(draft, outcomes) if one.room.what not in draft.attempted
     ]
-    idle = {resource: _idle(draft, resource) for resource in {one.resource for one in preemptors}}
-    counts = any(one.cards > 1 or one.reason_unknown for one in preemptors)
-    held = draft.cards_held() if counts else Counter[str]()
-    in_vain = set[Shape]()
+    search, in_vain = _Search.among(draft, preemptors, spare), set[Shape]()
     for preemptor in sorted(preemptors, key=lambda one: one.order):
         # Each drain leaves less to drain: where one pod finds nothing, others of its shape find
         # nothing either. A Job may have thousands of them.
         if preemptor.shape in in_vain:
             continue
-        known = not preemptor.reason_unknown or _can_only_lack_cards(draft, preemptor, held)
-        victims = _victims(draft, preemptor, idle[preemptor.resource], held, spare) if known else []
-        for shadow in victims:
-            spare.take(shadow)
-            draft.do(Drain(shadow.key, draft.now, ReapReason.PREEMPTED))
-        if victims:
+        if victims := search.victims(preemptor):
+            search.drain(victims, preemptor.resource)
             draft.record_attempt(preemptor.room)
         else:
             in_vain.add(preemptor.shape)
+
+
+@dataclass
+class _Search:
+    """The search for idle shadow pods that make room. By physical resource: `idle`, these shadow
+    pods by node, and `held`, the cards of each node that shadow pods hold. `freeing`: the resources
+    of which a shadow pod on its way out may make room. `judged`: see JUDGED_MOST."""
+
+    draft: Draft
+    spare: SpareDevices
+    idle: dict[str, dict[str, list[ShadowView]]]
+    held: dict[str, Counter[str]]
+    freeing: set[str]
+    judged: set[Shape] = field(default_factory=set)
+
+    @classmethod
+    def among(cls, draft: Draft, preemptors: Collection[Preemptor], spare: SpareDevices) -> _Search:
+        """A search for these pods."""
+        idle = {one: _idle(draft, one) for one in {each.resource for each in preemptors}}
+        counts = any(one.cards > 1 or one.reason_unknown for one in preemptors)
+        held = {one: draft.cards_held(resource=one) if counts else Counter[str]() for one in idle}
+        return cls(draft, spare, idle, held, _freeing(draft))
+
+    def victims(self, preemptor: Preemptor) -> list[ShadowView]:
+        """The shadow pods to drain for the pod; none if that would not help it."""
+        if preemptor.reason_unknown and not self._lacks_cards(preemptor):
+            return []
+        resource = preemptor.resource
+        return _victims(self.draft, preemptor, self.idle[resource], self.held[resource], self.spare)
+
+    def drain(self, victims: Iterable[ShadowView], resource: str) -> None:
+        """Plan the drains of shadow pods with cards of this resource."""
+        self.freeing.add(resource)
+        for shadow in victims:
+            self.spare.take(shadow)
+            self.draft.do(Drain(shadow.key, self.draft.now, ReapReason.PREEMPTED))
+
+    def _lacks_cards(self, preemptor: Preemptor) -> bool:
+        """Whether a pod whose scheduler does not say what it lacks can only lack cards, and no
+        shadow pod is on its way out that may make room."""
+        self.judged.add(preemptor.shape)
+        if preemptor.resource in self.freeing or len(self.judged) > JUDGED_MOST:
+            return False
+        return _can_only_lack_cards(self.draft, preemptor, self.held[preemptor.resource])
 
 
 def _preemptors(draft: Draft, outcomes: dict[str, DemandOutcome]) -> Iterator[Preemptor]:
@@ -117,9 +158,7 @@ def looks_again_at(draft: Draft) -> datetime | None:
 
 def _can_only_lack_cards(draft: Draft, preemptor: Preemptor, held: Mapping[str, int]) -> bool:
     """Whether no node that fits the pod has as many free cards, as far as the planner can judge and
-    as somebody looked, and no shadow pod is on its way out that may make room."""
-    if _is_freeing(draft, preemptor.resource):
-        return False
+    as somebody looked."""
     resource, fitting = preemptor.resource, draft.feasible_nodes.candidates(preemptor.needs)
     return all(
         (resource, node.name) in draft.taken
@@ -129,14 +168,13 @@ def _can_only_lack_cards(draft: Draft, preemptor: Preemptor, held: Mapping[str, 
     )
 
 
-def _is_freeing(draft: Draft, resource: str) -> bool:
-    """Whether a shadow pod with such cards is being drained or deleted."""
-    return any(
-        shadow.pool in draft.pools
-        and draft.pools[shadow.pool].spec.physical_resource == resource
-        and stage in (ShadowStage.DRAINING, ShadowStage.LEAVING)
+def _freeing(draft: Draft) -> set[str]:
+    """The physical resources of which a shadow pod on its way out may make room for a pod."""
+    return {
+        draft.pools[shadow.pool].spec.physical_resource
         for shadow, stage in draft.in_order()
-    )
+        if shadow.pool in draft.pools and stage in (ShadowStage.DRAINING, ShadowStage.LEAVING)
+    }
 
 
 def _victims(

@@ -120,7 +120,8 @@ def pool_ready(
             "create it, or change runtimeClassName",
         )
     sizes = card_sizes(pool, nodes, draft.card_sizes(pool.metadata.name))
-    if cards.total and (problem := misfit(pool, sizes)):
+    # A node whose cards' size is not known may have larger ones.
+    if cards.total and len(sizes) == len(nodes) and (problem := misfit(pool, sizes)):
         return ConditionState(False, "ProfileTooLarge", problem)
     if cards.total:
         found = f"{counted(cards.total, 'card')}, {cards.healthy} healthy"

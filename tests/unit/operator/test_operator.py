@@ -621,6 +621,30 @@ def test_an_idle_shadow_pod_gives_way_to_a_pod_whose_scheduler_does_not_say_what
     assert bool(_shadows(model)) is not gives_way
 
 
+def test_a_node_whose_pods_cannot_be_read_holds_up_no_plan(
+    model: Model, operator: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the pod for which it is looked at waits."""
+
+    async def fails(*_: object, **__: object) -> list[object]:
+        raise Unavailable("overloaded", status=503)
+
+    monkeypatch.setattr(gather, "views_on", fails)
+    _ready_shadow(model, operator)
+    one = model.api.find(POD, "one", "team-a")
+    assert one is not None
+    model.api.start_delete(one)
+    operator.round()
+    _kai_refuses(model, "whole")
+    operator.catch_up()
+    assert operator.snapshot().taken == {}
+    for name in ("next", "after"):  # the second one needs a new shadow pod
+        model.add_share("team-a", name, "team-a.mizar.share/gpu.2", 2)
+    for _ in range(8):
+        operator.round()
+    assert len(_shadows(model)) == 2
+
+
 def test_nobody_looks_for_free_cards_while_no_shadow_pod_is_idle(
     model: Model, operator: Harness
 ) -> None:

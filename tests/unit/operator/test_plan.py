@@ -469,9 +469,13 @@ def test_node_agents_say_how_large_cards_without_a_label_are() -> None:
     )
     fine = "CardsFound: 8 cards, 8 healthy"
     small_card = ready(card_mib=24576)
+    other_small = ready("shadow-2-bbbbb", node="n2", card_mib=24576, sequence=1)
     assert said() == fine
     assert said(ready()) == fine, "not reported yet"
-    assert said(small_card).startswith(too_large)
+    assert said(small_card).startswith(f"{fine}; profile 2: the cards of node n1 are too small")
+    assert said(small_card, n2="81920").startswith(f"{fine}; ")
+    assert said(small_card, other_small).startswith(too_large)
+    assert said(small_card, n2="24576").startswith(too_large)
     assert said(small_card, ready("shadow-2-bbbbb", card_mib=81920)) == fine
     large = ready("shadow-2-bbbbb", node="n2", card_mib=81920, sequence=1)
     assert "the cards of node n1 are too small: 24576 MiB are" in said(small_card, large)

@@ -7,7 +7,8 @@ from mizar_core.names import EventReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import Drain, EmitEvent
 from mizar_core.planning.node_fit import Needs, Taint
-from mizar_core.planning.snapshot import PendingView, PodView
+from mizar_core.planning.preemption import JUDGED_MOST
+from mizar_core.planning.snapshot import CardsOnNode, PendingView, PodView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, small
 
@@ -140,6 +141,37 @@ def test_who_has_a_free_card_waits_for_something_else() -> None:
     assert _drained(_idle(pending=(UNKNOWN,), nodes=nodes, taken=taken)) == []
     elsewhere = replace(UNKNOWN, needs=needs)
     assert _drained(_idle(pending=(elsewhere,), nodes=nodes, taken=taken)) == ["shadow-2-1"]
+
+
+def test_shadow_pods_of_other_cards_do_not_hold_a_free_card() -> None:
+    """A node may offer whole cards and MIG devices."""
+    small_ones = "nvidia.com/mig-1g.10gb"
+    cards = {CARDS: CardsOnNode(4, 4), small_ones: CardsOnNode(7, 7)}
+    pools = (pool(), pool("mig", physicalResource=small_ones, tenancy="Shared"))
+    others = tuple(
+        replace(ready(f"shadow-7-{i}", sequence=i), pool="mig", idle_since=None) for i in range(3)
+    )
+    idle = ready("shadow-2-0", idle_since=at(10))
+    snapshot = small(
+        pools=pools,
+        nodes=(replace(node("n1"), cards=cards),),
+        shadows=(idle, *others),
+        pending=(UNKNOWN,),
+        taken={(CARDS, "n1"): 2},
+    )
+    assert _drained(snapshot) == []
+
+
+def test_only_so_many_kinds_of_pods_are_judged() -> None:
+    """Judging one may look at each node."""
+    kinds = [Needs(selector=frozenset({("zone", str(i))})) for i in range(JUDGED_MOST)]
+    before = tuple(
+        replace(UNKNOWN, name=f"p{i}", uid=f"uid-{i}", created=at(100), needs=one)
+        for i, one in enumerate(kinds)
+    )
+    snapshot = _idle(pending=(*before[1:], UNKNOWN), taken=FULL)
+    assert _drained(snapshot) == ["shadow-2-1"]
+    assert _drained(replace(snapshot, pending=(*before, UNKNOWN))) == []
 
 
 def test_nothing_gives_way_where_nobody_looked() -> None:
