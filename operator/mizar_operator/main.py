@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import kopf
@@ -21,7 +21,7 @@ from mizar_core.names import FIELD_MANAGER_OPERATOR
 from mizar_kube import logs, probes
 from mizar_kube.client import KubeClient
 from mizar_kube.clock import Clock
-from mizar_kube.errors import ConfigError
+from mizar_kube.errors import ConfigError, KubeError
 from mizar_kube.events import EventRecorder
 from mizar_kube.http_session import session
 from mizar_kube.informer import Timing, wait_synced
@@ -148,27 +148,36 @@ class Operator:
         by itself."""
         leading = _task("lead", self._lead())
         feeding = [_task("copy", one.run()) for one in (*self.caches, self.budgets)]
-        feeding.append(_task("events", self.events.run()))
+        telling = _task("events", self.events.run())
         signals = _task("signals", self._take_back_signals(stop))
         stopping = asyncio.create_task(stop.wait(), name="stop")
         ended = _task("kopf-ended", self._kopf_ended())
         usable = _task("usable", _checked(readiness))
         watching = _task("kopf", self.watch())
-        parts = (leading, *feeding, ended, usable, watching)
+        parts = (leading, *feeding, telling, ended, usable, watching)
         try:
             await asyncio.wait({*parts, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not stop.is_set():
                 _raise_first(parts)
         finally:
             # The parts that write end first, then those that read.
-            await _cancel(leading, signals, stopping, ended, usable)
+            await _cancel(leading, telling, signals, stopping, ended, usable)
             began = self._clock.seconds()
-            if stop.is_set() and self.settings.leader_election:
-                await self.leader.release()
+            releases = stop.is_set() and self.settings.leader_election
+            await asyncio.gather(
+                self._write_last_events(), *([self.leader.release()] if releases else [])
+            )
             left = KOPF_ENDS_WITHIN_S - (self._clock.seconds() - began)
             self._kopf_stop.set()
             await asyncio.wait({watching}, timeout=max(0.0, left))
             await _cancel(watching, *feeding)
+
+    async def _write_last_events(self) -> None:
+        """Write the events of the last plan, which no other replica repeats, while the Lease is
+        released."""
+        with suppress(KubeError, TimeoutError):
+            async with asyncio.timeout(KOPF_ENDS_WITHIN_S):
+                await self.events.flush()
 
     async def _lead(self) -> None:
         """Wait until all caches are filled and this replica leads, then process the queue."""

@@ -11,8 +11,19 @@ import pytest
 from mizar_kube.client import KubeClient, Listing, WatchEvent
 from mizar_kube.clock import Clock
 from mizar_kube.errors import NotFound, Unavailable
+from mizar_kube.event_series import Regarding
 from mizar_kube.informer import STANDS_STILL_S
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, LEASE, SHADOW_POD, Kind, Object, Ref
+from mizar_kube.kinds import (
+    EVENT,
+    GPU_POOL,
+    GPU_QUOTA,
+    LEASE,
+    POD,
+    SHADOW_POD,
+    Kind,
+    Object,
+    Ref,
+)
 from mizar_operator import manifests
 from mizar_operator.main import STUCK_AFTER_S, Operator
 from mizar_operator.readiness import Readiness
@@ -289,6 +300,30 @@ def test_its_end_lets_another_replica_lead(monkeypatch: pytest.MonkeyPatch) -> N
         return found["spec"]["holderIdentity"]
 
     assert virtual_time.run(holder()) == ""
+
+
+def test_the_events_of_its_last_plan_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other replica would post them: it finds what they are about done. While a plan is made,
+    events wait."""
+
+    async def written() -> list[str]:
+        api = Served(here=True)
+        process = Running(api, monkeypatch)
+
+        async def endless(key: str) -> None:
+            process.operator.events.emit(Regarding(POD, "p", "team-a", "uid-p"), "Evicted", "gone")
+            await asyncio.Event().wait()
+
+        await process.lasts(60)
+        monkeypatch.setattr(process.operator.reconciler, "reconcile", endless)
+        process.operator.queue.add("mizar.share")
+        await asyncio.sleep(1)
+        assert not [*api.all(EVENT)], "it would be written without the end as well"
+        process.stop.set()
+        await process.task
+        return [one["note"] for one in api.all(EVENT)]
+
+    assert virtual_time.run(written()) == ["gone"]
 
 
 PARTS: dict[str, Callable[[Operator], tuple[object, str]]] = {
