@@ -6,7 +6,7 @@ import pytest
 
 from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_held
 from support.kube import Kube, Object
-from support.objects import share_pod, whole_card_pod
+from support.objects import deployment, share_pod, whole_card_pod
 from support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -102,6 +102,59 @@ def test_pod_that_asks_for_two_devices_gets_their_sum(kube: Kube, stage: "Stage"
     kube.wait_running(tenant, "a")
     _, figures = kube.exec(tenant, "a", "cuda-sample", "smi")
     assert str(CARD_MIB) in figures
+
+
+def test_a_pod_that_demands_one_card_is_replaced_until_it_gets_one(
+    kube: Kube, stage: "Stage"
+) -> None:
+    """A pool of one card: the container does not start with a device of each of two cards, and the
+    kubelet never gives it others."""
+    profile = {"devices": 4, "cards": 2}
+    pool = stage.pool(sameCard=True, profiles=[profile])
+    tenant = stage.tenant({"devices": 4, "min": 0, "max": 1}, pool=pool)
+    names = ["a", "b", "c", "d"]
+    kube.apply(*(share_pod(tenant, name, "mizar.share/gpu.4") for name in names))
+    kube.wait_running(tenant, *names)
+    wait_held(kube, tenant, *names)
+    cards = {name: card_of(kube, tenant, name) for name in names}
+    left = {next(one for one in names if cards[one] == card) for card in cards.values()}
+    assert len(left) == 2, cards
+    for name in set(names) - left:
+        kube.delete("pod", name, tenant)
+    wait_held(kube, tenant, *left)
+
+    wide = deployment(tenant, "wide", "mizar.share/gpu.4")
+    limits = wide["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    limits["mizar.share/gpu.4"] = 2
+    kube.apply(wide)
+    first = wait_for("the first pod to be evicted", lambda: _evicted(kube, tenant, "wide"))
+    assert "its devices are on several" in first
+    kube.delete("pod", left.pop(), tenant)
+
+    def runs() -> str | None:
+        pods = kube.all("pods", tenant, "app=wide")
+        return next((_name(one) for one in pods if one["status"]["phase"] == "Running"), None)
+
+    # The second pod may have been refused before a card was free: it is evicted a minute later.
+    name = wait_for("a pod on one card", runs, timeout=300)
+    assert len(card_of(kube, tenant, name)) == 1
+
+
+def _name(obj: Object) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def _evicted(kube: Kube, tenant: str, app: str) -> str | None:
+    """The message of the eviction of one of the Deployment's pods."""
+    found = kube.all("events", tenant)
+    return next(
+        (
+            str(one["message"])
+            for one in found
+            if one["reason"] == "ShareEvicted" and one["involvedObject"]["name"].startswith(app)
+        ),
+        None,
+    )
 
 
 def test_each_container_of_many_has_its_own_limits(
