@@ -97,12 +97,19 @@ class SpotRules:
 
     def _is_too_large(self, pod: Object, all_cards: int) -> bool:
         """Whether, since its gate was opened, there was a time when no node lent as many cards as
-        it wants, or all nodes fewer than all borrowers have or want, and it has none yet."""
+        it wants, or all nodes fewer than all borrowers have or want, and it had none yet lately."""
         _, at = self._opened[pod["metadata"]["uid"]]
         wants = spot_cards_requested(pod["spec"])
         least = [min(counts) for counts in self._offered(at).values()]
         too_few = all(count < wants for count in least) or sum(least) < all_cards
-        return not pod["spec"].get("nodeName") and too_few
+        return too_few and not self._is_long_bound(pod)
+
+    def _is_long_bound(self, pod: Object) -> bool:
+        """Whether the operator must know that the pod has a node."""
+        changes = (one for one in self._api.after(POD, 0) if one.after["spec"].get("nodeName"))
+        mine = (one.at for one in changes if one.after["metadata"]["uid"] == pod["metadata"]["uid"])
+        bound = next(mine, None)
+        return bound is not None and asyncio.get_running_loop().time() - bound > REMEMBERED_S
 
     def _offered(self, since: float) -> dict[str, list[int]]:
         """How many cards each node has lent and had promised since then."""

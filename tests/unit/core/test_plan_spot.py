@@ -415,6 +415,18 @@ class TestEviction:
         assert evicted(planned(quota("a", 1), *pods)) == [first, second]
         assert len(evicted(planned(*pods))) == 3
 
+    def test_a_smaller_quota_takes_nothing_from_who_fits_once_a_larger_pod_has_gone(self) -> None:
+        pods = running("large", age=9, cards=2), running("b", age=5), running("c", age=1)
+        assert evicted(planned(quota("a", 1), *pods)) == [
+            ("a/c", "QuotaReclaim"),
+            ("a/large", "QuotaReclaim"),
+        ]
+        assert evicted(planned(quota("a", 1), *pods[:2])) == [("a/large", "QuotaReclaim")]
+        assert evicted(planned(quota("a", 2), *pods)) == [
+            ("a/c", "QuotaReclaim"),
+            ("a/b", "QuotaReclaim"),
+        ]
+
     def test_a_promise_that_lapsed_is_settled_when_it_is_kept_after_all(self) -> None:
         """Meanwhile another pod may have got the quota's card."""
         lapsed, other = _stuck("x", 30, age=9), running("p", age=1)

@@ -7,7 +7,7 @@ Pure: no I/O, no clock, no randomness.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
 
 from mizar_core.names import EventReason, SpotEvictionReason
@@ -104,8 +104,9 @@ def _cards_of(spots: Iterable[SpotView]) -> Counter[str]:
 
 def _surplus(snapshot: SpotSnapshot, accounts: Accounts, now: datetime) -> Iterator[SpotView]:
     """The pods to evict because their namespace has more cards than its quotas allow, or all pods
-    if nothing is lent: those with only a promise first, then the newest. The cards of pods that are
-    already ending count as given back first, and of these pods only those that linger are evicted.
+    if nothing is lent: those with only a promise first, then the newest; but none whose cards are
+    allowed once an older pod that has too many is evicted. The cards of pods that are already
+    ending count as given back first, and of these pods only those that linger are evicted.
     A pod whose promise has lapsed is evicted only if it alone requests more than is allowed, or, as
     one of the newest, once it has a node."""
 
@@ -119,14 +120,24 @@ def _surplus(snapshot: SpotSnapshot, accounts: Accounts, now: datetime) -> Itera
     ]
     lapsed = (one for one in judged if one.has_lapsed(now) and one.cards > allowed(one))
     yield from sorted(lapsed, key=lambda one: (one.order, one.namespace))
-    having = [one for one in judged if one.counts(now)]
-    have = _cards_of(having)
-    oldest = sorted(having, key=_last_to_go)
-    for spot in reversed(oldest):
+    for spot in _beyond([one for one in judged if one.counts(now)], allowed):
+        if not spot.goes or spot.lingers(now):
+            yield spot
+
+
+def _beyond(having: Collection[SpotView], allowed: Callable[[SpotView], int]) -> list[SpotView]:
+    """The pods without which each namespace has as many cards as it is allowed, the newest
+    first."""
+    have, chosen, spared = _cards_of(having), list[SpotView](), set[str]()
+    for spot in sorted(having, key=_last_to_go, reverse=True):
         if have[spot.namespace] > allowed(spot):
             have[spot.namespace] -= spot.cards
-            if not spot.goes or spot.lingers(now):
-                yield spot
+            chosen.append(spot)
+    for spot in reversed(chosen):
+        if not spot.goes and have[spot.namespace] + spot.cards <= allowed(spot):
+            have[spot.namespace] += spot.cards
+            spared.add(spot.uid)
+    return [one for one in chosen if one.uid not in spared]
 
 
 def _last_to_go(spot: SpotView) -> tuple[object, ...]:
