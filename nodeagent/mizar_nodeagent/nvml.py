@@ -36,9 +36,10 @@ MINORS_WITHIN_S = 5.0
 meanwhile."""
 OTHERS_EVERY_S = 5.0
 """Seconds between two reads of a card's processes that render, or that compute by MPS."""
-UTILIZATION_S = 5.0
-"""Age of the oldest sample that counts for the utilization of a process. NVML takes a sample at
-least every 1.2 s."""
+UTILIZATION_S = 1.2
+"""Age in seconds of the oldest sample that counts for the utilization of a process. NVML takes a
+sample at least this often, but reports none of a period in which the process did nothing: the mean
+of a longer time would leave out the periods without work."""
 RESTART_FIRST, RESTART_MOST = 3, 30
 """Number of reads from one restart of NVML to the next while a card is missing, at first and at
 most. It doubles each time, since all other calls of NVML wait for a restart and a card may be gone

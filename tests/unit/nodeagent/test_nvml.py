@@ -4,13 +4,16 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import simgpu
+from mizar_nodeagent import nvml
 from support.waiting import PATIENCE_S, wait_for
 from unit.simgpu.harness import NAMESPACE, compile_sample
 
@@ -271,6 +274,24 @@ def test_what_each_process_does_on_a_card_and_what_is_free_there(
         assert free[second] == before[second]  # type: ignore[index]
         assert free[first] < before[first] - (100 << 20)  # type: ignore[index]
     assert reader.ask("loads") == {first: {}, second: {}}
+
+
+async def test_work_that_is_over_is_no_part_of_the_cards_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NVML has no sample of a period without work: the last one of a process that worked for a
+    second and has done nothing since says that it used the whole card."""
+    now = time.time_ns() // 1000
+    samples = [
+        SimpleNamespace(pid=500, timeStamp=now - 3_000_000, smUtil=100),
+        SimpleNamespace(pid=501, timeStamp=now, smUtil=50),
+    ]
+    monkeypatch.setattr(nvml.pynvml, "nvmlDeviceGetHandleByUUID", str)
+    monkeypatch.setattr(nvml.pynvml, "nvmlDeviceGetProcessUtilization", lambda *_: samples)
+    made = nvml.Nvml()
+    monkeypatch.setattr(made, "_ready", True)
+    assert await made.utilization("GPU-1") == {501: 0.5}
+    made.close()
 
 
 @pytest.mark.parametrize("foreign", [1, 2])
