@@ -134,11 +134,11 @@ class Agent:
         """Emit a warning event on a container's pod, such as why it does not start."""
         self._outputs.events.emit(_pod(owner), reason, message, warning=True, action="Start")
 
-    def notify(self, owner: Owner, reason: str, message: str) -> None:
+    def notify(self, owner: Owner, reason: str, message: str, warning: bool = False) -> None:
         """Emit an event on a container's pod about the devices that it was given, and plan soon,
         since these may have changed meanwhile."""
         self.wake()
-        self._outputs.events.emit(_pod(owner), reason, message, action="Share")
+        self._outputs.events.emit(_pod(owner), reason, message, warning=warning, action="Share")
 
     @property
     def idle_for(self) -> float:

@@ -27,7 +27,7 @@ from mizar_nodeagent.container.limits import (
 )
 from mizar_nodeagent.container.opt_out import REFUSED, may_opt_out, wants_out
 from mizar_nodeagent.container.slot_gc import recorded_slots
-from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, Owner, Slot, Slots
+from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, NotifyGranted, Owner, Slot, Slots
 from mizar_nodeagent.container.start_checks import (
     check_device_nodes,
     check_one_resource,
@@ -60,8 +60,9 @@ async def _no_check(slots: Sequence[Slot], uuids: Collection[str]) -> None: ...
 @dataclass(frozen=True)
 class PreStart:
     """Prepares containers' starts. `poll`: returns the kubelet's present claims. `records`: returns
-    the kubelet's own record, which has the init containers that claims leave out. `notify`, `warn`:
-    emit a normal and a warning event on the pod. `contexts`: the memory that CUDA contexts take.
+    the kubelet's own record, which has the init containers that claims leave out. `notify`: emits
+    an event on the pod about its devices. `warn`: emits a warning event on the pod that says why it
+    does not start as it asks. `contexts`: the memory that CUDA contexts take.
     `minors`: returns the minor numbers of cards' device nodes. `check_access`: raises NotYet or
     StartRefused if the slots' container would not get its cards. `pods`: returns the node's present
     pods; without it, those of the last plan are used. `by_way`: returns in words the way by which
@@ -71,7 +72,7 @@ class PreStart:
     slots: Slots
     poll: Poll
     records: Records
-    notify: Notify
+    notify: NotifyGranted
     warn: Notify
     contexts: ContextCosts
     minors: Minors
@@ -120,8 +121,8 @@ class PreStart:
         if is_new:
             # Emit this event once for each container, however often it starts.
             note = describe_limits(owner.container, groups, limits)
-            emit = self.warn if gets_less(groups, limits) else self.notify
-            emit(owner, EventReason.DEVICE_GRANTED, note + self._remarks(slots))
+            note += self._remarks(slots)
+            self.notify(owner, EventReason.DEVICE_GRANTED, note, gets_less(groups, limits))
 
     def _remarks(self, slots: Iterable[Slot]) -> str:
         out = OPTED_OUT if any(slot.opted_out for slot in slots) else ""

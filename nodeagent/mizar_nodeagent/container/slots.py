@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.container.shim_install import PRELOAD, Shim
@@ -59,6 +59,14 @@ class Owner:
 Notify = Callable[[Owner, str, str], None]
 """Emits an event on a container's pod: called with the container, the event's reason and
 message."""
+
+
+class NotifyGranted(Protocol):
+    """Emits an event on a container's pod about the devices that it was given."""
+
+    def __call__(
+        self, owner: Owner, reason: str, message: str, warning: bool = False, /
+    ) -> None: ...
 
 
 @dataclass(frozen=True)

@@ -315,7 +315,8 @@ async def test_a_pod_that_gets_less_memory_than_its_profile_says_is_warned(
     await until(lambda: events(world, "DeviceGranted"))
     ((_, note),) = events(world, "DeviceGranted")
     assert said in note
-    assert {one["type"] for one in world.api.events if one["reason"] == "DeviceGranted"} == {type}
+    (event,) = [one for one in world.api.events if one["reason"] == "DeviceGranted"]
+    assert (event["type"], event["action"]) == (type, "Share"), "the action of a normal one"
 
 
 def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Node:
             self.slots,
             ask,
             lambda: self.records(),
-            lambda owner, reason, note: self.told.append(reason),
+            lambda owner, reason, note, warning=False: self.told.append(reason),
             lambda owner, reason, note: self.warnings.append(reason),
             ContextCosts(self.folder / "contexts", state, measure),
             self.minors,
@@ -372,7 +372,7 @@ async def test_what_a_plan_changes_during_a_start_holds(node: Node, lost: bool) 
     slot, state = node.slot(OWNER), AgentState()
     said: list[str] = []
 
-    def ignore(owner: Owner, reason: str, note: str) -> None:
+    def ignore(owner: Owner, reason: str, note: str, warning: bool = False) -> None:
         said.append(reason)
 
     updater = LimitsUpdater(state, node.slots, ignore, ignore, lambda uuid: 0)
