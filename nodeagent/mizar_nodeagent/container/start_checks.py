@@ -55,8 +55,8 @@ def check_same_card(state: AgentState, pod: Pod | None, ids: Iterable[str]) -> N
         raise NotYet("the pod is not known yet")
     raise StartRefused(
         f"{who} demands one card, but its {len(devices)} devices are on {len(cards)} cards, since "
-        "no card of the node had as many free: a pod with a controller is evicted, so that a new "
-        "one may get other devices; delete any other",
+        "no card of the node had as many free: the operator replaces a pod that has a controller, "
+        "at once or within an hour, and a new one may get other devices; delete any other",
         EventReason.SEVERAL_CARDS,
     )
 

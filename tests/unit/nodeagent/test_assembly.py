@@ -412,7 +412,8 @@ async def test_a_pod_that_asks_for_one_card_does_not_start_on_two(world: World) 
     world.api.put_pod(body)
     await world.knows(SHARE)
     held = await world.kubelet.allocate(SHARE, "main", RESOURCE, 2)
-    with pytest.raises(grpc.aio.AioRpcError, match="2 devices are on 2 cards"):
+    refused = "2 devices are on 2 cards, .*: the operator replaces a pod that has a controller, at"
+    with pytest.raises(grpc.aio.AioRpcError, match=refused):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
     assert not has_limits(held)
     await until(lambda: "SeveralCards" in world.event_reasons())
