@@ -24,6 +24,8 @@ log = get_logger(__name__)
 CONNECTED_WITHIN_S: Final = 5.0
 """Seconds to wait for the container runtime. The kubelet waits 30 s for PreStartContainer, and some
 10 s before it tries again."""
+_CDI: Final = frozenset[Way](("CDI", "CDIAnnotations"))
+"""The ways in which the container runtime reads CDI files."""
 
 
 class Runtime(Protocol):
@@ -54,7 +56,9 @@ class AccessChoice:
     `instance_of`: returns the place of the MIG device with this UUID; None for a whole card.
     `minors`: returns the minor numbers of cards' device nodes; without it, those in CDI files are
     not checked. `doubts`: problems with the chosen way, as of the last look at the node.
-    `cdi_dropped`: a sentence if the container runtime drops CDI devices that are given by NRI."""
+    `cdi_dropped`: a sentence if the container runtime drops CDI devices that are given by NRI.
+    `works_beside_cdi`: NRI can give cards without CDI, as the node's files show or as is
+    configured."""
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class AccessChoice:
         self._found = Discovery(nri=False, way="EnvVar")
         self.doubts = NONE
         self.cdi_dropped = ""
+        self.works_beside_cdi = False
 
     @property
     def may_use_nri(self) -> bool:
@@ -121,6 +126,25 @@ class AccessChoice:
     def by_nri(self) -> bool:
         """Whether new containers get their cards by NRI, and none by the answer of Allocate."""
         return self.strategy == "NRI"
+
+    @property
+    def given_by_nri(self) -> Way:
+        """The way in which NRI gives a container its card: another than CDI where the runtime would
+        drop that, unless CDI is configured."""
+        if self._is_dropped and self.config.nri_gives == "Auto":
+            return self._found.beside_cdi
+        return self._way_of_nri
+
+    @property
+    def ways_beside_cdi(self) -> frozenset[Way]:
+        """All ways but CDI in which NRI can give a container its card."""
+        first = self._found.beside_cdi if self.config.nri_gives == "Auto" else self.config.nri_gives
+        return frozenset((first, *self.config.also)) - {"CDI"}
+
+    @property
+    def answers_cdi(self) -> bool:
+        """Whether the answer to Allocate names CDI devices."""
+        return self.answered is not None and not _CDI.isdisjoint(self.ways)
 
     @property
     def answered(self) -> Way | None:
@@ -182,11 +206,7 @@ class AccessChoice:
     def given(self) -> Way:
         """The way in which Allocate or NRI gives a container its card."""
         strategy = self.strategy
-        if strategy != "NRI":
-            return strategy
-        if self._is_dropped and self.config.nri_gives == "Auto":
-            return self._found.beside_cdi
-        return self._way_of_nri
+        return self.given_by_nri if strategy == "NRI" else strategy
 
     @property
     def ways(self) -> frozenset[Way]:
@@ -229,16 +249,30 @@ class AccessChoice:
         """Refuse the start of a container that would not get its card, or would get others too.
         Waits up to CONNECTED_WITHIN_S for a runtime that restarts. `slots`, `uuids`: the
         container's slots and the UUIDs of its cards. Raises NotYet, StartRefused."""
+        slots = tuple(slots)
         admitted_by_nri = any(slot.by_nri for slot in slots)
         if self.by_nri or admitted_by_nri:
             await self._check_runtime()
         # Only now: the runtime tells its version when it is connected.
-        if admitted_by_nri and not self.by_nri:
-            raise _admitted_by_nri(f"which is not used now, since {self.cdi_dropped}")
+        if admitted_by_nri:
+            self.check_admitted_by_nri()
         if self.dropped:
             raise NotYet(self.dropped)
-        if not {"CDI", "CDIAnnotations"}.isdisjoint(self.ways):
+        if not _CDI.isdisjoint(self._ways_of(slots)):
             await self._check_cdi_files(uuids)
+
+    def check_admitted_by_nri(self) -> None:
+        """Check that a container whose card Allocate did not give, since NRI was to give it, still
+        gets it by NRI. Where Auto has given up NRI because the runtime drops CDI, it does if
+        another way works. Raises StartRefused."""
+        if not self.by_nri and not self.works_beside_cdi:
+            since = f", since {self.cdi_dropped}" if self.cdi_dropped else ""
+            raise _admitted_by_nri(f"which is not used now{since}")
+
+    def _ways_of(self, slots: Sequence[Slot]) -> frozenset[Way]:
+        """All ways in which the container of these slots is given its card."""
+        keeps_nri = bool(slots) and all(slot.by_nri for slot in slots)
+        return self.ways_beside_cdi if keeps_nri and not self.by_nri else self.ways
 
     async def _check_runtime(self) -> None:
         """Check that the container runtime asks the agent. Raises NotYet, StartRefused."""

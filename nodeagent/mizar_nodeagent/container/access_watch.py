@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from mizar_nodeagent.container.access_choice import AccessChoice
-from mizar_nodeagent.container.access_doubts import cdi_dropped, doubts
+from mizar_nodeagent.container.access_doubts import NONE, cdi_dropped, doubts
 from mizar_nodeagent.container.auto_strategy import discover, gives_cdi, named
 
 LOOK_EVERY_S: Final = 2.0
@@ -54,6 +54,7 @@ class AccessWatch:
         access.doubts = await asyncio.to_thread(
             doubts, access.ways, access.config, self._runtime, self._reads_variable
         )
+        access.works_beside_cdi = await asyncio.to_thread(self._works_beside_cdi)
 
     def connected(self, runtime: str) -> None:
         """Take in how the container runtime names itself by NRI: the node's status may not be known
@@ -64,6 +65,14 @@ class AccessWatch:
         self._set_runtime(runtime)
         if self._finds_cdi():
             self._access.settle(replace(self._access.found, way="CDI"))
+        self._access.works_beside_cdi = self._works_beside_cdi()
+
+    def _works_beside_cdi(self) -> bool:
+        ways, config = self._access.ways_beside_cdi, self._access.config
+        found = doubts(ways, config, self._runtime, self._reads_variable)
+        if not {"CDI"}.issuperset(config.also):  # whoever configures a way expects it to work
+            return not found.problem
+        return bool(ways) and found == NONE
 
     def _finds_cdi(self) -> bool:
         access = self._access

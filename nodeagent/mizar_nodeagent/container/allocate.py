@@ -111,6 +111,7 @@ class Allocator:
             shim=any(wants_shim(one.carve.isolation) for one in carvings),
             minors=minors,
             by_nri=self._access.by_nri,
+            by_cdi=self._access.answers_cdi,
         )
         bind(slot=slot.name)
         return slot

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mizar_core.errors import DeviceIDRefused, MizarError
@@ -59,10 +59,12 @@ class RuntimeComponent:
         """The changes to a container that is about to be created; none if Mizar gave it no device,
         or gave it its cards by the answer of Allocate, as with a runtime that would drop what NRI
         gives. Raises MizarError if the container must not be created."""
-        if not is_annotated(container) or not self.access.by_nri:
+        if not is_annotated(container):
             return pb.ContainerAdjustment()
         names = {"namespace": pod.namespace, "pod": pod.name, "container": container.name}
         try:
+            if not self._is_by_nri(pod, container):
+                return pb.ContainerAdjustment()
             adjust = await self._adjust(pod, container)
         except MizarError as error:
             self.counts.refused += 1
@@ -91,15 +93,30 @@ class RuntimeComponent:
                         self._missed.add(container.id)
                         self._tell(slot, container)
 
+    def _is_by_nri(self, pod: pb.PodSandbox, container: pb.Container) -> bool:
+        """Whether NRI gives the container its cards: also if new ones do not get theirs by NRI any
+        more, since nothing else gives them, and a variable of its image would. Raises
+        MizarError."""
+        if self.access.by_nri:
+            return True
+        if not self.grants.any_by_nri(pod):
+            return False
+        slots = self.grants.slots_of(pod, container)
+        return not slots or any(slot.by_nri for slot in slots)
+
     async def _adjust(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
+        self.access.check_admitted_by_nri()
         granted = self.grants.of(pod, container)
-        if granted.slots:
+        if granted.limited:
             _check_shim(container, granted.slots)
-        way = self.access.given
+        way = self.access.given_by_nri
         minors: dict[str, int] = {}
         if card_access.names_device_nodes(way, self.access.config):
             minors = await minors_of(self.minors, granted.uuids)
         parts = self.access.parts(way, granted.uuids, minors)
+        if all(slot.by_cdi for slot in granted.slots):
+            # The kubelet repeats its first answer, by which the container has them already.
+            parts = replace(parts, cdi_devices=())
         return adjustment(container, granted.uuids, parts, self._stat)
 
     def _stat(self, node: Path) -> os.stat_result:

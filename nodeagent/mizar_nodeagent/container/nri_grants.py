@@ -30,11 +30,12 @@ FROM, IDS = container_devices_from(""), container_devices_ids("")
 
 @dataclass(frozen=True)
 class Granted:
-    """The cards that a container may have. `uuids`: their UUIDs. `slots`: the container must have
-    the files of one of these mounted; empty if it has no limits."""
+    """The cards that a container may have. `uuids`: their UUIDs. `slots`: one of these is the
+    container's. `limited`: it must have the files of one of them mounted."""
 
     uuids: tuple[str, ...]
     slots: tuple[Slot, ...]
+    limited: bool
 
 
 def is_annotated(container: pb.Container) -> bool:
@@ -63,7 +64,14 @@ class Grants:
             uuid, has_limits = self._card(device)
             uuids[uuid] = None
             limited = limited or has_limits
-        return Granted(tuple(uuids), slots if limited else ())
+        return Granted(tuple(uuids), slots, limited)
+
+    def any_by_nri(self, pod: pb.PodSandbox) -> bool:
+        """Whether a container of this pod, or of an earlier one of that name, gets its cards by NRI
+        only."""
+        names = pod.namespace, pod.name
+        owners = (slot.owner for slot in self.slots.all() if slot.by_nri)
+        return any(one is not None and (one.namespace, one.pod) == names for one in owners)
 
     def slots_of(self, pod: pb.PodSandbox, container: pb.Container) -> tuple[Slot, ...]:
         """The slots of the container's pod that have exactly the container's devices. Raises

@@ -75,6 +75,7 @@ class Slot:
     seconds since the epoch. `owner`: None before the container's first start. `shim`: the container
     has the shim, which cannot be added later. `minors`: minor numbers of the device nodes that the
     container was given, by the card's UUID. `by_nri`: the container gets its cards by NRI only.
+    `by_cdi`: the answer to Allocate names CDI devices; False also if an older agent gave it.
     `boot`: ID of the node's boot in which the slot was created; empty if unknown. `opted_out`: the
     container has the shim mounted, but nothing that loads it; `shim` is False then."""
 
@@ -87,6 +88,7 @@ class Slot:
     shim: bool = True
     minors: Mapping[str, int] = field(default_factory=dict, compare=False)
     by_nri: bool = False
+    by_cdi: bool = False
     boot: str = ""
     opted_out: bool = False
 
@@ -163,6 +165,7 @@ class Slots:
         shim: bool = True,
         minors: Mapping[str, int] | None = None,
         by_nri: bool = False,
+        by_cdi: bool = False,
     ) -> Slot:
         """Create a slot with an empty limits file. If its files cannot be written now, `complete`
         writes them later.
@@ -170,6 +173,7 @@ class Slots:
         `now`: seconds since the epoch. `name`: that of a slot that was lost from the disk while the
         kubelet still mounts it; empty for a new name. `minors`: minor numbers of the device nodes
         in the answer to Allocate, by the card's UUID. `by_nri`: that answer gives no card.
+        `by_cdi`: it names CDI devices.
         """
         ids = frozenset(ids)
         name = name or _new_name(ids)
@@ -182,6 +186,7 @@ class Slots:
             shim=shim,
             minors=dict(minors or {}),
             by_nri=by_nri,
+            by_cdi=by_cdi,
             boot=self.boot,
         )
         self._put(slot)
@@ -297,6 +302,7 @@ def _to_json(slot: Slot) -> bytes:
         "shim": slot.shim,
         "minors": dict(slot.minors),
         "byNRI": slot.by_nri,
+        "byCDI": slot.by_cdi,
         "boot": slot.boot,
         "optedOut": slot.opted_out,
         "owner": None if slot.owner is None else vars(slot.owner),
@@ -324,6 +330,7 @@ def _parsed(folder: Path, body: dict[str, Any]) -> Slot:
         shim=bool(body.get("shim", True)),
         minors={str(uuid): int(minor) for uuid, minor in dict(body.get("minors", {})).items()},
         by_nri=bool(body.get("byNRI", False)),
+        by_cdi=bool(body.get("byCDI", False)),
         boot=str(body.get("boot", "")),
         opted_out=bool(body.get("optedOut", False)),
     )

@@ -69,8 +69,14 @@ class SpotAllocator:
         return answer
 
     def _new_slot(self, resource: str, ids: Sequence[str], minors: Mapping[str, int]) -> Slot:
-        by_nri = self.access.by_nri
-        return self.slots.create(resource, ids, self.now(), minors=minors, by_nri=by_nri)
+        return self.slots.create(
+            resource,
+            ids,
+            self.now(),
+            minors=minors,
+            by_nri=self.access.by_nri,
+            by_cdi=self.access.answers_cdi,
+        )
 
 
 @dataclass(frozen=True)

@@ -620,6 +620,49 @@ class TestCDIByNRI:
         with pytest.raises(StartRefused, match=r"by NRI, .*2\.0\.7.* drops CDI.*: delete the pod"):
             await made.check([SimpleNamespace(by_nri=True)], ["GPU-1"])  # type: ignore[list-item]
 
+    @pytest.mark.parametrize(
+        ("files", "changes", "given"),
+        [
+            ("", {"mounts": [MountConfig(host_path="/a", container_path="/b")]}, "Mounts"),
+            ("marks", {}, "VolumeMounts"),
+            ("default", {}, "EnvVar"),
+            ("", {"also": ["Mounts"]}, "EnvVar"),
+            ("classes", {"also": ["CDI", "EnvVar"]}, "EnvVar"),
+            ("", {"also": ["EnvVar", "VolumeMounts"], "nri_gives": "CDI"}, "CDI"),
+        ],
+    )
+    async def test_pods_of_before_keep_what_nri_gives_besides(
+        self, host: Host, files: str, changes: dict[str, Any], given: Way
+    ) -> None:
+        """An earlier agent did not know that the runtime reads CDI files, or drops what NRI gives
+        by CDI, and gave cards by NRI in another way."""
+        host.cdi(CARDS)
+        if files == "marks":
+            host.nvidia(TAKES_MARKS)
+        if files == "default":
+            host.containerd(NVIDIAS)
+        if files == "classes":
+            host.containerd(RUNC + CLASS)
+        made = await self.started(host, host.access(**changes), OLD)
+        assert (made.strategy, made.by_nri, made.given_by_nri) == ("CDI", False, given)
+        before = SimpleNamespace(by_nri=True)
+        await made.check([before], ["GPU-in-no-file"])  # type: ignore[list-item]
+        with pytest.raises(NotYet, match="in no CDI file"):
+            await made.check([SimpleNamespace(by_nri=False)], ["GPU-in-no-file"])  # type: ignore[list-item]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{}, {"nri_gives": "CDI"}, {"also": ["CDI"]}, {"also": ["EnvVar"], "nri_gives": "CDI"}],
+    )
+    async def test_pods_of_before_are_told_where_nothing_shows_another_way(
+        self, host: Host, changes: dict[str, Any]
+    ) -> None:
+        host.cdi(CARDS)
+        host.containerd(RUNC)
+        made = await self.started(host, host.access(**changes), OLD)
+        with pytest.raises(StartRefused, match="delete the pod"):
+            await made.check([SimpleNamespace(by_nri=True)], ["GPU-1"])  # type: ignore[list-item]
+
     async def test_by_nri_the_next_best_way_is_given(self, host: Host) -> None:
         host.cdi(CARDS)
         made = await self.started(host, host.access(strategy="NRI"), OLD)
@@ -680,6 +723,17 @@ class TestCDIByNRI:
             watch.connected(version)
             await watch.look()
             assert made.describe() == described, version
+
+    async def test_what_works_beside_cdi_is_known_when_it_connects(self, host: Host) -> None:
+        """Right after that it asks for containers of pods that were admitted before."""
+        host.cdi(CARDS)
+        host.containerd(NVIDIAS)
+        access = host.access()
+        watch = watched(access, "")
+        async with running(access.nri_socket):
+            await watch.start()
+        watch.connected("containerd v2.0.7")
+        await watch._access.check([SimpleNamespace(by_nri=True)], ["GPU-1"])  # type: ignore[list-item]
 
     async def test_an_older_answer_of_the_api_server_does_not_count(self, host: Host) -> None:
         made = AccessChoice(host.access())

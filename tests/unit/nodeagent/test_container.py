@@ -5,12 +5,14 @@ import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 from unittest.mock import AsyncMock
 
 import pytest
 
 from mizar_core.models import Isolation
+from mizar_core.names import SPOT_RESOURCE
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.card_health import KnownHealth, Readings
 from mizar_nodeagent.cards import GONE, UNREAD_FOR, Card, CardInventory
@@ -20,10 +22,11 @@ from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.device_nodes import Minors
 from mizar_nodeagent.container.shim_install import Shim
-from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.container.slots import Owner, Slots
 from mizar_nodeagent.errors import AllocationRefused, CardsUnknown
 from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+from mizar_nodeagent.spot.allocate import SpotAllocator
 from support.logs import logged
 from unit.nodeagent.makers import (
     CARD,
@@ -332,6 +335,37 @@ class TestPreferred:
     @pytest.mark.parametrize("available", [["nonsense"], [A0]])
     def test_no_good_answer_is_no_error(self, allocator: Allocator, available: list[str]) -> None:
         assert allocator.preferred(RESOURCE, available, [], 2) == []
+
+
+@pytest.mark.parametrize(
+    ("access", "by_nri", "by_cdi"),
+    [
+        ({"strategy": "EnvVar"}, False, False),
+        ({"strategy": "EnvVar", "also": ["CDI"]}, False, True),
+        ({"strategy": "CDI"}, False, True),
+        ({"strategy": "CDIAnnotations"}, False, True),
+        ({"strategy": "NRI", "nri_gives": "CDI"}, True, False),
+    ],
+)
+@pytest.mark.parametrize("spot", [False, True])
+async def test_a_slot_knows_how_its_card_was_given(
+    allocator: Allocator, access: dict[str, Any], by_nri: bool, by_cdi: bool, spot: bool
+) -> None:
+    """Until its container ends, whatever the agent gives then: the kubelet repeats the answer."""
+    slots, choice = allocator._slots, AccessChoice(CardAccess(**access))
+    lender: Any = SimpleNamespace(allocated=lambda uuids: {})
+    allocator._access = choice
+    if spot:
+        borrows = SpotAllocator(lender, slots, choice, no_minors, lambda: 0.0)
+        await borrows.allocate(SPOT_RESOURCE, [f"{CARD}-spot"])
+    else:
+        await allocator.allocate(RESOURCE, [A0])
+    (slot,) = slots.all()
+    slots.complete(slot)
+    slots.assign(slot, Owner("team-a", "share", "uid-share", "main"))
+    again = Slots(slots.root, slots.shim)
+    again.load(0.0)
+    assert [(one.by_nri, one.by_cdi) for one in again.all()] == [(by_nri, by_cdi)]
 
 
 class TestShareVariables:

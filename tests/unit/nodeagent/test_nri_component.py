@@ -15,9 +15,10 @@ from mizar_core.names import SPOT_RESOURCE, container_devices_from, container_de
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.config import CardAccess, MountConfig
 from mizar_nodeagent.container.access_choice import AccessChoice
+from mizar_nodeagent.container.auto_strategy import Discovery
 from mizar_nodeagent.container.card_access import Parts
 from mizar_nodeagent.container.nri_adjustment import adjustment
-from mizar_nodeagent.container.nri_component import RuntimeComponent
+from mizar_nodeagent.container.nri_component import Counts, RuntimeComponent
 from mizar_nodeagent.container.nri_grants import Grants
 from mizar_nodeagent.container.shim_mounts import shim_mounts
 from mizar_nodeagent.container.slots import Owner, Slot
@@ -41,6 +42,9 @@ POD = pb.PodSandbox(id="p", name="share", namespace="team-a", uid="uid-share")
 OWNER = Owner("team-a", "share", "uid-share", "main")
 SHARES = {container_devices_from(): devices_from_value([DeviceID.parse(device(0))])}
 SPOTS = {container_devices_ids(): f'{{"nvidia.com/gpu":["{CARD}"]}}'}
+OTHER_SHARES = {container_devices_from(): devices_from_value([DeviceID.parse(device(1))])}
+ALL_CARDS = ["NVIDIA_VISIBLE_DEVICES=all"]
+NONSENSE = {**SHARES, **SPOTS}
 DEV_NULL = Path("/dev/null").stat()
 
 
@@ -67,12 +71,21 @@ class Node:
 
     def component(self, **access: object) -> RuntimeComponent:
         config = CardAccess(strategy="NRI", **access)  # type: ignore[arg-type]
+        return self.component_of(AccessChoice(config))
+
+    def component_of(self, access: AccessChoice) -> RuntimeComponent:
         return RuntimeComponent(
             Grants(self.state, self.slots),
-            AccessChoice(config),
+            access,
             self.minors,
             lambda owner, reason, message: self.warnings.append((reason, message)),
         )
+
+    def admit(self, **how: bool) -> None:
+        """As if another answer to Allocate had made the slot."""
+        self.slots.remove(self.slot)
+        self.slot = self.slots.create(RESOURCE, [device(0)], 0.0, **how)
+        self.own(OWNER)
 
     def mounts(self, slot: Slot | None = None) -> list[pb.Mount]:
         return [
@@ -95,6 +108,17 @@ class Node:
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     return Node(tmp_path)
+
+
+def without_nri(works_beside_cdi: bool = False, **access: object) -> AccessChoice:
+    """A node where Auto gives cards by CDI in the answer to Allocate, since the container runtime
+    drops CDI devices that NRI gives."""
+    runtime = SimpleNamespace(problem="", connections=1, is_foreign=False)
+    made = AccessChoice(CardAccess(strategy="Auto", **access), runtime)  # type: ignore[arg-type]
+    made.settle(Discovery(nri=True, way="CDI"))
+    made.cdi_dropped = "it drops CDI"
+    made.works_beside_cdi = works_beside_cdi
+    return made
 
 
 def env_of(adjust: pb.ContainerAdjustment) -> dict[str, str]:
@@ -145,10 +169,57 @@ async def test_marks_of_the_tenants_own_are_taken_away(node: Node) -> None:
 
 async def test_what_allocate_has_given_is_left_alone(node: Node) -> None:
     """With strategy Auto and a runtime that drops CDI devices which are given by NRI."""
-    component = node.component()
-    component.access.config = CardAccess(strategy="CDI")
-    assert await component.create(POD, node.container()) == pb.ContainerAdjustment()
-    assert component.counts.given == 0
+    node.admit()
+    component = node.component_of(without_nri())
+    for annotations in (SHARES, NONSENSE):
+        assert not (await component.create(POD, node.container(annotations))).ListFields()
+    assert component.counts == Counts()
+
+
+class TestAutoWithoutNRI:
+    """Auto has given up NRI while containers of pods exist whose cards only NRI gives: a variable
+    of their image or pod would give them all cards of the node."""
+
+    @pytest.mark.parametrize("annotations", [SHARES, OTHER_SHARES, NONSENSE])
+    async def test_one_that_was_admitted_by_nri_is_refused(
+        self, node: Node, annotations: dict[str, str]
+    ) -> None:
+        component = node.component_of(without_nri())
+        with pytest.raises(MizarError) as found:
+            await component.create(POD, node.container(annotations, env=ALL_CARDS))
+        assert component.counts == Counts(refused=1)
+        if annotations == SHARES:
+            assert "admitted while containers got cards by NRI, which is not" in str(found.value)
+            assert "since it drops CDI: delete the pod" in str(found.value)
+
+    async def test_or_gets_its_card_in_another_way(self, node: Node) -> None:
+        component = node.component_of(without_nri(works_beside_cdi=True))
+        adjust = await component.create(POD, node.container(env=ALL_CARDS))
+        assert env_of(adjust) == {"NVIDIA_VISIBLE_DEVICES": CARD}
+        assert not adjust.CDI_devices and adjust.annotations == {"mizar.share/cards": CARD}
+
+    async def test_also_in_one_that_is_configured_besides(self, node: Node) -> None:
+        access = without_nri(works_beside_cdi=True, nri_gives="CDI", also=["EnvVar"])
+        adjust = await node.component_of(access).create(POD, node.container(env=ALL_CARDS))
+        assert env_of(adjust) == {"NVIDIA_VISIBLE_DEVICES": CARD}
+
+    async def test_another_of_the_pod_that_has_its_card_is_left_alone(self, node: Node) -> None:
+        """Auto changed its mind between two answers to the kubelet."""
+        node.slots.assign(node.slots.create(RESOURCE, [device(1)], 1.0, by_cdi=True), OWNER)
+        component = node.component_of(without_nri())
+        adjust = await component.create(POD, node.container(OTHER_SHARES))
+        assert not adjust.ListFields() and component.counts == Counts()
+
+
+@pytest.mark.parametrize(("by_cdi", "names"), [(True, []), (False, [f"nvidia.com/gpu={CARD}"])])
+async def test_cdi_devices_are_not_given_twice(node: Node, by_cdi: bool, names: list[str]) -> None:
+    """The container runtime was upgraded to one that does not drop them; the kubelet repeats the
+    answer that names them. One of EnvVar names none."""
+    node.admit(by_cdi=by_cdi)
+    container = node.container(env=ALL_CARDS)
+    adjust = await node.component(nri_gives="CDI").create(POD, container)
+    assert [one.name for one in adjust.CDI_devices] == names
+    assert env_of(adjust) == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
 async def test_by_cdi_the_variable_names_none(node: Node) -> None:
@@ -232,9 +303,8 @@ async def test_no_card_before_prestart(node: Node) -> None:
 
 async def test_devices_of_another_slot_of_the_pod(node: Node) -> None:
     """The annotation says device 1, but PreStartContainer was called for device 0."""
-    other = {container_devices_from(): devices_from_value([DeviceID.parse(device(1))])}
     with pytest.raises(ContainerRefused, match="shadow-2-aaaaa-1"):
-        await node.component().create(POD, node.container(other))
+        await node.component().create(POD, node.container(OTHER_SHARES))
 
 
 async def test_a_static_pod_has_two_uids(node: Node) -> None:

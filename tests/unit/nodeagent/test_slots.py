@@ -105,7 +105,7 @@ def test_one_folder_for_each_allocation(slots: Slots) -> None:
 
 def test_a_slot_for_which_the_disk_has_no_room_comes_later(slots: Slots) -> None:
     with full_disk():
-        slot = slots.create(RESOURCE, [D0], 1.0, minors={"GPU-1": 3}, by_nri=True)
+        slot = slots.create(RESOURCE, [D0], 1.0, minors={"GPU-1": 3}, by_nri=True, by_cdi=True)
         with pytest.raises(OSError, match="No space left"):
             slots.complete(slot)
         assert list(slots.root.iterdir()) == [], "a try that failed leaves nothing"
