@@ -46,6 +46,12 @@ class PodProcess:
     container_id: str
 
 
+def in_nodes_namespace() -> bool:
+    """Whether the agent is in the node's PID namespace, where another process is the first one. In
+    a PID namespace of its own (nodeagent.hostPID: false), it is the first itself."""
+    return os.getpid() != 1
+
+
 def of_containers(pids: Iterable[int], proc: Path = PROC) -> dict[int, ContainerProcess]:
     """The processes among `pids` (PIDs on the node) that run in a pod's container, by that PID."""
     found = (_read(proc / str(pid), pid) for pid in pids)

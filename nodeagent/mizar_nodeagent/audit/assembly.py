@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from mizar_kube.informer import Informer
+from mizar_nodeagent import container_processes
 from mizar_nodeagent.agent_base import AgentBase, Loop
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.audit.isolation_condition import IsolationConditions
@@ -52,7 +53,10 @@ def assemble_audit(
         base.state, base.slots, base.cards, time_slicer.set_unaccounted, base.agent.warn
     )
     conditions = IsolationConditions(base.client, pods.values, lambda: auditor.unbound)
-    utilization = ContainerUtilization(base.state, base.slots, base.cards)
+    sees_processes = container_processes.in_nodes_namespace()
+    utilization = ContainerUtilization(
+        base.state, base.slots, base.cards, sees_processes=sees_processes
+    )
     base.registry.register(
         ContainerCollector(base.config.node_name, base.state, base.slots, auditor, utilization)
     )

@@ -17,7 +17,7 @@ from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.regions.layout import Compute, UsageCard, UsageHead
 from support.waiting import until
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
-from unit.nodeagent.makers import CARD, GIB, RESOURCE, SHADOW, card, share_object
+from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, RESOURCE, SHADOW, card, share_object
 from unit.nodeagent.test_assembly import SHARE, World, mounted, world
 
 __all__ = ["world"]
@@ -103,6 +103,10 @@ async def test_its_part_of_the_cards_time_is_told_without_a_share_as_well(
 ) -> None:
     world.cards.used = {CARD: {}}
     await shared(world, Isolation.model_validate({"backend": backend}))
+    body = share_object()
+    identity = f"containerd://{CONTAINER_ID}"
+    body["status"]["containerStatuses"] = [{"name": "main", "containerID": identity}]
+    world.api.put_pod(body)
 
     def told() -> bool:
         return value(world, "mizar_device_utilization_ratio", CONTAINER) == 0
