@@ -15,8 +15,9 @@ from support.kube import Kube, Object
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 README = Path(__file__).resolve().parents[2] / "README.md"
-LEFT = ("team-a.mizar.share/gpu.2", "team-b.mizar.share/gpu.16", "mizar.share/gpu.4")
-OTHERS = {"example.com/gpu.2": "0", "team-c.mizar.share/gpu.2": "3"}
+LEFT = ("team-a.mizar.share/gpu.2", "mizar.share/gpu.4", "team-b.example.com/gpu.16")
+"""Resources of pools, of which one has a prefix of its own."""
+OTHERS = {"example.com/gpu": "0", "team-c.mizar.share/gpu.2": "3"}
 """Resources of another plugin, and of Mizar, which serves them."""
 
 
