@@ -58,6 +58,9 @@ RESYNC_SPREAD_S = 5.0
 KOPF_ENDS_WITHIN_S = 0.5
 """Seconds that the release of the Lease and Kopf together, and then the other tasks, get to end
 before they are abandoned."""
+LAST_EVENTS_WITHIN_S = 0.2
+"""Seconds for which the events of the last plan are written before the process ends. In a burst
+there may be thousands, of which some are lost."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -176,7 +179,7 @@ class Operator:
         """Write the events of the last plan, which no other replica repeats, while the Lease is
         released."""
         with suppress(KubeError, TimeoutError):
-            async with asyncio.timeout(KOPF_ENDS_WITHIN_S):
+            async with asyncio.timeout(LAST_EVENTS_WITHIN_S):
                 await self.events.flush()
 
     async def _lead(self) -> None:
