@@ -262,10 +262,11 @@ class Gatherer:
         a pod waits for several cards, on nodes with idle shadow pods, since how many shadow pods
         it preempts depends on them; and while a pod waits whose scheduler does not say what it
         lacks, on all nodes that fit it."""
-        idle, judged = self._idle_nodes(key), set[str]()
-        if idle:
-            judged = self._judged_nodes(key)
-        wide = any(cards > 1 for one in self._caches.pending.values() for _, cards in one.cards)
+        pending = self._caches.pending.values()
+        wide = any(cards > 1 for one in pending for _, cards in one.cards)
+        unknown = any(one.reason_unknown for one in pending)
+        idle = self._idle_nodes(key) if wide or unknown else set[str]()
+        judged = self._judged_nodes(key) if unknown and idle else set[str]()
         if not wide and not judged:
             return {}
         memory, now = self.state(key), self._clock()

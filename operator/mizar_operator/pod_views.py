@@ -135,8 +135,8 @@ def share_view(obj: Object) -> SharePod | None:
     unschedulable = unschedulable_message(scheduled)
     initialized = condition_of(status, "Initialized").get("status") == "True"
     kept = devices_after_init(spec) if initialized and spec.get("initContainers") else None
-    needs, owner, outages = needs_of(obj), _controller(meta), outage_tolerations(spec)
-    kind = _controller_kind(meta)
+    needs, outages = needs_of(obj), outage_tolerations(spec)
+    kind, owner = _controller(meta)
     # Constraints on the node do not matter once the pod has a node.
     claims = tuple(_claims(meta["name"], spec)) if node is None else ()
     refused_by = refusal_topology(spec, unschedulable)
@@ -237,18 +237,13 @@ def _has_other_scheduler(spec: Json) -> bool:
     return spec.get("schedulerName") not in (None, DEFAULT_SCHEDULER)
 
 
-def _controller(meta: Json) -> str:
-    """The UID of the pod's controller; the pod's own if it has none. A static pod has none: its
-    node, which its reference names, would run the same pod again."""
+def _controller(meta: Json) -> tuple[str, str]:
+    """The kind and the UID of the pod's controller; no kind and the pod's own UID if it has none. A
+    static pod has none: its node, which its reference names, would run the same pod again."""
     owners = meta.get("ownerReferences") or ()
-    found = (str(one["uid"]) for one in owners if one.get("controller") and one["kind"] != "Node")
-    return next(found, meta.get("uid", ""))
-
-
-def _controller_kind(meta: Json) -> str:
-    """The kind of the pod's controller; empty if it has none."""
-    owners = meta.get("ownerReferences") or ()
-    return next((str(one["kind"]) for one in owners if one.get("controller")), "")
+    found = ((str(one["kind"]), str(one["uid"])) for one in owners if one.get("controller"))
+    kind, uid = next(found, ("Node", ""))
+    return ("", meta.get("uid", "")) if kind == "Node" else (kind, uid)
 
 
 def _prefix(resource: str) -> str:

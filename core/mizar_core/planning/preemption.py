@@ -105,9 +105,10 @@ class _Search:
     def among(cls, draft: Draft, preemptors: Collection[Preemptor], spare: SpareDevices) -> _Search:
         """A search for these pods."""
         idle = {one: _idle(draft, one) for one in {each.resource for each in preemptors}}
-        counts = any(one.cards > 1 or one.reason_unknown for one in preemptors)
+        judges = any(one.reason_unknown for one in preemptors)
+        counts = judges or any(one.cards > 1 for one in preemptors)
         held = {one: draft.cards_held(resource=one) if counts else Counter[str]() for one in idle}
-        return cls(draft, spare, idle, held, _freeing(draft))
+        return cls(draft, spare, idle, held, _freeing(draft) if judges else set())
 
     def victims(self, preemptor: Preemptor) -> list[ShadowView]:
         """The shadow pods to drain for the pod; none if that would not help it."""

@@ -233,9 +233,14 @@ class World:
         if not self.api.down:
             await until(lambda: pod.uid in {one.uid for one in self.app.pods.values()})
 
-    async def start_share(self, pod: KubePod = SHARE, count: int = 1) -> Allocated:
+    async def start_share(
+        self, pod: KubePod = SHARE, count: int = 1, annotations: dict[str, str] | None = None
+    ) -> Allocated:
         """The scheduler binds a share pod, the kubelet admits and starts it."""
-        self.api.put_pod(share_object(pod.name, pod.namespace, count=count))
+        body = share_object(pod.name, pod.namespace, count=count)
+        if annotations is not None:
+            body["metadata"]["annotations"] = annotations
+        self.api.put_pod(body)
         await self.knows(pod)
         await self.kubelet.allocate(pod, "main", RESOURCE, count)
         return await self.kubelet.start_container(pod, "main", RESOURCE)
@@ -429,12 +434,7 @@ async def test_a_container_of_a_pool_of_one_card_does_not_start_on_two(world: Wo
 
 async def test_a_pod_may_accept_several_cards_where_its_pool_does_not(world: World) -> None:
     await world.serve_shadow(cards=2, same_card=True)
-    body = share_object(count=2)
-    body["metadata"]["annotations"] = {"mizar.share/same-card": "false"}
-    world.api.put_pod(body)
-    await world.knows(SHARE)
-    await world.kubelet.allocate(SHARE, "main", RESOURCE, 2)
-    held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    held = await world.start_share(count=2, annotations={"mizar.share/same-card": "false"})
     assert limits_file.read(limits_of(held)).card_count == 2
 
 
@@ -449,12 +449,7 @@ async def test_what_runs_on_two_cards_starts_again_when_its_pool_demands_one(wor
 
 async def test_a_pod_that_asks_for_one_card_and_has_one_starts(world: World) -> None:
     await world.serve_shadow()
-    body = share_object(count=2)
-    body["metadata"]["annotations"] = {"mizar.share/same-card": "true"}
-    world.api.put_pod(body)
-    await world.knows(SHARE)
-    await world.kubelet.allocate(SHARE, "main", RESOURCE, 2)
-    held = await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    held = await world.start_share(count=2, annotations={"mizar.share/same-card": "true"})
     assert limits_file.read(limits_of(held)).cards[0].memory_limit == 16 * GIB
     assert limits_file.read(limits_of(held)).cards[0].context_bytes == CONTEXT_BYTES
 

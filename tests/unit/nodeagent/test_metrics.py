@@ -139,13 +139,8 @@ async def test_without_the_shim_there_is_no_limit_and_no_use(
 ) -> None:
     """Nothing counts what such a container uses, and no limit binds it: a use of 0 below a limit
     would show a card as free that the container may fill."""
-    pod = share_object("share", "team-a")
-    pod["metadata"]["annotations"] = {"mizar.share/without-limits": "main"}
     await world.serve_shadow(isolation=isolation)
-    world.api.put_pod(pod)
-    await world.knows(SHARE)
-    await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
-    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    await world.start_share(annotations={"mizar.share/without-limits": "main"})
     await until(lambda: world.holders() == ["share"])
     assert series(world, pod="share") == ["mizar_device_isolation_info"]
     how = {"memory": "Hard", "compute": isolation.compute, "enforcement": "None"}
