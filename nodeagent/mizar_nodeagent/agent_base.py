@@ -66,7 +66,10 @@ def restore(
     _trim(config.state_dir / "slots")
     boot = boot_id()
     slots = Slots(
-        config.state_dir / "slots", shim_install.install(config.shim_path, config.state_dir), boot
+        config.state_dir / "slots",
+        shim_install.install(config.shim_path, config.state_dir),
+        boot,
+        config.shim_times,
     )
     slots.load(time.time())
     path = config.state_dir / "checkpoint.json"

@@ -11,6 +11,7 @@ from pydantic_settings import SettingsConfigDict
 
 from mizar_kube import settings as common
 from mizar_kube.settings import Section
+from mizar_nodeagent.regions.limits_file import ShimTimes
 
 Way = Literal["EnvVar", "Mounts", "VolumeMounts", "CDI", "CDIAnnotations"]
 """A way to give a container its cards."""
@@ -39,6 +40,9 @@ def _below_dev(pattern: str) -> str:
     return pattern
 
 
+Seconds = Annotated[float, Field(ge=0.5, le=60)]
+"""Seconds for which a shim waits: less would fail while the node is merely busy, and more leaves a
+program standing."""
 Xid = Annotated[int, Field(ge=1, lt=2**32)]
 """NVIDIA's number of a card's error."""
 HostPath = Annotated[Path, AfterValidator(_absolute)]
@@ -235,6 +239,24 @@ class Config(common.Settings):
     fail_requests_greater_than_one: bool = Field(
         False, description="fail the allocation of a container that requests more than one device"
     )
+
+    heartbeat_timeout_seconds: Seconds = Field(
+        1.0,
+        description="how long the shims of containers go on without a heartbeat of the agent: "
+        "after that, a borrower gets no more of its card's time until an agent runs again",
+    )
+    owner_wait_seconds: Seconds = Field(
+        3.0,
+        description="how long an allocation of an owner whose card is lent waits, at most, for the "
+        "borrower to leave, before it fails",
+    )
+
+    @property
+    def shim_times(self) -> ShimTimes:
+        """The two times of the shims, in their unit."""
+        return ShimTimes(
+            round(self.heartbeat_timeout_seconds * 1000), round(self.owner_wait_seconds * 1000)
+        )
 
     @property
     def access(self) -> CardAccess:

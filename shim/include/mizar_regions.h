@@ -156,7 +156,9 @@ struct mizar_limits {
     uint32_t state; /* MIZAR_STATE_*; the CRC's range begins here */
     uint32_t card_count;
     uint32_t body_version; /* a copy of `version` that the CRC covers; 0: written before this field existed */
-    uint8_t reserved0[28];
+    uint32_t heartbeat_ms; /* ms without a heartbeat (`beat`) after which the agent counts as dead; 0: 1,000 */
+    uint32_t owner_wait_ms; /* the most ms that an allocation waits for memory on a lent card; 0: 3,000 */
+    uint8_t reserved0[20];
     char pod_namespace[64]; /* this and the next four strings are NUL-padded */
     char pod_name[256];
     char pod_uid[64];
@@ -335,6 +337,8 @@ struct mizar_usage {
     FIELD(mizar_limits, state, 24, 4)                          \
     FIELD(mizar_limits, card_count, 28, 4)                     \
     FIELD(mizar_limits, body_version, 32, 4)                   \
+    FIELD(mizar_limits, heartbeat_ms, 36, 4)                   \
+    FIELD(mizar_limits, owner_wait_ms, 40, 4)                  \
     FIELD(mizar_limits, pod_namespace, 64, 64)                 \
     FIELD(mizar_limits, pod_name, 128, 256)                    \
     FIELD(mizar_limits, pod_uid, 384, 64)                      \

@@ -192,7 +192,7 @@ class LimitsUpdater:
             before = _read(slot)
             wanted = container_limits(change.groups, priority_of(change.pod), self._context_bytes)
             identity = _identity(slot, owner)
-            limits_file.write(slot.limits, identity, wanted.cards, wanted.physical, wanted.contexts)
+            self._slots.write_limits(slot, identity, wanted)
         except StartRefused as error:
             # The container runs on with its present limits.
             if is_running:

@@ -309,7 +309,7 @@ class PreStart:
         try:
             limits_file.repair_size(slot.limits)
             usage_file.repair_header(slot.usage, limits_file.version(slot.limits))
-            limits_file.write(slot.limits, identity, limits.cards, limits.physical, limits.contexts)
+            self.slots.write_limits(slot, identity, limits)
             self.slots.assign(slot, owner)
         except RegionUnserved as error:
             raise StartRefused(str(error), EventReason.ISOLATION_NOT_ENFORCED) from error

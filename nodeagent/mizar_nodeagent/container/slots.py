@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.container.limits import ContainerLimits
 from mizar_nodeagent.container.shim_install import PRELOAD, Shim
 from mizar_nodeagent.container.spare_copies import SpareCopies
 from mizar_nodeagent.files import read_promptly, rewrite_promptly, write_atomically
 from mizar_nodeagent.regions import limits_file, usage_file
+from mizar_nodeagent.regions.limits_file import BY_THE_SHIM, ContainerIdentity, ShimTimes
 
 log = get_logger(__name__)
 
@@ -115,17 +117,29 @@ class Slot:
 
 
 class Slots:
-    """All slots of the node, as folders below `root` and in memory. `boot`: ID of this boot."""
+    """All slots of the node, as folders below `root` and in memory. `boot`: ID of this boot.
+    `times`: for the shims of all containers."""
 
-    def __init__(self, root: Path, shim: Shim, boot: str = "") -> None:
+    def __init__(
+        self, root: Path, shim: Shim, boot: str = "", times: ShimTimes = BY_THE_SHIM
+    ) -> None:
         self.root = root
         self.boot = boot
         self.shim = shim
+        self.times = times
         self.spares = SpareCopies(shim)
         self._slots: dict[str, Slot] = {}
         self._changes, self._changed = count(1), 0
         self._by_age: tuple[int, tuple[Slot, ...]] = 0, ()
         self._incomplete: set[str] = set()
+
+    def write_limits(
+        self, slot: Slot, identity: ContainerIdentity, limits: ContainerLimits
+    ) -> None:
+        """Write a container's limits to its slot. Raises as `limits_file.write` does."""
+        limits_file.write(
+            slot.limits, identity, limits.cards, limits.physical, limits.contexts, self.times
+        )
 
     def load(self, now: float) -> None:
         """Read the slots that an earlier run left. `now`: creation time of those whose slot.json

@@ -41,6 +41,20 @@ class ContainerIdentity:
     slot: str
 
 
+@dataclass(frozen=True)
+class ShimTimes:
+    """How long a container's shim waits, in ms; 0: as long as the shim itself says. `heartbeat`:
+    after that time without a heartbeat, the agent counts as dead. `owner_wait`: the most that an
+    allocation waits for memory on a card that is lent."""
+
+    heartbeat: int = 0
+    owner_wait: int = 0
+
+
+BY_THE_SHIM: Final = ShimTimes()
+"""The shim's own times."""
+
+
 def create_empty(path: Path) -> None:
     """Create the file before its container is known, with magic, version and size and zeros
     otherwise: CUDA fails in the container until limits are written. Raises OSError."""
@@ -69,18 +83,20 @@ def write(
     limits: Sequence[CardLimit],
     physical: Mapping[str, int],
     contexts: Mapping[str, int] | None = None,
+    times: ShimTimes = BY_THE_SHIM,
 ) -> None:
     """Write the limits in place, under the sequence number, unless the file has them already.
 
     `physical`: bytes of memory of each whole card, by UUID. `contexts`: bytes of a CUDA context on
-    each card, by UUID, if known. Raises RegionDamaged if the file has another size than the shim
-    maps or there are more than CARD_MAX cards, RegionUnserved, OSError.
+    each card, by UUID, if known. `times`: for the container's shim.
+    Raises RegionDamaged if the file has another size than the shim maps or there are more than
+    CARD_MAX cards, RegionUnserved, OSError.
     """
     descriptor = open_promptly(path, os.O_RDWR)
     try:
         now = _read_all(descriptor, path)
         found = _served_version(now, path)
-        body = _body(identity, limits, physical, contexts or {}, found)
+        body = _body(identity, limits, physical, contexts or {}, times, found)
         _replace(descriptor, now, body, found)
     finally:
         os.close(descriptor)
@@ -275,6 +291,7 @@ def _body(
     limits: Sequence[CardLimit],
     physical: Mapping[str, int],
     contexts: Mapping[str, int],
+    times: ShimTimes,
     version: int,
 ) -> bytes:
     if len(limits) > layout.CARD_MAX:
@@ -283,6 +300,8 @@ def _body(
         state=layout.STATE_READY,
         card_count=len(limits),
         body_version=version,
+        heartbeat_ms=times.heartbeat,
+        owner_wait_ms=times.owner_wait,
         pod_namespace=identity.namespace.encode(),
         pod_name=identity.pod.encode(),
         pod_uid=identity.pod_uid.encode(),

@@ -6,8 +6,9 @@
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 
-#define WAIT_MOST UINT64_C(3000000000) /* ns; longer than a borrower takes to end */
-#define STEP 1000                      /* us between two checks */
+/* The most ms that an allocation waits, if the limits file says nothing: longer than a borrower takes to end. */
+#define WAIT_MOST 3000
+#define STEP 1000 /* us between two checks */
 
 static bool is_borrowed(const struct regions *regions, int card) {
     return card != CARD_NONE && load_acquire(&regions->limits->live[card].borrowed);
@@ -28,9 +29,14 @@ static uint64_t free_bytes(struct regions *regions, int card) {
     return here && RELAXED(cuMemGetInfo_v2, &left, &total) == CUDA_SUCCESS ? left : 0;
 }
 
+static uint64_t wait_most(const struct mizar_limits *limits) {
+    uint32_t ms = load_relaxed(&limits->owner_wait_ms);
+    return (ms ? ms : WAIT_MOST) * UINT64_C(1000000);
+}
+
 void borrowed_await(struct regions *regions, int card, uint64_t bytes) {
     if (__builtin_expect(!is_borrowed(regions, card), 1)) return;
-    uint64_t until = clock_now() + WAIT_MOST;
+    uint64_t until = clock_now() + wait_most(regions->limits);
     borrowed_tell(regions, card);
     while (is_borrowed(regions, card) && free_bytes(regions, card) <= bytes && clock_now() < until) {
         sys_sleep(STEP);

@@ -402,6 +402,8 @@ def test_the_node_agent_understands_its_configuration(
         ({"hamiAnnotations": "Text"}, "hami_annotations"),
         ({"ignoredXids": [48]}, "ignored_xids"),
         ({"failRequestsGreaterThanOne": True}, "fail_requests_greater_than_one"),
+        ({"heartbeatTimeoutSeconds": 2.5}, "heartbeat_timeout_seconds"),
+        ({"ownerWaitSeconds": 10}, "owner_wait_seconds"),
         ({"cardAccess": {"strategy": "CDI", "also": ["EnvVar"]}}, "card_access.also"),
         (
             {"cardAccess": {"strategy": "CDI", "passDeviceSpecs": True}},

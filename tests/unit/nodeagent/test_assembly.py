@@ -119,6 +119,7 @@ class World:
         self.cards = Cards()
         self.access = CardAccess()
         self.ignored_xids: tuple[int, ...] = ()
+        self.owner_wait = 3.0
         self.app: App | None = None
         (folder / "libmizar.so").write_bytes(b"shim")
         self._running: asyncio.Task[None] | None = None
@@ -145,6 +146,7 @@ class World:
             metrics_port=0,
             card_access=self.access,
             ignored_xids=self.ignored_xids,
+            owner_wait_seconds=self.owner_wait,
         )
 
     async def start_agent(self) -> None:

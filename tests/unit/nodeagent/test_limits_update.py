@@ -129,6 +129,20 @@ async def test_another_agent_goes_on_where_one_was_killed(world: World) -> None:
     await until(lambda: [pod for pod, _ in events(world, "LimitsChanged")] == ["share"])
 
 
+async def test_running_containers_have_the_times_that_the_next_agent_is_set_to(
+    world: World,
+) -> None:
+    await world.serve_shadow()
+    held = await running_share(world)
+    written = limits_file.read(limits_of(held))
+    assert (written.heartbeat_ms, written.owner_wait_ms) == (1000, 3000)
+    await world.stop_agent()
+    world.owner_wait = 7.5
+    await world.start_agent()
+    await until(lambda: limits_file.read(limits_of(held)).owner_wait_ms == 7500)
+    assert not events(world, "LimitsChanged")
+
+
 async def test_a_bug_with_one_slot_leaves_the_others_running(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

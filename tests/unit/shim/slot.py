@@ -113,6 +113,13 @@ class Slot:
         self._put(body, "mizar_limits.crc", self._u32(self.crc(body)))
         self._write(body)
 
+    def set_owner_wait(self, ms: int) -> None:
+        """How long an allocation waits for a borrower to leave, at most."""
+        body = bytearray(self.limits.read_bytes())
+        self._put(body, "mizar_limits.owner_wait_ms", self._u32(ms))
+        self._put(body, "mizar_limits.crc", self._u32(self.crc(body)))
+        self._write(body)
+
     def crc(self, body: bytes | bytearray) -> int:
         first, end = self.constant("MIZAR_LIMITS_CRC_FROM"), self.constant("MIZAR_LIMITS_CRC_TO")
         return zlib.crc32(bytes(body[first:end]))

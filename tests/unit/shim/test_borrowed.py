@@ -178,5 +178,11 @@ def test_nobody_waits_for_ever(owner: Owner) -> None:
     assert WAITS_S <= time.monotonic() - began < PATIENCE_S
 
 
+def test_the_limits_file_may_set_a_shorter_wait(owner: Owner) -> None:
+    owner.slot.set_owner_wait(500)
+    owner.lend()
+    assert 0.5 <= shortest(owner, 1024, OUT_OF_MEMORY) < WAITS_S
+
+
 def test_who_lends_nothing_waits_for_nobody(owner: Owner) -> None:
     assert shortest(owner, 1024, OUT_OF_MEMORY) < WAITS_S

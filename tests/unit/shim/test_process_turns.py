@@ -94,7 +94,7 @@ def test_who_comes_late_does_not_shorten_windows(pure: ctypes.CDLL, late: int) -
 
 @pytest.mark.parametrize("late", LATE)
 def test_who_comes_late_does_not_take_the_agent_for_dead(pure: ctypes.CDLL, late: int) -> None:
-    assert pure.pure_lives(c_int64(-late))
+    assert pure.pure_lives(c_int64(-late), 0)
 
 
 @pytest.mark.parametrize(("after", "lives"), [(SECOND - 1, True), (SECOND, False)])
@@ -102,4 +102,10 @@ def test_an_agent_without_a_heartbeat_for_a_second_is_dead(
     pure: ctypes.CDLL, after: int, lives: bool
 ) -> None:
     """From then on nothing would stop a borrower for its owner, so it stops by itself."""
-    assert pure.pure_lives(c_int64(after)) is lives
+    assert pure.pure_lives(c_int64(after), 0) is lives
+
+
+@pytest.mark.parametrize("ms", [500, 60_000])
+def test_the_limits_file_may_set_another_time(pure: ctypes.CDLL, ms: int) -> None:
+    assert pure.pure_lives(c_int64(ms * MS - 1), ms)
+    assert not pure.pure_lives(c_int64(ms * MS), ms)

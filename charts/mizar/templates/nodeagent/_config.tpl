@@ -113,6 +113,8 @@ hamiAnnotations: {{ .Values.nodeagent.hamiAnnotations }}
 failOnInitError: {{ .Values.nodeagent.failOnInitError }}
 ignoredXids: {{ .Values.nodeagent.ignoredXids | toJson }}
 failRequestsGreaterThanOne: {{ .Values.nodeagent.failRequestsGreaterThanOne }}
+heartbeatTimeoutSeconds: {{ .Values.nodeagent.heartbeatTimeoutSeconds }}
+ownerWaitSeconds: {{ .Values.nodeagent.ownerWaitSeconds }}
 metricsPort: {{ .Values.nodeagent.metricsPort }}
 logLevel: {{ .Values.logLevel }}
 cardAccess:

@@ -204,7 +204,7 @@ uint64_t pure_relieve(struct terms *terms, uint64_t period, uint64_t piece, unsi
 
 unsigned pure_percent(uint64_t late);
 uint64_t pure_longest(uint64_t late);
-bool pure_lives(int64_t after);
+bool pure_lives(int64_t after, uint32_t heartbeat_ms);
 
 /* The shown utilization of a card that was always busy, after a thread was `late` ns late. */
 unsigned pure_percent(uint64_t late) {
@@ -233,12 +233,13 @@ uint64_t pure_longest(uint64_t late) {
 
 /*
  * Whether the agent counts as alive `after` ns after its only heartbeat was seen; negative for a
- * thread that is late.
+ * thread that is late. `heartbeat_ms`: of the limits file.
  */
-bool pure_lives(int64_t after) {
+bool pure_lives(int64_t after, uint32_t heartbeat_ms) {
     struct mizar_limits *limits = calloc(1, sizeof *limits);
     struct regions regions = {.limits = limits, .process = process_state_new()};
     limits->live[0].beat = 1;
+    limits->heartbeat_ms = heartbeat_ms;
     bool lives = agent_lives(&regions, 0, START) && agent_lives(&regions, 0, START + (uint64_t)after);
     process_state_drop(regions.process);
     free(limits);
