@@ -207,6 +207,77 @@ def test_nobody_gives_a_pod_the_priority_of_shadow_pods(kube: Kube, who: str) ->
     assert kube.attempt(*create, input=other)[0] == 0
 
 
+def _apart(selector: Object, **where: Any) -> Object:
+    """A pod without any card whose required anti-affinity is to pods with that selector."""
+    term = {"topologyKey": "kubernetes.io/os", "labelSelector": selector, **where}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
+    return objects.plain_pod(TENANT, "apart", affinity={"podAntiAffinity": required})
+
+
+def _expression(key: str, operator: str, *values: str) -> Object:
+    line = {"key": key, "operator": operator, **({"values": list(values)} if values else {})}
+    return {"matchExpressions": [line]}
+
+
+EVERYWHERE: Object = {"namespaceSelector": {}}
+OURS = "mizar.share/shadow-pod"
+KEEPS_AWAY: dict[str, tuple[Object, Object]] = {
+    "by our label": (_expression(OURS, "Exists"), EVERYWHERE),
+    "by its value": ({"matchLabels": {OURS: "true"}}, EVERYWHERE),
+    **{
+        f"by the label {key}": (_expression(key, "Exists"), EVERYWHERE)
+        for key in shadow_pod()["metadata"]["labels"]
+    },
+    "all pods": ({}, EVERYWHERE),
+    "all pods but some": (_expression("app", "NotIn", "mine"), EVERYWHERE),
+    "by namespace": (_expression(OURS, "Exists"), {"namespaces": [TENANT, "team-b"]}),
+}
+KEEPS_NONE_AWAY: dict[str, tuple[Object, Object]] = {
+    "its own namespace": ({}, {}),
+    "its own namespace by name": ({}, {"namespaces": [TENANT]}),
+    "another label": ({"matchLabels": {"app": "x"}}, EVERYWHERE),
+    "a key of its own": (_expression("job-key", "Exists"), EVERYWHERE),
+    "all but ours": (_expression(OURS, "DoesNotExist"), EVERYWHERE),
+}
+
+
+@pytest.mark.parametrize("how", KEEPS_AWAY)
+def test_no_pod_keeps_shadow_pods_of_other_namespaces_away(kube: Kube, how: str) -> None:
+    """The scheduler keeps to the anti-affinity of any pod, in both directions."""
+    selector, where = KEEPS_AWAY[how]
+    pod = json.dumps(_apart(selector, **where))
+    create = ("create", "--dry-run=server", "--filename=-")
+    status, said = kube.attempt(*create, EDITOR, input=pod)
+    assert status != 0 and "may not match Mizar's shadow pods" in said
+    assert kube.attempt(*create, input=pod)[0] == 0, "who administers nodes may"
+
+
+@pytest.mark.parametrize("how", KEEPS_NONE_AWAY)
+def test_other_anti_affinity_is_its_owners(kube: Kube, how: str) -> None:
+    selector, where = KEEPS_NONE_AWAY[how]
+    pod = json.dumps(_apart(selector, **where))
+    status, said = kube.attempt("create", "--dry-run=server", "--filename=-", EDITOR, input=pod)
+    assert status == 0, said
+
+
+@pytest.mark.parametrize(
+    ("parts", "refused"),
+    [
+        ({"nodeName": "n1", "priorityClassName": "system-node-critical"}, True),
+        ({"nodeName": "n1"}, False),
+        ({"priorityClassName": "system-node-critical"}, False),
+    ],
+)
+def test_no_tenant_makes_a_kubelet_end_pods(kube: Kube, parts: Object, refused: bool) -> None:
+    """A kubelet makes room for a critical pod without asking anybody."""
+    pod = json.dumps(objects.plain_pod(TENANT, "critical", **parts))
+    create = ("create", "--dry-run=server", "--filename=-")
+    status, said = kube.attempt(*create, EDITOR, input=pod)
+    assert (status != 0) == refused, said
+    assert not refused or "may not set nodeName" in said
+    assert kube.attempt(*create, input=pod)[0] == 0
+
+
 def test_a_quota_may_allow_shadow_pods_and_no_whole_cards(kube: Kube) -> None:
     """By the PriorityClass, as the README says."""
     (block,) = (one for one in README.split("```") if "scopeSelector" in one)

@@ -34,7 +34,7 @@ def context(**fields: Any) -> Object:
 VISIBLE = "sets NVIDIA_VISIBLE_DEVICES or a similar variable, which can expose cards beyond"
 MOUNTED = "container main mounts a volume over /etc/ld.so.preload, /run/mizar,"
 HOST = "where the node keeps limits, devices or containers"
-PRIVILEGED = "is privileged or has the capability SYS_ADMIN"
+PRIVILEGED = "is privileged or has one of the capabilities SYS_ADMIN"
 
 # What differs from a plain share pod: of its container, of one beside it, of its spec and metadata.
 ESCAPES: dict[str, tuple[Object, str]] = {
@@ -142,6 +142,7 @@ ESCAPES: dict[str, tuple[Object, str]] = {
     "privileged": ({"main": context(privileged=True)}, f"container main {PRIVILEGED}"),
     "privileged beside": ({"beside": context(privileged=True)}, f"container beside {PRIVILEGED}"),
     "SYS_ADMIN": ({"main": context(capabilities={"add": ["SYS_ADMIN"]})}, PRIVILEGED),
+    "DAC_READ_SEARCH": ({"main": context(capabilities={"add": ["DAC_READ_SEARCH"]})}, PRIVILEGED),
     "every capability": ({"before": context(capabilities={"add": ["all"]})}, PRIVILEGED),
 }
 

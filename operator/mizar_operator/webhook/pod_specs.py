@@ -18,6 +18,8 @@ from mizar_core.pod_requests import (
 
 MIRROR = "kubernetes.io/config.mirror"
 """Annotation of the object that a kubelet makes for a static pod."""
+KUBELETS = "system:nodes"
+"""The group of all kubelets. Users may set the annotation as well."""
 
 _TEMPLATE = ("spec", "template", "spec")
 
@@ -41,7 +43,8 @@ class PodSpec:
 
     `old`: the spec before an update. `template`: whether it is a template's, whose pods are
     reviewed again when they are made. `labels`, `annotations`: those of a pod; None where it has
-    none. `controlled`: whether a pod has a controller, which replaces it.
+    none. `controlled`: whether a pod has a controller, which replaces it. `static`: whether it is
+    the object that a kubelet makes for a static pod.
     """
 
     spec: Spec
@@ -52,13 +55,13 @@ class PodSpec:
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     controlled: bool = False
+    static: bool = False
 
     @property
     def chosen_node(self) -> str:
         """The node that its user has chosen, bypassing the scheduler; empty if none was chosen, and
         for a static pod, which its kubelet already runs."""
-        is_static = MIRROR in (self.annotations or {})
-        return "" if is_static else str(self.spec.get("nodeName") or "")
+        return "" if self.static else str(self.spec.get("nodeName") or "")
 
     @property
     def may_preempt(self) -> bool:
@@ -95,6 +98,8 @@ def pod_spec(request: dict[str, Any]) -> PodSpec | None:
     if path is None or spec is None:
         return None
     owners = (request["object"].get("metadata") or {}).get("ownerReferences") or ()
+    annotations = _at(request.get("object"), ("metadata", "annotations"))
+    groups = (request.get("userInfo") or {}).get("groups") or ()
     return PodSpec(
         spec=spec,
         namespace=str(request.get("namespace") or ""),
@@ -102,8 +107,9 @@ def pod_spec(request: dict[str, Any]) -> PodSpec | None:
         old=_at(request.get("oldObject"), path),
         template=resource != ("", "pods"),
         labels=_at(request.get("object"), ("metadata", "labels")),
-        annotations=_at(request.get("object"), ("metadata", "annotations")),
+        annotations=annotations,
         controlled=any(one.get("controller") for one in owners),
+        static=MIRROR in (annotations or {}) and KUBELETS in groups,
     )
 
 

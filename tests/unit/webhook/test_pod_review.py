@@ -79,7 +79,7 @@ def test_a_node_is_chosen_by_the_scheduler(template: bool) -> None:
     assert decide({**asking("cpu"), "nodeName": "n1"}) == Decision()
     bound = {**asking(MINE), "nodeName": "n1"}
     assert decide(bound, old=bound) == Decision()
-    mirror = PodSpec(chosen, "team-a", annotations={"kubernetes.io/config.mirror": "abc"})
+    mirror = PodSpec(chosen, "team-a", static=True)
     assert not review(mirror, VisiblePools([pool()], "team-a")).refusals
 
 
@@ -315,8 +315,7 @@ class TestPreemptionGate:
     def test_nor_the_mirror_of_a_static_pod(self) -> None:
         """It has a node, and the API server refuses a gate beside that."""
         pod = asking(MINE) | MAY_PREEMPT | {"nodeName": "node-1"}
-        notes = {"kubernetes.io/config.mirror": "hash"}
-        mirror = PodSpec(pod, "team-a", "/spec", annotations=notes)
+        mirror = PodSpec(pod, "team-a", "/spec", static=True)
         decision = review(mirror, VisiblePools((pool(),), "team-a", (), ()), gates=True)
         assert "schedulingGates" not in patched(pod, decision)
 

@@ -52,6 +52,16 @@ def test_a_pod_has_its_labels_and_what_was_there_before() -> None:
     assert (pod.namespace, pod.pointer, pod.template) == ("team-a", "/spec", False)
 
 
+@pytest.mark.parametrize(("groups", "chosen"), [(["system:nodes"], ""), (["tenants"], "n1")])
+def test_only_a_kubelet_can_say_that_a_pod_is_static(groups: list[str], chosen: str) -> None:
+    """Anybody may set the annotation, and would bypass the scheduler."""
+    meta = {"annotations": {"kubernetes.io/config.mirror": "hash"}}
+    obj = {"metadata": meta, "spec": asking("mizar.share/gpu.2") | {"nodeName": "n1"}}
+    pod = pod_spec(request(PODS, obj, userInfo={"groups": groups}))
+    assert pod is not None
+    assert pod.chosen_node == chosen
+
+
 def test_what_names_no_namespace_is_in_none() -> None:
     pod = pod_spec(request(PODS, {"spec": {}}))
     assert pod is not None

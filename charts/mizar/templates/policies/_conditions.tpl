@@ -42,12 +42,13 @@ p.startsWith(f + '/') || (f + '/').startsWith(p)
 ; policies.sharePodsMay of Mizar can allow {{ . }}
 {{- end -}}
 
-{{- /* CEL: whether the container c is privileged or has SYS_ADMIN. */ -}}
+{{- /* CEL: whether the container c is privileged, or has a capability by which root opens any file of the node, such as
+       its own limits file, by a mount that it has. */ -}}
 {{- define "mizar.cel.isPrivileged" -}}
 has(c.securityContext) && (
 (has(c.securityContext.privileged) && c.securityContext.privileged) ||
 (has(c.securityContext.capabilities) && has(c.securityContext.capabilities.add) &&
-c.securityContext.capabilities.add.exists(a, a.matches('^(?i)(CAP_)?(ALL|SYS_ADMIN)$'))))
+c.securityContext.capabilities.add.exists(a, a.matches('^(?i)(CAP_)?(ALL|SYS_ADMIN|SYS_MODULE|SYS_RAWIO|DAC_READ_SEARCH)$'))))
 {{- end -}}
 
 {{- /* JSON: the kinds in which users write templates of pods, each with the part of a policy's name, the path of the

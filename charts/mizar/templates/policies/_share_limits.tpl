@@ -126,7 +126,8 @@
 {{- if not (has "privileged" $may) }}
 - expression: variables.privileged.size() == 0
   messageExpression: >-
-    '{{ $begin }}container ' + variables.privileged.join(', ') + ' is privileged or has the capability SYS_ADMIN, which
-    would let it use every card of the node and bypass its limits: share pods must have neither{{ include "mizar.mayAllow" "privileged" }}'
+    '{{ $begin }}container ' + variables.privileged.join(', ') + ' is privileged or has one of the capabilities SYS_ADMIN,
+    SYS_MODULE, SYS_RAWIO and DAC_READ_SEARCH, which would let it use every card of the node and bypass its limits: share
+    pods must have none of this{{ include "mizar.mayAllow" "privileged" }}'
 {{- end }}
 {{- end -}}
