@@ -209,7 +209,8 @@ class Operator:
 
     async def _reconcile(self, key: str) -> None:
         if key == SPOT:
-            await self.spot.reconcile()
+            with self.metrics.counting_failure():
+                await self.spot.reconcile()
         else:
             await self.reconciler.reconcile(key)
 

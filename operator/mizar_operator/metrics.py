@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter as Count
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import get_args
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -113,6 +114,15 @@ class Metrics:
         self.leader = Gauge("mizar_leader", "1 while this replica leads.", registry=registry)
         self._quotas: dict[str, set[Key]] = {}
         self._refused: set[Labels] = set()
+
+    @contextmanager
+    def counting_failure(self) -> Iterator[None]:
+        """Count a round that raises an error, in whatever step."""
+        try:
+            yield
+        except Exception:
+            self.failures.inc()
+            raise
 
     def planned(self, key: str, snapshot: Snapshot, plan: Plan) -> None:
         """Set the gauges of a key's pools, quotas and nodes."""

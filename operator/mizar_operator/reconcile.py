@@ -87,7 +87,8 @@ class Reconciler:
     async def reconcile(self, key: str) -> None:
         """Run one round for the key: gather, plan, apply. Raises the round's first error, after
         everything else is done."""
-        with bound(pool=self._gatherer.pools_of(key), round=next(self._rounds)):
+        names = bound(pool=self._gatherer.pools_of(key), round=next(self._rounds))
+        with names, self._metrics.counting_failure():
             await self._round(key)
 
     async def _round(self, key: str) -> None:
@@ -116,7 +117,6 @@ class Reconciler:
         if snapshot.missing_classes:
             self._queue.add(key, after=BELIEVED_S + DUE_SLACK_S)
         if result.errors:
-            self._metrics.failures.inc()
             raise result.errors[0]
 
     def _has_news(self, key: str, memory: ReconcileState) -> bool:

@@ -36,7 +36,9 @@ class ShadowCounters:
         self._reaped = counter(
             "reaped", "Shadow pods that were deleted after they had held cards, by reason."
         )
-        self._lost = counter("lost", "Shadow pods that lost their cards, by reason.")
+        self._lost = counter(
+            "lost", "Shadow pods that lost their cards while pods used them, by reason."
+        )
         # A new leader may find a loss in its first plan, before Prometheus has read the counter as
         # 0. An alert on the counter's increase would not see that.
         self._lost_at = Gauge(
@@ -96,12 +98,13 @@ class ShadowCounters:
                     self._reasons[action.shadow] = reason
                 case CancelDrain():
                     self._reasons.pop(action.shadow, None)
-            if isinstance(action, DeleteShadow | WriteShadowStatus) and action.shadow in known:
+            if isinstance(action, WriteShadowStatus) and action.shadow in known:
                 self._note_loss(known[action.shadow], nodes)
 
     def _note_loss(self, shadow: ShadowView, nodes: set[str]) -> None:
-        """Count a shadow pod as lost once, when its phase Lost is written, or when it is deleted if
-        it was unused."""
+        """Count a shadow pod as lost once, when its phase Lost is written. One that is unused is
+        deleted instead, and counts as reaped: it is lost whenever a node is drained, and nobody is
+        the worse for it."""
         if stage_of(shadow, nodes) is not ShadowStage.LOST or shadow.uid in self._known_lost:
             return
         self._known_lost.add(shadow.uid)

@@ -770,6 +770,10 @@ def test_cert_manager_in_place_of_our_own(chart: Chart) -> None:
     assert not any("secrets" in rule["resources"] for rule in rules(objects, "webhook"))
     certificate = pick(objects, "Certificate", "mizar-webhook")["spec"]
     assert certificate["dnsNames"] == ["mizar-webhook.mizar-system.svc"]
+    (volume,) = pick(objects, "Deployment", "mizar-webhook")["spec"]["template"]["spec"]["volumes"]
+    assert volume["secret"]["secretName"] == certificate["secretName"] != "mizar-webhook", (
+        "helm would not take over a Secret that cert-manager has made"
+    )
     assert pick(objects, "Issuer", "mizar-webhook")
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         annotations = pick(objects, kind, "mizar-webhook")["metadata"]["annotations"]

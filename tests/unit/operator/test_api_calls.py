@@ -34,6 +34,7 @@ from mizar_kube.errors import Conflict, Forbidden, KubeError
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
+from mizar_operator import reconcile
 from mizar_operator.apply import Applier
 from mizar_operator.apply_result import Result
 from mizar_operator.delete_guard import ConfirmedUnused, StillInUse, confirm_unused
@@ -482,3 +483,17 @@ def test_a_round_that_fails_is_counted() -> None:
     assert operator.reconcile() is not None
     read = operator.metrics.registry.get_sample_value
     assert read("mizar_reconcile_failures_total") == 1
+
+
+def test_a_round_that_gets_no_further_than_its_plan_is_counted_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    operator = Harness(Model())
+
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(reconcile, "plan_isolated", fail)
+    with pytest.raises(ValueError, match="a bug"):
+        operator.reconcile()
+    assert operator.metrics.registry.get_sample_value("mizar_reconcile_failures_total") == 1
