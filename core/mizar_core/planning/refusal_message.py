@@ -39,6 +39,15 @@ _NO_NODE_NAMED = re.compile(r"0/\d+ nodes are available: (?!\d+ |preemption: )")
 otherwise each reason follows the number of its nodes, or, where nodes are refused without a reason,
 what it says about preemption follows at once."""
 
+_OF_ITS_GANG = re.compile(
+    r"0/1 nodes are available: 1 (?:rejected due to timeout after waiting \S+ at plugin "
+    r"|optimistic rejection in PostFilter\b|rejection in Unreserve\b)|pod group is (?:"
+    r"unschedulable|waiting for preemption to complete)\b"
+)
+"""How the message begins of a pod that had a node and lost it again, since others of its gang have
+none: in the words of kube-scheduler's framework (as one node, that which the pod had), of its
+plugin Coscheduling and of its own gangs."""
+
 
 def lacks(message: str | None, resource: str) -> bool:
     """Whether the message names the resource among what the pod waits for."""
@@ -63,8 +72,9 @@ def lacks_alone(message: str | None, resource: str) -> bool:
 
 def names_no_node(message: str | None) -> bool:
     """Whether the pod is refused because of itself, for example since a claim of a volume does not
-    exist: no other node would help."""
-    return _NO_NODE_NAMED.match(message or "") is not None
+    exist, or because of the rest of its gang: no other node would help."""
+    words = message or ""
+    return any(one.match(words) is not None for one in (_NO_NODE_NAMED, _OF_ITS_GANG))
 
 
 def _reasons(message: str) -> list[str]:

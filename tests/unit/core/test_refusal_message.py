@@ -100,6 +100,26 @@ def test_what_a_scheduler_of_other_words_lacks_is_not_known(
         ("0/2 nodes are available: 2 Insufficient cpu.", False),
         ("0/2 nodes are available: preemption: 0/2 nodes are available: 2 more", False),
         ("the pod group is not ready", False),
+        # Coscheduling
+        ("0/1 nodes are available: 1 optimistic rejection in PostFilter.", True),
+        ("0/1 nodes are available: 1 rejection in Unreserve.", True),
+        ("0/2 nodes are available: podGroup team-a/gang failed recently.", True),
+        (
+            f"0/2 nodes are available: 2 {LACKING}. PodGroup team-a/gang gets rejected due to Pod "
+            "member-3 is unschedulable even after PostFilter",
+            False,
+        ),
+        # Any plugin that lets pods wait for each other
+        (
+            "0/1 nodes are available: 1 rejected due to timeout after waiting 10s at plugin "
+            "Coscheduling.",
+            True,
+        ),
+        # kube-scheduler's own gangs
+        (
+            "pod group is unschedulable, waiting for minCount pods from a gang to be scheduled",
+            True,
+        ),
         (None, False),
     ],
 )

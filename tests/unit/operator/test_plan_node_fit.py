@@ -414,6 +414,53 @@ def test_a_pod_that_is_refused_on_every_node_moves_no_card() -> None:
         assert not plan(snapshot, NOW).refused_nodes
 
 
+REJECTED = "0/1 nodes are available: 1 optimistic rejection in PostFilter."
+
+
+def _gang(*members: tuple[str, str], **parts: Any) -> Snapshot:
+    """Two free devices on node n1, and members of a gang, by name, with what the scheduler says."""
+    (one,) = _passed().shares
+    shares = tuple(
+        replace(
+            one,
+            name=name,
+            uid=f"uid-{name}",
+            unschedulable=said,
+            lacks_devices=said != REJECTED,
+            owner="job",
+        )
+        for name, said in members
+    )
+    nodes = (replace(node("n1"), devices={GPU: 2}), node("n2"))
+    return _passed(**{"nodes": nodes, "shares": shares, **parts})
+
+
+LACKS = f"0/2 nodes are available: 2 Insufficient {GPU}."
+HALF_A_GANG = [("a", REJECTED), ("b", REJECTED), ("c", LACKS), ("d", LACKS)]
+
+
+def test_a_gang_that_is_not_complete_gets_no_more_shadow_pods_than_it_needs() -> None:
+    """A gang scheduler gives some members nodes, and takes these back when others find none: no
+    other node would help, and the next attempt needs the same devices."""
+    no_card = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+    stuck = shadow("shadow-2-stuck", pod=PodView(unschedulable=no_card))
+    large = quota("team-a", profiles=[{"devices": 2, "max": 3}])
+    snapshot = _gang(*HALF_A_GANG, shadows=(ready(), stuck), quotas=(large,))
+    assert not actions(CreateShadow, snapshot)
+    assert not actions(Drain, snapshot)
+
+
+def test_a_gang_that_its_quota_keeps_incomplete_moves_no_card() -> None:
+    """The next attempt needs the devices where they are."""
+    one = quota("team-a", profiles=[{"devices": 2, "max": 1}], idleTimeoutSeconds=5)
+    for members in (HALF_A_GANG, [("a", REJECTED), ("b", REJECTED), ("c", REJECTED)]):
+        snapshot = _gang(*members, quotas=(one,), shadows=(ready(idle_since=at(60)),))
+        assert not actions(Drain, snapshot)
+        assert not actions(CreateShadow, snapshot)
+        told = [event.reason for event in actions(EmitEvent, snapshot)]
+        assert EventReason.QUOTA_EXCEEDED in told
+
+
 def test_what_is_said_about_preemption_is_not_about_every_node() -> None:
     """An extension of the scheduler may refuse nodes without a reason."""
     said = "0/2 nodes are available: preemption: 0/2 nodes are available: 2 No victims found."
