@@ -122,8 +122,12 @@ class Allocator:
         carves = {key: one.carve for key, one in self._state.carvings.items()}
         held = self._state.snapshot.holders().keys() | self._state.allocating
         offered = [one for one in free if one in fixed or self._is_offered(one)]
+        # The kubelet may call a device free that it gave to a container a moment ago: it forgets
+        # those that it is giving away while podresources is listed after a pod has ended. Two
+        # containers with one device would both never start.
+        unheld = [one for one in offered if one in fixed or one not in held]
         # Devices that are being drained are the last resort.
-        usable = offered if len(offered) >= size else free
+        usable = next((some for some in (unheld, offered) if len(some) >= size), free)
         return preferred(usable, fixed, size, carves, held, self._numa)
 
     def _numa(self, device: DeviceID) -> tuple[int, ...]:

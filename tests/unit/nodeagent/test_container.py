@@ -332,6 +332,14 @@ class TestPreferred:
         assert allocator.preferred(RESOURCE, [B0, B1, A0], [], 1) == [A0]
         assert allocator.preferred(RESOURCE, [B0, B1], [], 1) == [B0]
 
+    async def test_one_that_a_container_has_is_the_last_resort(self, allocator: Allocator) -> None:
+        """A kubelet that is asked for its pods while it allocates a device forgets that it does,
+        if a pod has ended before: it calls the device free, and would give it to two pods."""
+        await allocator.allocate(RESOURCE, [A0])
+        assert allocator.preferred(RESOURCE, [A0, A1], [], 1) == [A1]
+        assert allocator.preferred(RESOURCE, [A0], [], 1) == [A0]
+        assert allocator.preferred(RESOURCE, [A0, A1], [A0], 2) == [A0, A1]
+
     @pytest.mark.parametrize("available", [["nonsense"], [A0]])
     def test_no_good_answer_is_no_error(self, allocator: Allocator, available: list[str]) -> None:
         assert allocator.preferred(RESOURCE, available, [], 2) == []
