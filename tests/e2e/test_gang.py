@@ -21,13 +21,21 @@ MARGIN_S = 20.0
 """Seconds for which a plan may be late, and the drain that it would cause."""
 
 
-def refuse(kube: Kube, tenant: str, name: str) -> None:
-    """Say that the pod lacks devices, as at the scheduler's first look."""
+LACKS = "0/2 nodes are available: 2 Insufficient {tenant}.mizar.share/gpu.2."
+"""What such a scheduler says at its first look."""
+REJECTED = (
+    "0/1 nodes are available: 1 rejected due to timeout after waiting 10s at plugin Coscheduling."
+)
+"""What it says when the rest of the gang found no node in time. It then tries again."""
+
+
+def refuse(kube: Kube, tenant: str, name: str, message: str) -> None:
+    """Say that the pod finds no node."""
     said = {
         "type": "PodScheduled",
         "status": "False",
         "reason": "Unschedulable",
-        "message": f"0/2 nodes are available: 2 Insufficient {tenant}.mizar.share/gpu.2.",
+        "message": message.format(tenant=tenant),
         "lastTransitionTime": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     of, patch = f"--namespace={tenant}", json.dumps({"status": {"conditions": [said]}})
@@ -42,10 +50,11 @@ def bind(kube: Kube, tenant: str, name: str, node: str) -> None:
     kube.run("create", "--raw", path, "--filename=-", input=json.dumps(body))
 
 
-def test_devices_that_are_kept_for_a_gang_stay(kube: Kube, stage: "Stage") -> None:
+@pytest.mark.parametrize("message", [LACKS, REJECTED], ids=["lacks", "rejected"])
+def test_devices_that_are_kept_for_a_gang_stay(kube: Kube, stage: "Stage", message: str) -> None:
     tenant = stage.tenant({"devices": 2, "min": 0, "max": 1})
     kube.apply(share_pod(tenant, "member", schedulerName="gang"))
-    refuse(kube, tenant, "member")
+    refuse(kube, tenant, "member", message)
     (shadow,) = ready_shadows(kube, tenant)
     time.sleep(REFUSAL_CONFIRMED_AFTER.total_seconds() + MARGIN_S)
     held = kube.get("pod", shadow["metadata"]["name"], tenant)
@@ -53,6 +62,6 @@ def test_devices_that_are_kept_for_a_gang_stay(kube: Kube, stage: "Stage") -> No
     assert ANNOTATION_DRAIN not in held["metadata"]["annotations"]
     assert condition(kube.get("pod", "member", tenant) or {}, "PodScheduled")["status"] == "False"
     told = [reason for reason, _ in kube.events(tenant, "member")]
-    assert "NoNodeFits" not in told
+    assert ("NoNodeFits" in told) == (message == REJECTED)
     bind(kube, tenant, "member", held["spec"]["nodeName"])
     kube.wait_running(tenant, "member")
