@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mizar_core.errors import DeviceIDRefused, MizarError
@@ -97,11 +97,13 @@ class RuntimeComponent:
         """Whether NRI gives the container its cards: also if new ones do not get theirs by NRI any
         more, since nothing else gives them, and a variable of its image would. Raises
         MizarError."""
-        if self.access.by_nri:
-            return True
-        if not self.grants.any_by_nri(pod):
+        if not self.access.by_nri and not self.grants.any_by_nri(pod):
             return False
         slots = self.grants.slots_of(pod, container)
+        if self.access.by_nri:
+            # The kubelet repeats its first answer, which gives the cards by CDI and sets variables
+            # that a plugin cannot take away.
+            return not slots or not all(slot.by_cdi for slot in slots)
         return not slots or any(slot.by_nri for slot in slots)
 
     async def _adjust(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
@@ -114,9 +116,6 @@ class RuntimeComponent:
         if card_access.names_device_nodes(way, self.access.config):
             minors = await minors_of(self.minors, granted.uuids)
         parts = self.access.parts(way, granted.uuids, minors)
-        if all(slot.by_cdi for slot in granted.slots):
-            # The kubelet repeats its first answer, by which the container has them already.
-            parts = replace(parts, cdi_devices=())
         return adjustment(container, granted.uuids, parts, self._stat)
 
     def _stat(self, node: Path) -> os.stat_result:

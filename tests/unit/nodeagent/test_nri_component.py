@@ -211,14 +211,25 @@ class TestAutoWithoutNRI:
         assert not adjust.ListFields() and component.counts == Counts()
 
 
-@pytest.mark.parametrize(("by_cdi", "names"), [(True, []), (False, [f"nvidia.com/gpu={CARD}"])])
-async def test_cdi_devices_are_not_given_twice(node: Node, by_cdi: bool, names: list[str]) -> None:
-    """The container runtime was upgraded to one that does not drop them; the kubelet repeats the
-    answer that names them. One of EnvVar names none."""
-    node.admit(by_cdi=by_cdi)
-    container = node.container(env=ALL_CARDS)
-    adjust = await node.component(nri_gives="CDI").create(POD, container)
-    assert [one.name for one in adjust.CDI_devices] == names
+@pytest.mark.parametrize("pods", [[], ALL_CARDS])
+async def test_a_container_that_has_its_card_by_cdi_is_left_alone(
+    node: Node, pods: list[str]
+) -> None:
+    """The container runtime was upgraded to one that does not drop CDI devices of NRI, and the
+    kubelet repeats the answer that names them. That answer sets a variable too, besides the pod's
+    own: NRI cannot replace both, and the container would never start again."""
+    node.admit(by_cdi=True)
+    container = node.container(env=pods)
+    container.env.append("NVIDIA_VISIBLE_DEVICES=void")
+    component = node.component(nri_gives="CDI")
+    adjust = await component.create(POD, container)
+    assert not adjust.ListFields() and component.counts == Counts()
+
+
+async def test_a_container_that_has_it_by_the_variable_gets_cdi_devices(node: Node) -> None:
+    node.admit(by_cdi=False)
+    adjust = await node.component(nri_gives="CDI").create(POD, node.container(env=ALL_CARDS))
+    assert [one.name for one in adjust.CDI_devices] == [f"nvidia.com/gpu={CARD}"]
     assert env_of(adjust) == {"NVIDIA_VISIBLE_DEVICES": "void"}
 
 
