@@ -24,12 +24,21 @@ class Doubts:
 NONE = Doubts()
 
 
-def doubts(ways: Collection[Way], access: CardAccess, runtime: str, reads_variable: bool) -> Doubts:
+def doubts(
+    ways: Collection[Way],
+    access: CardAccess,
+    runtime: str,
+    reads_variable: bool,
+    by_nri: bool = False,
+) -> Doubts:
     """The doubts about `ways`, in which a container is given its card, from a look at the node's
     files. `runtime`: as in the node's status. `reads_variable`: the agent's own container shows
-    that the node's default runtime reads NVIDIA_VISIBLE_DEVICES."""
+    that the node's default runtime reads NVIDIA_VISIBLE_DEVICES. `by_nri`: NRI gives the card, not
+    the answer to Allocate."""
     if not {"CDI", "CDIAnnotations"}.isdisjoint(ways):
-        return Doubts(problem=cdi_files.kind_problem(access))
+        if problem := cdi_files.kind_problem(access):
+            return Doubts(problem=problem)
+        return _of_cdi(access, runtime, by_nri) if {*ways} == {"CDI"} else NONE
     if {*ways} != {"EnvVar"} or reads_variable:
         return NONE
     return _of_variable(access, runtime)
@@ -43,6 +52,32 @@ def cdi_dropped(runtime: str) -> str:
     return (
         f"the node's container runtime, {runtime}, drops CDI devices that are given by NRI, as do "
         "containerd before 2.1 (except 1.7 from 1.7.30 on) and CRI-O before 1.34"
+    )
+
+
+def _of_cdi(access: CardAccess, runtime: str, by_nri: bool) -> Doubts:
+    """The doubts whether the runtime reads CDI devices. Those of NRI it reads from containerd 2.1
+    on whatever its configuration says."""
+    name, version = auto_strategy.named(runtime)
+    if not name or (by_nri and version >= (2, 1)) or auto_strategy.reads_cdi(access, runtime):
+        return NONE
+    if name != auto_strategy.CONTAINERD or version < (1, 7):
+        return Doubts(
+            problem=f"the node's container runtime, {runtime}, ignores CDI devices, as do "
+            "containerd before 1.7 and CRI-O before 1.28, so no container gets its card: choose "
+            "another nodeagent.cardAccess.strategy, or upgrade the container runtime"
+        )
+    path = access.containerd_config
+    if auto_strategy.containerd(access, runtime) is None:
+        return Doubts(
+            remark=f"{path} (cardAccess.containerdConfig) does not show whether the node's "
+            "containerd sets enable_cdi, without which containerd 1.7 ignores CDI devices"
+        )
+    return Doubts(
+        problem=f"{path} on the node (cardAccess.containerdConfig, which must be the file of the "
+        "kubelet's containerd) does not set enable_cdi to true, without which containerd "
+        f"{version[0]}.{version[1]} ignores CDI devices, so no container gets its card: set it and "
+        "restart containerd, or choose another nodeagent.cardAccess.strategy"
     )
 
 

@@ -15,8 +15,8 @@ from mizar_nodeagent.container.auto_strategy import discover, gives_cdi, named
 LOOK_EVERY_S: Final = 2.0
 """Seconds between two looks at the node, once its container runtime is known."""
 ASK_EVERY_S: Final = 10.0
-"""Seconds between two reads of the node's container runtime while the API server does not
-answer."""
+"""Seconds between two reads of the node's container runtime while it is not known, or its version
+is the reason why containers get no card."""
 
 
 class AccessWatch:
@@ -41,7 +41,7 @@ class AccessWatch:
     async def run(self) -> None:
         """Look every LOOK_EVERY_S, for ever."""
         while True:
-            await asyncio.sleep(LOOK_EVERY_S if self._runtime else ASK_EVERY_S)
+            await asyncio.sleep(ASK_EVERY_S if self._asks else LOOK_EVERY_S)
             await self._ask_runtime()
             await self.look()
 
@@ -52,7 +52,7 @@ class AccessWatch:
         if await asyncio.to_thread(self._finds_cdi):
             access.settle(replace(access.found, way="CDI"))
         access.doubts = await asyncio.to_thread(
-            doubts, access.ways, access.config, self._runtime, self._reads_variable
+            doubts, access.ways, access.config, self._runtime, self._reads_variable, access.by_nri
         )
         access.works_beside_cdi = await asyncio.to_thread(self._works_beside_cdi)
 
@@ -79,12 +79,21 @@ class AccessWatch:
         looks = access.looks and access.found.way == "EnvVar"
         return looks and gives_cdi(access.config, self._runtime)
 
-    async def _ask_runtime(self) -> None:
+    @property
+    def _asks(self) -> bool:
+        """Whether the runtime is not known, or an upgrade of it, of which NRI does not tell, would
+        end the problem."""
         access = self._access
-        if self._runtime or not (access.looks or access.by_nri or access.ways == {"EnvVar"}):
+        by_its_version = access.ways == {"CDI"} and bool(access.doubts.problem)
+        return not self._runtime or (by_its_version and not access.may_use_nri)
+
+    async def _ask_runtime(self) -> None:
+        access, before = self._access, self._runtime
+        matters = access.looks or access.by_nri or access.ways in ({"EnvVar"}, {"CDI"})
+        if not matters or not self._asks:
             return
         found = await self._ask()
-        if not self._runtime:  # the runtime itself may have told meanwhile
+        if found and self._runtime == before:  # the runtime itself may have told meanwhile
             self._set_runtime(found)
 
     def _set_runtime(self, runtime: str) -> None:

@@ -543,6 +543,78 @@ def watched(access: CardAccess, version: str, connected: bool = True) -> AccessW
     return TestWatch.watch(AccessChoice(access, runtime), version)
 
 
+OFF = CDI_ON.replace("true", "false")
+UNSET = CDI_ON.replace("enable_cdi = true\n", "")
+SEVEN = "containerd://1.7.35"
+
+
+class TestCDIIsRead:
+    """A containerd that does not read CDI devices starts containers without their card."""
+
+    def doubts(self, host: Host, runtime: str, text: str = "", by_nri: bool = False) -> Doubts:
+        host.cdi(CARDS)
+        if text:
+            host.containerd(text)
+        return doubts({"CDI"}, host.access(), runtime, False, by_nri)
+
+    @pytest.mark.parametrize(
+        ("runtime", "text"), [(SEVEN, UNSET), (SEVEN, OFF), (TWO, OFF), ("containerd 1.7.29", OFF)]
+    )
+    def test_it_is_told_where_the_configuration_shows_it(
+        self, host: Host, runtime: str, text: str
+    ) -> None:
+        told = self.doubts(host, runtime, text).problem
+        assert "config.toml on the node" in told and "does not set enable_cdi to true" in told
+        assert f"containerd {'1.7' if '1.7' in runtime else '2.2'} ignores CDI devices" in told
+
+    @pytest.mark.parametrize(
+        ("runtime", "text"),
+        [(SEVEN, CDI_ON), (TWO, UNSET), (TWO, ""), ("cri-o://1.34.0", OFF), ("", OFF)],
+    )
+    def test_where_it_is_read_all_is_well(self, host: Host, runtime: str, text: str) -> None:
+        assert self.doubts(host, runtime, text) == Doubts()
+
+    def test_without_its_configuration_it_is_a_remark(self, host: Host) -> None:
+        found = self.doubts(host, SEVEN)
+        assert "does not show whether the node's containerd sets enable_cdi" in found.remark
+        assert not found.problem
+
+    @pytest.mark.parametrize("runtime", ["containerd://1.6.36", "cri-o://1.27.1"])
+    def test_too_old_a_runtime(self, host: Host, runtime: str) -> None:
+        assert f"{runtime}, ignores CDI devices" in self.doubts(host, runtime, CDI_ON).problem
+
+    @pytest.mark.parametrize(("runtime", "told"), [(SEVEN, True), ("containerd://2.1.0", False)])
+    def test_what_nri_asks_for(self, host: Host, runtime: str, told: bool) -> None:
+        """1.7 refuses it, 2.1 gives it."""
+        assert bool(self.doubts(host, runtime, OFF, by_nri=True).problem) is told
+
+    def test_another_way_besides_is_enough(self, host: Host) -> None:
+        host.cdi(CARDS)
+        host.containerd(OFF)
+        assert doubts({"CDI", "EnvVar"}, host.access(), SEVEN, False) == Doubts()
+        assert doubts({"CDIAnnotations"}, host.access(), SEVEN, False) == Doubts()
+
+    async def test_an_upgrade_ends_it(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Without NRI only the node's status tells of it."""
+        host.cdi(CARDS)
+        host.containerd(UNSET)
+        made = AccessChoice(host.access(strategy="CDI"))
+        watch = TestWatch.watch(made, SEVEN, SEVEN, "", TWO)
+        await watch.start()
+        assert "enable_cdi" in made.problem
+        waits: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            waits.append(seconds)
+            if not made.problem:
+                raise asyncio.CancelledError
+
+        monkeypatch.setattr(access_watch.asyncio, "sleep", sleep)
+        with pytest.raises(asyncio.CancelledError):
+            await watch.run()
+        assert waits == [10.0, 10.0, 10.0, 2.0]
+
+
 class TestCDIByNRI:
     """Some runtimes drop the CDI devices that NRI plugins ask for: a container would start without
     its card, while the agent believes to have given it."""

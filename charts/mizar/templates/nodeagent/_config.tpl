@@ -75,13 +75,18 @@ provides it. Empty with a runtimeClassName, which provides the driver, or with a
 {{- end -}}
 
 {{- /* The folders of containerd's configuration that agents read, as a JSON list. Empty unless at least one node,
-overrides included, may give cards by NVIDIA_VISIBLE_DEVICES. */ -}}
+overrides included, may give cards by NVIDIA_VISIBLE_DEVICES, or by CDI devices, which containerd may ignore. */ -}}
 {{- define "mizar.nodeagent.containerdDirs" -}}
 {{- $inUse := include "mizar.nodeagent.accessInUse" . | fromJson -}}
 {{- $used := $inUse.ways -}}
 {{- $gives := $inUse.gives -}}
 {{- $found := list -}}
-{{- if or (has "EnvVar" $used) (has "Auto" $used) (and (has "NRI" $used) (or (has "EnvVar" $gives) (has "Auto" $gives))) -}}
+{{- $read := list "EnvVar" "CDI" "Auto" -}}
+{{- $matters := false -}}
+{{- range $read -}}
+{{- $matters = or $matters (has . $used) (and (has "NRI" $used) (has . $gives)) -}}
+{{- end -}}
+{{- if $matters -}}
 {{- range include "mizar.nodeagent.cardAccesses" . | fromJsonArray -}}
 {{- with .containerdConfig -}}
 {{- $found = append $found (dir .) -}}
