@@ -44,12 +44,14 @@ def wait_component(kube: Kube, component: str) -> None:
         wait_until_asked(kube)
 
 
-def set_agent_values(kube: Kube, on: Cluster, **values: Any) -> None:
-    """Change these values of the chart's `nodeagent`; all agents have them on return."""
+def set_agent_values(kube: Kube, on: Cluster, wait: bool = True, **values: Any) -> None:
+    """Change these values of the chart's `nodeagent`; all agents have them on return, unless it
+    does not `wait`, as where they do not become ready with them."""
     helm = ("upgrade", RELEASE, str(CHART), f"--namespace={SYSTEM}", "--reuse-values")
     on.helm(*helm, "--values=-", input=yaml.safe_dump({"nodeagent": values}))
-    rollout = ("rollout", "status", "daemonset/mizar-nodeagent", "--timeout=240s")
-    kube.run(*rollout, f"--namespace={SYSTEM}")
+    if wait:
+        rollout = ("rollout", "status", "daemonset/mizar-nodeagent", "--timeout=240s")
+        kube.run(*rollout, f"--namespace={SYSTEM}")
 
 
 def kill_component(kube: Kube, on: Cluster, component: str) -> None:

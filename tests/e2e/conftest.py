@@ -7,6 +7,7 @@ A watcher looks at all nodes while the tests run. What it finds fails the test t
 takes a card from its users on purpose says so by the fixture `expected_faults`.
 """
 
+import json
 import os
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from cluster import Cluster, ClusterSpec
 from cluster.binaries.progress import Progress
 from cluster.local import LocalProvider
 from e2e import component_logs
+from e2e.card_access import CDI, CLASS, Access, cdi_file, minors
 from e2e.watcher import reports, watching, working
 from e2e.watching import rare
 from support import objects
@@ -175,3 +177,29 @@ def stage(kube: Kube) -> Iterator[Stage]:
         yield stage
     finally:
         stage.clear()
+
+
+@pytest.fixture(scope="module")
+def access(kube: Kube, mizar_cluster: Cluster) -> Iterator[Access]:
+    """Changes the way; at the end it is again as in the chart's values for local clusters."""
+    kube.apply(CLASS)
+    made = Access(kube, mizar_cluster)
+    try:
+        yield made
+    finally:
+        # Agents that have chosen CDI would keep it without CDI files, and not become ready.
+        made.use(wait=False, strategy="Mounts")
+        made.use(strategy="Auto", nriGives="Auto", passDeviceSpecs=False)
+        kube.delete("runtimeclass", "nvidia")
+
+
+@pytest.fixture
+def cdi(mizar_cluster: Cluster) -> Iterator[None]:
+    """CDI files with the nodes' cards exist while the test runs: Auto would choose CDI for them."""
+    for node in mizar_cluster.nodes:
+        path = node.path(CDI)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(cdi_file(minors(node))))
+    yield
+    for node in mizar_cluster.nodes:
+        node.path(CDI).unlink(missing_ok=True)

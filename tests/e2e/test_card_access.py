@@ -6,21 +6,29 @@ variable says.
 """
 
 import json
-import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cluster import Cluster
-from cluster.cluster import Node
 from cluster.layout import Layout
 from cluster.mizar import NAMESPACE
-from e2e.components import set_agent_values
+from e2e.card_access import (
+    AGENTS,
+    CDI,
+    HALF,
+    NVIDIA,
+    PLAIN,
+    Access,
+    card_nodes_inside,
+    cdi_file,
+    env_inside,
+    greedy,
+    minors,
+)
 from e2e.watcher import wait_noted
 from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_held
-from simgpu.machine import CONTROL_NODES, Machine
-from support.kube import Kube, Object, condition
+from support.kube import Kube, Object
 from support.objects import share_pod
 from support.waiting import wait_for
 
@@ -29,127 +37,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 CARDS_PER_NODE = 2
-HALF = {"devices": 2, "min": 0, "max": 1}
-AGENTS = "app.kubernetes.io/component=nodeagent"
-CDI = "/run/cdi/nvidia.json"
 RENEWED_S = 300.0
 """The kubelet renews a ConfigMap's files within a minute or so, and the agent starts anew then."""
-CLASS = {
-    "apiVersion": "node.k8s.io/v1",
-    "kind": "RuntimeClass",
-    "metadata": {"name": "nvidia"},
-    "handler": "nvidia",
-}
-
-
 PLUGINS_KIND = "k8s.device-plugin.nvidia.com/gpu"
-
-
-def cdi_file(cards: dict[str, int], kind: str = "nvidia.com/gpu") -> Object:
-    """A CDI file as nvidia-ctk writes it, with cards by UUID. `cards`: their minor numbers. `kind`:
-    another one, as in the file of NVIDIA's device plugin."""
-    mounts = [
-        {
-            "hostPath": outside,
-            "containerPath": inside,
-            "options": ["rbind", "ro" if read_only else "rw"],
-        }
-        for outside, inside, read_only in (
-            ("/run/simgpu/driver", "/usr/local/nvidia", True),
-            ("/run/simgpu/state", "/run/simgpu/state", False),
-        )
-    ]
-
-    def nodes(*names: str) -> Object:
-        paths = [{"path": f"/dev/{one}", "hostPath": f"/run/simgpu/dev/{one}"} for one in names]
-        return {"deviceNodes": paths}
-
-    edits = {"env": ["NVIDIA_VISIBLE_DEVICES=void"], "mounts": mounts, **nodes(*CONTROL_NODES)}
-    return {
-        "cdiVersion": "0.5.0",
-        "kind": kind,
-        "devices": [
-            {"name": uuid, "containerEdits": nodes(f"nvidia{minor}")}
-            for uuid, minor in cards.items()
-        ],
-        "containerEdits": edits,
-    }
-
-
-def minors(node: Node) -> dict[str, int]:
-    """Minor numbers of the node's cards, by UUID."""
-    with Machine(node.simgpu_dir) as machine:
-        return {card.uuid: card.minor for card in machine.health()}
-
-
-class Access:
-    """Changes how the cluster's containers get their cards."""
-
-    def __init__(self, kube: Kube, cluster: Cluster) -> None:
-        self.kube = kube
-        self.cluster = cluster
-
-    def use(self, **access: Any) -> None:
-        """Have all agents use this `cardAccess`; they do on return."""
-        set_agent_values(self.kube, self.cluster, cardAccess=access)
-
-    def told(self, node: str | None = None) -> set[tuple[str, str]]:
-        """Status and reason of the condition, over the agents' pods. LookupError: an agent has not
-        set it yet."""
-        pods = self.kube.all("pods", NAMESPACE, AGENTS)
-        found = [
-            condition(one, "mizar.share/card-access")
-            for one in pods
-            if node in (None, one["spec"].get("nodeName"))
-            and "deletionTimestamp" not in one["metadata"]
-        ]
-        return {(str(one["status"]), str(one["reason"])) for one in found}
-
-    def messages(self) -> set[str]:
-        """What the agents' conditions say. LookupError: as `told`."""
-        pods = self.kube.all("pods", NAMESPACE, AGENTS)
-        found = [
-            condition(one, "mizar.share/card-access")
-            for one in pods
-            if "deletionTimestamp" not in one["metadata"]
-        ]
-        return {str(one["message"]) for one in found}
-
-    def wait_told(
-        self, status: str, reason: str, node: str | None = None, timeout: float = 120
-    ) -> None:
-        wait_for(
-            f"the agents to tell {status} {reason}",
-            lambda: self.told(node) == {(status, reason)},
-            timeout,
-            explain=lambda: str(
-                [one["status"] for one in self.kube.all("pods", NAMESPACE, AGENTS)]
-            ),
-        )
-
-
-@pytest.fixture(scope="module")
-def access(kube: Kube, mizar_cluster: Cluster) -> Iterator[Access]:
-    """Changes the way; at the end it is again as in the chart's values for local clusters."""
-    kube.apply(CLASS)
-    made = Access(kube, mizar_cluster)
-    try:
-        yield made
-    finally:
-        made.use(strategy="Auto", nriGives="Auto", passDeviceSpecs=False)
-        kube.delete("runtimeclass", "nvidia")
-
-
-@pytest.fixture
-def cdi(mizar_cluster: Cluster) -> Iterator[None]:
-    """CDI files with the nodes' cards exist while the test runs: Auto would choose CDI for them."""
-    for node in mizar_cluster.nodes:
-        path = node.path(CDI)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(cdi_file(minors(node))))
-    yield
-    for node in mizar_cluster.nodes:
-        node.path(CDI).unlink(missing_ok=True)
 
 
 @pytest.fixture
@@ -159,24 +49,6 @@ def plugins_cdi(mizar_cluster: Cluster, cdi: None) -> None:
         node.path(CDI).write_text(json.dumps(cdi_file(minors(node), PLUGINS_KIND)))
 
 
-def greedy(kube: Kube, tenant: str, name: str, **spec: Any) -> Object:
-    """A share pod that asks for all cards where no policy looks."""
-    data = {"NVIDIA_VISIBLE_DEVICES": "all"}
-    metadata = {"name": "greedy", "namespace": tenant}
-    kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
-    pod = share_pod(tenant, name, **spec)
-    pod["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "greedy"}}]
-    return pod
-
-
-def env_inside(kube: Kube, tenant: str, pod: str) -> dict[str, str]:
-    status, answer = kube.exec(tenant, pod, "env")
-    assert status == 0, answer
-    return dict(one.partition("=")[::2] for one in answer.splitlines())
-
-
-NVIDIA: Object = {"runtimeClassName": "nvidia"}
-PLAIN: Object = {}
 WAYS: dict[str, tuple[Object, Object, str]] = {
     "Auto": ({"strategy": "Auto"}, PLAIN, "NRI"),
     "NRI-EnvVar": ({"strategy": "NRI", "nriGives": "EnvVar"}, NVIDIA, "NRI"),
@@ -225,13 +97,6 @@ def test_cards_of_the_plugins_cdi_files_are_found(
     kube.wait_running(tenant, "a")
     (own,) = wait_for("the device to be held", lambda: card_of(kube, tenant, "a"))
     assert cards_seen_inside(kube, tenant, "a") == {own}
-
-
-def card_nodes_inside(kube: Kube, tenant: str, pod: str) -> set[str]:
-    """Names of the cards' device nodes that the pod has."""
-    status, answer = kube.exec(tenant, pod, "ls", "/dev")
-    assert status == 0, answer
-    return set(re.findall(r"\bnvidia\d+\b", answer))
 
 
 def test_the_variable_alone_can_be_overridden(

@@ -9,8 +9,8 @@ import pytest
 
 from cluster import Cluster
 from cluster.cluster import Node
+from e2e.card_access import card_nodes_inside
 from e2e.components import kill_containers
-from e2e.test_card_access import card_nodes_inside
 from e2e.test_loss import running
 from e2e.test_restarts import restart_counts
 from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_event, wait_held

@@ -106,7 +106,8 @@ class LocalNode:
         nvidia = config / "nvidia-container-runtime"
         nvidia.write_text(container_runtime.script(sys.executable))
         nvidia.chmod(0o755)
-        containerd = node_config.containerd(self.binaries, cni, nvidia, machine)
+        version = folder.containerd_version(self.binaries / "containerd")
+        containerd = node_config.containerd(self.binaries, cni, nvidia, machine, version)
         (config / "containerd.toml").write_text(containerd)
 
     def make_cards(self) -> None:

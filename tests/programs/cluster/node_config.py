@@ -96,12 +96,20 @@ def kube_proxy(credentials: Credentials, node: str, machine: Machine, minor: int
     }
 
 
-def containerd(cni_bin: Path, cni_conf: Path, nvidia: Path, machine: Machine) -> str:
-    """containerd's config.toml; NRI and CDI are on, as containerd 2 has them. `nvidia`: the program
-    that is runc for pods of the runtime class of that name."""
+def containerd(
+    cni_bin: Path, cni_conf: Path, nvidia: Path, machine: Machine, version: tuple[int, int]
+) -> str:
+    """The config.toml of containerd of this version; NRI and CDI are on, as containerd 2 has them.
+    `nvidia`: the program that is runc for pods of the runtime class of that name."""
     restrict = "false" if machine.may_lower_oom_score else "true"
+    runtime = "io.containerd.cri.v1.runtime"
+    images = f'[plugins."io.containerd.cri.v1.images".pinned_images]\nsandbox = "{PAUSE}"\n'
+    bins = f'bin_dirs = ["{cni_bin}"]' if version >= (2, 1) else f'bin_dir = "{cni_bin}"'
+    sandbox = ""
+    if version < (2,):
+        runtime, images, sandbox = "io.containerd.grpc.v1.cri", "", f'sandbox_image = "{PAUSE}"'
     return f"""\
-version = 3
+version = {3 if version >= (2,) else 2}
 root = "/var/lib/containerd"
 state = "/run/containerd"
 disabled_plugins = [
@@ -118,25 +126,24 @@ address = "{CONTAINERD_SOCKET}"
 [plugins."io.containerd.internal.v1.opt"]
 path = "/var/lib/containerd/opt"
 
-[plugins."io.containerd.cri.v1.images".pinned_images]
-sandbox = "{PAUSE}"
-
-[plugins."io.containerd.cri.v1.runtime"]
+{images}
+[plugins."{runtime}"]
 disable_apparmor = true
 restrict_oom_score_adj = {restrict}
 enable_cdi = true
+{sandbox}
 
-[plugins."io.containerd.cri.v1.runtime".cni]
-bin_dirs = ["{cni_bin}"]
+[plugins."{runtime}".cni]
+{bins}
 conf_dir = "{cni_conf}"
 
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+[plugins."{runtime}".containerd.runtimes.runc]
 runtime_type = "io.containerd.runc.v2"
 
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{NVIDIA}]
+[plugins."{runtime}".containerd.runtimes.{NVIDIA}]
 runtime_type = "io.containerd.runc.v2"
 
-[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{NVIDIA}.options]
+[plugins."{runtime}".containerd.runtimes.{NVIDIA}.options]
 BinaryName = "{nvidia}"
 
 [plugins."io.containerd.nri.v1.nri"]

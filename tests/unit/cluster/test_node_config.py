@@ -1,5 +1,6 @@
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,18 +20,37 @@ def credentials(tmp_path: Path) -> Credentials:
     return make(layout, ["node-1"])
 
 
-def test_containerds_configuration_is_toml_with_nri_and_cdi_on() -> None:
-    text = node_config.containerd(Path("/opt/cni bin"), Path("/etc/cni"), Path("/etc/nvidia"), POOR)
-    plugins = tomllib.loads(text)["plugins"]
-    runtime = plugins["io.containerd.cri.v1.runtime"]
+def containerd(version: tuple[int, int]) -> Any:
+    """Tables of that containerd's plugins."""
+    where = Path("/opt/cni bin"), Path("/etc/cni"), Path("/etc/nvidia")
+    config = tomllib.loads(node_config.containerd(*where, POOR, version))
+    assert config["version"] == (3 if version >= (2, 0) else 2)
+    return config["plugins"]
+
+
+@pytest.mark.parametrize("version", [(1, 7), (2, 0), (2, 1), (2, 2), (2, 10)])
+def test_containerds_configuration_is_toml_with_nri_and_cdi_on(version: tuple[int, int]) -> None:
+    plugins = containerd(version)
+    runtime = plugins["io.containerd." + ("cri.v1.runtime" if version >= (2,) else "grpc.v1.cri")]
     assert runtime["enable_cdi"] is True
     nvidia = runtime["containerd"]["runtimes"]["nvidia"]
     assert nvidia["options"]["BinaryName"] == "/etc/nvidia"
     assert plugins["io.containerd.nri.v1.nri"]["disable"] is False
-    assert runtime["cni"]["bin_dirs"] == ["/opt/cni bin"]
     assert runtime["restrict_oom_score_adj"] is True
-    images = plugins["io.containerd.cri.v1.images"]
-    assert images["pinned_images"] == {"sandbox": "localhost/mizar/pause:dev"}
+
+
+@pytest.mark.parametrize("version", [(1, 7), (2, 0)])
+def test_an_old_containerd_knows_one_folder_of_cni_plugins(version: tuple[int, int]) -> None:
+    (runtime,) = (one for one in containerd(version).values() if "cni" in one)
+    assert runtime["cni"] == {"bin_dir": "/opt/cni bin", "conf_dir": "/etc/cni"}
+
+
+def test_containerds_configuration_names_the_pause_image() -> None:
+    new, old = containerd((2, 2)), containerd((1, 7))
+    pause = "localhost/mizar/pause:dev"
+    assert new["io.containerd.cri.v1.runtime"]["cni"]["bin_dirs"] == ["/opt/cni bin"]
+    assert new["io.containerd.cri.v1.images"]["pinned_images"] == {"sandbox": pause}
+    assert old["io.containerd.grpc.v1.cri"]["sandbox_image"] == pause
 
 
 def test_each_kubelet_has_a_cgroup_root_of_its_own(credentials: Credentials) -> None:

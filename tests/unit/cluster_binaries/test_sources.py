@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster.binaries import gobuild, other_kubernetes, sources
+from cluster.binaries import gobuild, other_containerd, other_kubernetes, sources
 from cluster.binaries.components import ARCH, COMPONENTS, Component
 from cluster.binaries.errors import SourceRefused
 from cluster.binaries.progress import Progress
@@ -182,3 +182,23 @@ def test_another_version_of_kubernetes_comes_with_the_usual_etcd(
     assert built == ["1.30.14"]
     assert binaries.path("etcd").resolve() == tmp_path / "mine" / "etcd"
     assert "other-kubernetes-1.30.14" in str(binaries.path("kubelet").resolve())
+
+
+def test_another_version_of_containerd_comes_beside_the_usual_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[str] = []
+
+    def build(version: str, into: Path, progress: Progress) -> None:
+        built.append(version)
+        fill(into, other_containerd.PINNED)
+
+    monkeypatch.setattr(other_containerd, "_build", build)
+    monkeypatch.setenv("MIZAR_CONTAINERD", "1.7.35")
+    fill(tmp_path / "mine", other_containerd.PINNED)
+    folders = {"containerd": tmp_path / "mine"}
+    for _ in range(2):
+        binaries = sources.ensure(Progress.silent(), ["containerd", "ctr"], folders)
+    assert built == ["1.7.35"]
+    for program in ("containerd", "ctr"):
+        assert "other-containerd-1.7.35" in str(binaries.path(program).resolve())

@@ -5,8 +5,9 @@
 
 Each component comes from the first source that has it: a folder that the user names
 ($MIZAR_K8S_BIN_DIR and the like), the cache, the official release with its checksum
-verified, a build from the Go modules that src/ pins. runc is Debian's. $MIZAR_KUBERNETES names
-another version of Kubernetes, which is built from its Go modules.
+verified, a build from the Go modules that src/ pins. runc is Debian's. $MIZAR_KUBERNETES and
+$MIZAR_CONTAINERD name another version of Kubernetes and containerd, which is built from its Go
+modules.
 """
 
 from cluster.binaries.components import ALL

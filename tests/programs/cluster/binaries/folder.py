@@ -39,12 +39,25 @@ def check(component: Component, folder: Path, progress: Progress) -> None:
 
 def kubernetes_minor(kubelet: Path) -> int:
     """The N of the kubelet's Kubernetes 1.N. Raises SourceRefused."""
-    (component,) = (one for one in COMPONENTS if one.name == "kubernetes")
-    said = _version(component, kubelet)
+    said = _version(_component("kubernetes"), kubelet)
     match = re.search(r"\bv1\.(\d+)\.", said)
     if match is None:
         raise SourceRefused(f"{kubelet} is {said}, no Kubernetes 1.N: replace it")
     return int(match[1])
+
+
+def containerd_version(containerd: Path) -> tuple[int, int]:
+    """Major and minor version of this containerd. Raises SourceRefused."""
+    said = _version(_component("containerd"), containerd)
+    match = re.search(r" v?(\d+)\.(\d+)\.", said)
+    if match is None:
+        raise SourceRefused(f"{containerd} is {said}, no containerd: replace it")
+    return int(match[1]), int(match[2])
+
+
+def _component(name: str) -> Component:
+    (found,) = (one for one in COMPONENTS if one.name == name)
+    return found
 
 
 def _executable(program: Path) -> bool:

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.binaries import cache, debian, folder, gobuild, hosts, other_kubernetes, release
+from cluster.binaries import (
+    cache,
+    debian,
+    folder,
+    gobuild,
+    hosts,
+    other_containerd,
+    other_kubernetes,
+    release,
+)
 from cluster.binaries.components import ALL, COMPONENTS, RUNC, Component, Host
 from cluster.binaries.errors import NotAvailable, SetupError
 from cluster.binaries.progress import Progress
@@ -51,12 +60,22 @@ def ensure(
         for component, place in sources.places(components).items()
         for name in component.programs
     }
-    version = other_kubernetes.wanted()
-    if version and wanted.intersection(other_kubernetes.PROGRAMS):
-        programs |= other_kubernetes.ensure_kubernetes(version, progress)
+    programs |= _others(wanted, progress)
     if RUNC in wanted:
         programs[RUNC] = _runc(progress)
     return Binaries(_linked(programs))
+
+
+def _others(needed: set[str], progress: Progress) -> dict[str, Path]:
+    """Those of the programs `needed` of which the environment names another version."""
+    found: dict[str, Path] = {}
+    version = other_kubernetes.wanted()
+    if version and needed.intersection(other_kubernetes.PROGRAMS):
+        found |= other_kubernetes.ensure_kubernetes(version, progress)
+    version = other_containerd.wanted()
+    if version and needed.intersection(other_containerd.PINNED.programs):
+        found |= other_containerd.ensure_containerd(version, progress)
+    return found
 
 
 def at_hand(program: str) -> Path | None:

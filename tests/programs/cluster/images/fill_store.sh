@@ -9,7 +9,7 @@ mount -t tmpfs tmpfs /run
 state=/run/mizar-store
 mkdir "$state"
 cat >"$state/config.toml" <<CONFIG
-version = 3
+version = 2
 root = "$root"
 state = "$state/state"
 disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.nri.v1.nri"]
