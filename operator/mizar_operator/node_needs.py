@@ -29,6 +29,15 @@ KUBERNETES_OWN = "node.kubernetes.io/"
 """Prefix of the taints by which Kubernetes marks nodes as unhealthy or unschedulable. Every pod
 gets tolerations of some of them."""
 
+AUTOSCALERS_OWN = frozenset(
+    {
+        "karpenter.sh/disrupted",
+        "karpenter.sh/unregistered",
+        "ToBeDeletedByClusterAutoscaler",
+    }
+)
+"""Keys of the taints of nodes that an autoscaler drains, or has not set up yet."""
+
 OUTAGES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """The taints, of effect NoExecute, of a node whose kubelet does not answer."""
 NO_TOLERATIONS = frozenset[Toleration]()
@@ -44,6 +53,12 @@ for, may compare each of them with each node, and a pod can have 50,000."""
 
 NOWHERE = Needs(terms=(Term(),))
 """Constraints that no node satisfies."""
+
+
+def marks_unavailable(key: str) -> bool:
+    """Whether a taint with this key says that the node takes no pods for now, and not which pods it
+    is for."""
+    return key.startswith(KUBERNETES_OWN) or key in AUTOSCALERS_OWN
 
 
 def needs_of(obj: Json) -> Needs:
@@ -195,7 +210,7 @@ def _line(one: Requirement) -> Object:
 
 def _tolerations(spec: Json) -> Iterable[Toleration]:
     found = _all_tolerations(spec)
-    return (one for one in found if not one.key.startswith(KUBERNETES_OWN))
+    return (one for one in found if not marks_unavailable(one.key))
 
 
 def _all_tolerations(spec: Json) -> Iterable[Toleration]:

@@ -25,7 +25,7 @@ from mizar_core.planning.snapshot import (
 )
 from mizar_core.pod_requests import is_card, whole_count
 from mizar_kube.kinds import Object
-from mizar_operator.node_needs import KUBERNETES_OWN
+from mizar_operator.node_needs import marks_unavailable
 
 Json = Mapping[str, Any]
 
@@ -90,7 +90,7 @@ def node_view(obj: Object) -> NodeView:
     ready = condition_of(status, "Ready").get("status") == "True"
     taints = [_taint(one) for one in obj.get("spec", {}).get("taints") or ()]
     taints = [one for one in taints if one.effect in ("NoSchedule", "NoExecute")]
-    own = frozenset(one for one in taints if not one.key.startswith(KUBERNETES_OWN))
+    own = frozenset(one for one in taints if not marks_unavailable(one.key))
     return NodeView(
         name=sys.intern(meta["name"]),
         labels=frozenset(map(_same_label, (meta.get("labels") or {}).items())),

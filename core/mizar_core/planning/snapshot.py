@@ -223,9 +223,10 @@ class CardsOnNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node. `available`: whether the scheduler may place pods there (it is ready and not
-    cordoned), taints of administrators aside. `cards`: by physical resource. `devices`: how many
-    devices its status offers of each of Mizar's resources, held ones included."""
+    """A node. `available`: whether the scheduler may place pods there (it is ready, not cordoned,
+    and no autoscaler drains it), taints of administrators aside. `cards`: by physical resource.
+    `devices`: how many devices its status offers of each of Mizar's resources, held ones
+    included."""
 
     name: str
     labels: Pairs = frozenset()

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from mizar_core.names import PREEMPTION_GATE
-from mizar_core.planning.node_fit import Taint
+from mizar_core.planning.node_fit import NO_NEEDS, Taint
 from mizar_core.planning.snapshot import CardsOnNode, NodeView, ShadowView
+from mizar_operator.node_needs import needs_of
 from mizar_operator.object_views import node_view, shadow_view
 from mizar_operator.pod_views import HolderPod, SharePod, pending_view, pod_view
 
@@ -305,6 +306,25 @@ def test_taints_of_people_and_of_kubernetes() -> None:
     assert mine.available and mine.taints == {Taint("team", "", "NoSchedule")}
     pressed = view("node.kubernetes.io/disk-pressure:NoSchedule")
     assert not pressed.available and not pressed.taints
+
+
+@pytest.mark.parametrize(
+    "taint",
+    [
+        "karpenter.sh/disrupted:NoSchedule",
+        "karpenter.sh/unregistered:NoExecute",
+        "ToBeDeletedByClusterAutoscaler:NoSchedule",
+    ],
+)
+def test_a_node_that_an_autoscaler_drains_is_like_a_cordoned_one(taint: str) -> None:
+    """They do not cordon it. A shadow pod that tolerated Karpenter's taint would not be evicted."""
+    key, _, effect = _cut(taint)
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    spec = {"taints": [{"key": key, "effect": effect}]}
+    found = node_view({"metadata": {"name": "n1"}, "spec": spec, "status": status})
+    assert not found.available and not found.taints
+    tolerating = {"tolerations": [{"key": key, "operator": "Exists", "effect": effect}]}
+    assert needs_of({"metadata": {}, "spec": tolerating}) == NO_NEEDS
 
 
 def _cut(taint: str) -> tuple[str, str, str]:
