@@ -50,6 +50,9 @@ agents watch only these."""
 LABEL_IN_USE: Final = "mizar.share/in-use"
 """Set to "true" on a shadow pod while a container holds one of its devices."""
 
+LABEL_NODE: Final = "mizar.share/node"
+"""On a node: its name, as its node agent writes it. Shadow pods exclude nodes by it."""
+
 LABEL_POOL: Final = "mizar.share/pool"
 LABEL_QUOTA: Final = "mizar.share/quota"
 LABEL_PROFILE: Final = "mizar.share/profile"

@@ -22,6 +22,7 @@ from mizar_nodeagent.container.assembly import ContainerParts, assemble_containe
 from mizar_nodeagent.hami_annotations import HamiAnnotations
 from mizar_nodeagent.hami_pod_annotations import HamiPodAnnotations
 from mizar_nodeagent.metrics import DeviceCollector, planning_errors
+from mizar_nodeagent.node_label import NodeLabel
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.snapshot import GracePeriods
 from mizar_nodeagent.plugin.manager import PluginManager
@@ -143,6 +144,7 @@ def _loops(
         *[outputs.statuses.run] * STATUS_WRITERS,
         outputs.events.run,
         stale.run,
+        NodeLabel(base.client, base.config.node_name).run,
     )
 
 

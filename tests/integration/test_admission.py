@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cluster import Cluster
+from mizar_core.names import LABEL_NODE
 from support import escapes, int_or_string, objects
 from support.admission import (
     OTHER,
@@ -421,7 +422,12 @@ class TestPolicies:
         remove = {"status": {"capacity": {MINE: None}, "allocatable": {MINE: None}}}
         assert agent.patch(node, remove)[0] == 0
         assert "of its own node, elsewhere, only" in stranger.patch(node, share)[1]
+        named = {"metadata": {"labels": {LABEL_NODE: node}}}
+        assert agent.patch(node, named) == (0, "")
+        assert "of its own node, elsewhere, only" in stranger.patch(node, named)[1]
         for patch, sentence in (
+            ({"metadata": {"labels": {LABEL_NODE: "elsewhere"}}}, "labels or annotations"),
+            ({"metadata": {"labels": {LABEL_NODE: None}}}, "labels or annotations"),
             ({"status": {"capacity": {"cpu": "99"}}}, "numbers of Mizar's resources only"),
             ({"status": {"capacity": {"nvidia.com/gpu": "9"}}}, "numbers of Mizar's resources"),
             ({"status": {"allocatable": {"cpu": None}}}, "numbers of Mizar's resources only"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from mizar_core.models import GPUQuota
-from mizar_core.names import EventReason, parse_resource
+from mizar_core.names import LABEL_NODE, EventReason, parse_resource
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import HOSTNAME, Needs
 from mizar_core.planning.postponed import EPOCH, next_turn
@@ -105,9 +105,9 @@ EXCLUDED_NODES_MAX = 256
 own in the pod's spec."""
 
 EXCLUDED_HOSTNAMES_MAX = 5_000
-"""The most hostnames that a shadow pod's affinity may exclude: as many as Kubernetes supports
-nodes. They take about a quarter of a MiB, and even with names of 253 characters, the longest, less
-than the 1.5 MiB that etcd accepts."""
+"""The most hostnames, or values of Mizar's label, that a shadow pod's affinity may exclude: as many
+as Kubernetes supports nodes. They take about a quarter of a MiB, and even with names of 253
+characters, the longest, less than the 1.5 MiB that etcd accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +162,17 @@ def _no_node_can_fit(draft: Draft, entitlement: Entitlement, share: ShareView) -
 
 def _shortened(draft: Draft, needs: Needs) -> Needs:
     if len(needs.excluded_nodes) <= EXCLUDED_NODES_MAX:
-        return needs
+        return draft.feasible_nodes.by_label(needs)
     return draft.feasible_nodes.shortened(needs)
 
 
 def _excludes_too_many(needs: Needs) -> bool:
     lines = (one for term in needs.terms for one in term.labels)
-    hosts = (len(one.values) for one in lines if (one.key, one.operator) == (HOSTNAME, "NotIn"))
+    hosts = (
+        len(one.values)
+        for one in lines
+        if one.key in (HOSTNAME, LABEL_NODE) and one.operator == "NotIn"
+    )
     return len(needs.excluded_nodes) > EXCLUDED_NODES_MAX or sum(hosts) > EXCLUDED_HOSTNAMES_MAX
 
 

@@ -11,7 +11,7 @@ from itertools import islice
 from types import MappingProxyType
 
 from mizar_core.models import GPUPool
-from mizar_core.names import PHYSICAL_RESOURCE, is_mig
+from mizar_core.names import LABEL_NODE, PHYSICAL_RESOURCE, is_mig
 from mizar_core.planning.first_fit import Accepts
 from mizar_core.planning.node_fit import (
     HOSTNAME,
@@ -69,6 +69,7 @@ class FeasibleNodes:
         self._masks: dict[Needs, int] = {}
         self._free: dict[str, int] = {}
         self._shortened: dict[Needs, Needs] = {}
+        self._by_label: dict[Needs, Needs] = {}
         self._taken_from: dict[frozenset[AntiAffinity], int] = {}
         self._needed: dict[tuple[str, Needs], Needs] = {}
         self._tolerant_of: dict[tuple[str, frozenset[Toleration]], Needs] = {}
@@ -174,22 +175,32 @@ class FeasibleNodes:
             self._needed[key] = self._avoiding(pool, found)
         return self._needed[key]
 
+    def by_label(self, needs: Needs) -> Needs:
+        """These needs, with the excluded nodes that have Mizar's label excluded by one requirement
+        on it. Karpenter adds no node for a pod whose affinity has names or hostnames in it."""
+        if needs not in self._by_label:
+            names = {one for one in needs.excluded_nodes if self._is_labelled(one)}
+            self._by_label[needs] = _excluding(needs, LABEL_NODE, {one: one for one in names})
+        return self._by_label[needs]
+
+    def _is_labelled(self, node: str) -> bool:
+        position = self._positions.get(node)
+        return position is not None and (LABEL_NODE, node) in self._nodes[position].labels
+
     def shortened(self, needs: Needs) -> Needs:
         """These needs, written in less space where they exclude very many nodes: those that the
         shadow pod's own anti-affinity keeps it off are left out, and the others are excluded by one
-        requirement on their hostnames. Nodes without a hostname of their own stay as they are."""
+        requirement on Mizar's label, or on their hostnames. Nodes with neither stay as they are."""
         if needs not in self._shortened:
             self._shortened[needs] = self._shorten(needs)
         return self._shortened[needs]
 
     def _shorten(self, needs: Needs) -> Needs:
         left = {one for one in needs.excluded_nodes if not self._is_apart(needs, one)}
-        hosts = {name: host for name in left if (host := self._hostname(name)) is not None}
-        short = replace(needs, excluded_nodes=frozenset(left - hosts.keys()))
-        if not hosts:
-            return short
-        line = Requirement(HOSTNAME, "NotIn", tuple(sorted(hosts.values())))
-        return replace(short, terms=combined_terms(short.terms, (Term((line,)),)))
+        short = self.by_label(replace(needs, excluded_nodes=frozenset(left)))
+        found = ((name, self._hostname(name)) for name in short.excluded_nodes)
+        hosts = {name: host for name, host in found if host is not None}
+        return _excluding(short, HOSTNAME, hosts)
 
     def _is_apart(self, needs: Needs, node: str) -> bool:
         return not needs.anti_affinity.isdisjoint(self._anti_affinity.get(node, ()))
@@ -355,6 +366,15 @@ class FeasibleNodes:
             if not any(t.covers(one) for t in kept | keyed)
         }
         return replace(base, tolerations=frozenset(kept | keyed | exact))
+
+
+def _excluding(needs: Needs, key: str, values: Mapping[str, str]) -> Needs:
+    """The needs, with the nodes named in `values` excluded by their values of the label `key`."""
+    if not values:
+        return needs
+    line = Requirement(key, "NotIn", tuple(sorted(values.values())))
+    left = replace(needs, excluded_nodes=needs.excluded_nodes.difference(values))
+    return replace(left, terms=combined_terms(left.terms, (Term((line,)),)))
 
 
 def _bits(positions: Iterable[int]) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mizar_core.names import EventReason
+from mizar_core.names import LABEL_NODE, EventReason
 from mizar_core.planning import Snapshot, demand, plan
 from mizar_core.planning.actions import (
     CancelDrain,
@@ -631,6 +631,41 @@ def test_very_many_nodes_are_excluded_by_one_line() -> None:
         "n0300",
         "n0301",
     ]
+
+
+def _labelled(snapshot: Snapshot) -> Snapshot:
+    """The snapshot, with the label that node agents write on their nodes."""
+    nodes = snapshot.nodes
+    own = tuple(replace(one, labels=one.labels | {(LABEL_NODE, one.name)}) for one in nodes)
+    return replace(snapshot, nodes=own)
+
+
+@pytest.mark.parametrize("bound", [2, 300])
+def test_nodes_with_mizars_label_are_excluded_by_it(bound: int) -> None:
+    """Karpenter ignores a pod whose affinity has matchFields or a hostname in it."""
+    (made,) = actions(CreateShadow, _labelled(_apart(bound=bound)))
+    (line,) = made.needs.terms[0].labels
+    assert (line.key, line.operator, len(line.values)) == (LABEL_NODE, "NotIn", bound)
+    assert not made.needs.excluded_nodes
+    assert "matchFields" not in str(node_constraints(made.needs))
+    fitting = [one.name for one in _labelled(_apart(bound=bound)).nodes if fits(made.needs, one)]
+    assert fitting == [f"n{bound:04}", f"n{bound + 1:04}"]
+
+
+def test_a_shadow_pod_that_excludes_all_nodes_by_label_is_waited_for() -> None:
+    """It waits for a node that an autoscaler adds; no second one is created beside it."""
+    before = _labelled(_apart(bound=2, spare=0))
+    (made,) = actions(CreateShadow, before)
+    after = apply_plan(before, plan(before, NOW))
+    assert not actions(CreateShadow, after)
+    assert (LABEL_NODE, "NotIn") in {(one.key, one.operator) for one in made.needs.terms[0].labels}
+
+
+def test_a_node_with_another_ones_label_is_excluded_by_its_name() -> None:
+    snapshot = _apart(bound=1)
+    nodes = (replace(one, labels=one.labels | {(LABEL_NODE, "other")}) for one in snapshot.nodes)
+    (made,) = actions(CreateShadow, replace(snapshot, nodes=tuple(nodes)))
+    assert made.needs.excluded_nodes == {"n0000"}
 
 
 def test_nodes_that_anti_affinity_excludes_need_no_line() -> None:
