@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from enum import Enum, auto
+from typing import Final
 
 from mizar_core.names import parse_resource, tenant_of
 from mizar_core.planning.draft import Draft
@@ -106,12 +108,18 @@ def is_admitted(draft: Draft, share: ShareView) -> bool:
     return False
 
 
+NODE_SEEN_AFTER: Final = timedelta(seconds=10)
+"""How long after a pod's binding the node may still be seen as it was before. A new node becomes
+available the moment before the scheduler binds pods to it, and nodes and pods are watched
+separately."""
+
+
 def device_pool(draft: Draft, resource: str) -> DevicePool:
-    """The devices of a resource on each node that the scheduler may use."""
+    """The devices of a resource on each node that the scheduler may use, or has used just now."""
     found: dict[str, NodeDevices] = {}
     for shadow in draft.of_resource(resource):
         node = draft.nodes.get(shadow.on_node or "")
-        if node is None or not node.available:
+        if node is None or not (node.available or _was_just_bound(shadow, draft.now)):
             continue
         stage = draft.stages[shadow.key]
         if stage is ShadowStage.READY:
@@ -121,6 +129,11 @@ def device_pool(draft: Draft, resource: str) -> DevicePool:
     for name, room in found.items():
         room.bound = sum(one.count for one in draft.bound.get((name, resource), []))
     return {name: found[name] for name in sorted(found)}
+
+
+def _was_just_bound(shadow: ShadowView, now: datetime) -> bool:
+    bound = shadow.pod.bound_at if shadow.pod else None
+    return bound is not None and now < bound + NODE_SEEN_AFTER
 
 
 def schedule(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> Placement:

@@ -661,6 +661,18 @@ def test_a_shadow_pod_that_excludes_all_nodes_by_label_is_waited_for() -> None:
     assert (LABEL_NODE, "NotIn") in {(one.key, one.operator) for one in made.needs.terms[0].labels}
 
 
+@pytest.mark.parametrize(("seconds", "created"), [(0, 0), (9, 0), (11, 1)])
+def test_a_node_that_is_seen_later_than_the_binding_to_it_is_no_reason_for_another_shadow_pod(
+    seconds: float, created: int
+) -> None:
+    """Pods are bound to a node that an autoscaler has added as soon as it is ready. An autoscaler
+    would add a further node for the second shadow pod."""
+    bound = shadow(pod=PodView(node="n1", bound_at=at(seconds)))
+    new = node("n1", available=False)
+    found = small(nodes=(new,), shadows=(bound,), shares=(waiting("p"),))
+    assert len(actions(CreateShadow, found)) == created
+
+
 def test_a_node_with_another_ones_label_is_excluded_by_its_name() -> None:
     snapshot = _apart(bound=1)
     nodes = (replace(one, labels=one.labels | {(LABEL_NODE, "other")}) for one in snapshot.nodes)
