@@ -149,11 +149,12 @@ class FeasibleNodes:
 
     def accepts_blocked(self, pool: str, needs: Needs, own: Needs) -> Accepts:
         """Like `accepts`, for a shadow pod that gets no node: a share pod waits for it only if no
-        other node could take a new shadow pod for the share pod. `own`: the shadow pod's needs
-        without those that admission adds to every shadow pod."""
+        other node, present or added by an autoscaler, could take a new shadow pod for the share
+        pod. `own`: the shadow pod's needs without those that admission adds to every shadow pod."""
         return Accepts(
             lambda share: (
-                self.serves(pool, needs, share)
+                (not own.pins or bool(share.pins))
+                and self.serves(pool, needs, share)
                 and self.covers(pool, own, self.needs_for(pool, share))
             ),
             self._pins_served(pool, needs),

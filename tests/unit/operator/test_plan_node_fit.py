@@ -673,6 +673,16 @@ def test_a_node_that_is_seen_later_than_the_binding_to_it_is_no_reason_for_anoth
     assert len(actions(CreateShadow, found)) == created
 
 
+def test_a_pod_that_may_go_anywhere_does_not_wait_for_a_shadow_pod_that_may_not() -> None:
+    """A DaemonSet's pod names its node. An autoscaler adds none for its shadow pod."""
+    said = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    blocked = shadow(pod=PodView(needs=_named("n1"), unschedulable=said))
+    shares = (waiting("of-n1", needs=_named("n1")), waiting("p"))
+    found = small(nodes=(node("n1", cards=0),), shadows=(blocked,), shares=shares)
+    (made,) = actions(CreateShadow, found)
+    assert not made.needs.pins
+
+
 def test_a_node_with_another_ones_label_is_excluded_by_its_name() -> None:
     snapshot = _apart(bound=1)
     nodes = (replace(one, labels=one.labels | {(LABEL_NODE, "other")}) for one in snapshot.nodes)
