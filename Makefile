@@ -14,7 +14,7 @@ NAME ?= mizar
 FAST := fast-agent fast-spot fast-nodeagent fast-waiting fast-shim fast-operator fast-chart fast-others fast-properties fast-simulation
 MORE := more-shim more-sanitizers more-programs
 
-.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
+.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue karpenter containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
 
 help: ## list the targets, then the folders and what may be changed there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -136,11 +136,12 @@ CHAOS := tests/e2e/test_chaos.py
 EARLIER := tests/e2e/test_upgrade_from.py
 KUEUE := tests/e2e/test_kueue.py
 CONTAINERD := tests/e2e/test_containerd.py
+KARPENTER := tests/e2e/test_karpenter.py
 
 e2e: e2e-others e2e-long ## the whole of Mizar on a real local Kubernetes (root)
 
 e2e-others: root-setup
-	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(LONG) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD))
+	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(LONG) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD) $(KARPENTER))
 
 e2e-long: root-setup
 	@.venv/bin/pytest -v --no-header --durations=30 $(LONG)
@@ -155,6 +156,10 @@ kueue: root-setup ## docs/kueue.md with a Kueue that is built first, in some ten
 containerd: export MIZAR_CONTAINERD ?= 1.7.35
 containerd: root-setup ## each way to give cards on a containerd that is built first; MIZAR_CONTAINERD=1.7.35 (root)
 	@.venv/bin/pytest -v --no-header $(CONTAINERD)
+
+karpenter: export MIZAR_KARPENTER ?= v1.15.0
+karpenter: root-setup ## docs/karpenter.md with a Karpenter that is built first, in some five minutes; MIZAR_KARPENTER=v1.15.0 (root)
+	@.venv/bin/pytest -v --no-header $(KARPENTER)
 
 chaos: root-setup ## programs die, cards fail and users move at random; MIZAR_CHAOS_MINUTES=5 MIZAR_SEED= (root)
 	@.venv/bin/pytest -v -s --no-header $(CHAOS)
