@@ -6,12 +6,12 @@ from uuid import uuid4
 
 import yaml
 
-from cluster import Cluster
+from cluster import Cluster, crio
 from cluster.binaries import ensure
 from cluster.binaries.progress import Progress
 from cluster.cluster import COMMAND_LIMIT, Done, Node, command
 from cluster.mizar import CHART, RELEASE
-from e2e.watcher import CONTAINERS, read_container
+from e2e.watcher import container_folders, read_container
 from support.admission import wait_until_asked
 from support.kube import Kube, Object
 
@@ -61,7 +61,7 @@ def kill_component(kube: Kube, on: Cluster, component: str) -> None:
 
 
 def kill_containers(on: Cluster, pod: Object) -> None:
-    """SIGKILL a pod's containers that run, through containerd. Raises CommandFailed where that is
+    """SIGKILL a pod's containers that run, through the runtime. Raises CommandFailed where that is
     away, or a container has just ended."""
     (node,) = (one for one in on.nodes if one.name == pod["spec"]["nodeName"])
     for status in pod["status"]["containerStatuses"]:
@@ -70,26 +70,35 @@ def kill_containers(on: Cluster, pod: Object) -> None:
 
 
 def container_id(status: Object) -> str:
-    """Containerd's ID of a container, by its status in the pod."""
-    return str(status["containerID"]).removeprefix("containerd://")
+    """The runtime's ID of a container, by its status in the pod."""
+    return str(status["containerID"]).rpartition("://")[2]
 
 
 def living_container(node: Node, pod: str, name: str = "main") -> str:
-    """Containerd's ID of a container of `pod` (namespace/name) that lives, by containerd's folder.
-    Raises LookupError."""
-    for folder in node.path(CONTAINERS).iterdir():
+    """The runtime's ID of a container of `pod` (namespace/name) that lives, by the runtime's
+    folder. Raises LookupError."""
+    for identity, folder in container_folders(node).items():
         found = read_container(folder, node)
         if found and (found.pod, found.name) == (pod, name) and found.lives():
-            return folder.name
+            return identity
     raise LookupError(f"no container {name} of {pod} lives on {node.name}")
 
 
 def kill_container(node: Node, container: str) -> None:
-    """SIGKILL a container, through containerd. Raises CommandFailed as `kill_containers` does."""
+    """SIGKILL a container, through the runtime. Raises CommandFailed as `kill_containers` does."""
+    if uses_crio(node):
+        state = f"--root={node.path(f'/run/{crio.RUNTIME}')}"
+        command([crio.RUNTIME, state, "kill", container, "KILL"], None, check=True, timeout=30)
+        return
     ctr = str(ensure(Progress(), ["ctr"]).path("ctr"))
     address = f"--address={node.path('/run/containerd/containerd.sock')}"
     kill = ["tasks", "kill", "--signal=SIGKILL", container]
     command([ctr, address, "--namespace=k8s.io", *kill], None, check=True, timeout=30)
+
+
+def uses_crio(node: Node) -> bool:
+    """Whether the node's container runtime is CRI-O."""
+    return node.path(crio.SOCKET).exists()
 
 
 def exec_in_container(
@@ -97,6 +106,10 @@ def exec_in_container(
 ) -> Done:
     """Run a command in a container, without kubelet and API server. Raises CommandFailed where it
     fails and `check` is true."""
+    (place,) = (one for one in on.nodes if one.name == node)
+    if uses_crio(place):
+        flags = [f"--root=/run/{crio.RUNTIME}", "exec", *(["--detach"] if detach else [])]
+        return on.exec_on_node(node, [crio.RUNTIME, *flags, container, *words], check=check)
     flags = [f"--exec-id={uuid4().hex[:8]}", *(["--detach"] if detach else [])]
     ctr = ["ctr", "--namespace=k8s.io", "tasks", "exec", *flags, container, *words]
     return on.exec_on_node(node, ctr, check=check)

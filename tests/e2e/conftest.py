@@ -29,6 +29,8 @@ from support.logs import SECTION
 from support.waiting import wait_for
 
 CARDS_PER_NODE = 2
+CRI_O = os.environ.get("MIZAR_CRIO", "")
+"""The version of the CRI-O on the nodes; empty for containerd."""
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +41,7 @@ def mizar_cluster() -> Iterator[Cluster]:
         with watching(up):
             yield up
         return
-    spec = ClusterSpec(name=f"e2e-{os.getpid()}", nodes=2, cards=CARDS_PER_NODE)
+    spec = ClusterSpec(name=f"e2e-{os.getpid()}", nodes=2, cards=CARDS_PER_NODE, cri_o=CRI_O)
     up = LocalProvider().up(spec, Progress())
     try:
         cluster.mizar.install(up, Progress())

@@ -6,6 +6,7 @@ variable says.
 """
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -115,10 +116,19 @@ def test_the_variable_alone_can_be_overridden(
     wait_noted(expected_faults[0])
 
 
+def nri_setting(cluster: Cluster, node: str) -> tuple[Path, str, str]:
+    """The configuration of the node's runtime, and what it says with and without NRI."""
+    folder = Layout(cluster.name).node(node).config
+    if (config := folder / "crio.toml").exists():
+        return config, "enable_nri = true", "enable_nri = false"
+    setting = '[plugins."io.containerd.nri.v1.nri"]\ndisable = '
+    return folder / "containerd.toml", f"{setting}false", f"{setting}true"
+
+
 def test_without_nri_nothing_starts_until_it_is_back(
     kube: Kube, stage: "Stage", access: Access, mizar_cluster: Cluster
 ) -> None:
-    """containerd comes back without NRI, then with it. Pods that run notice nothing."""
+    """The runtime comes back without NRI, then with it. Pods that run notice nothing."""
     access.use(strategy="Auto", nriGives="Auto")
     access.wait_told("True", "NRI")
     tenant = stage.tenant(HALF)
@@ -129,9 +139,8 @@ def test_without_nri_nothing_starts_until_it_is_back(
     pod = kube.get("pod", "a", tenant)
     assert pod is not None
     node = pod["spec"]["nodeName"]
-    config = Layout(mizar_cluster.name).node(node).config / "containerd.toml"
+    config, with_nri, without = nri_setting(mizar_cluster, node)
     text = config.read_text()
-    with_nri = '[plugins."io.containerd.nri.v1.nri"]\ndisable = false'
     assert with_nri in text
 
     def restart(toml: str) -> None:
@@ -139,7 +148,7 @@ def test_without_nri_nothing_starts_until_it_is_back(
         config.write_text(toml)
         mizar_cluster.start_containerd(node)
 
-    restart(text.replace(with_nri, with_nri.replace("false", "true")))
+    restart(text.replace(with_nri, without))
     try:
         access.wait_told("False", "NRI", node)
         kube.apply(greedy(kube, tenant, "b"))

@@ -1,4 +1,4 @@
-"""What the container runtime receives, asked of containerd itself over CRI."""
+"""What the container runtime receives, asked of it over CRI."""
 
 import json
 from typing import TYPE_CHECKING
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from cluster import Cluster
+from cluster import Cluster, crio, node_config
+from e2e.components import container_id, uses_crio
 from e2e.watching import ready_shadows, wait_held
 from support.kube import Kube
 from support.objects import share_pod
@@ -18,12 +19,12 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 ANNOTATION = "mizar.k8s.io/container-devices-from.main"
 
 
-def container_status(socket: str, container_id: str) -> bytes:
+def container_status(socket: str, identity: str) -> bytes:
     """The raw ContainerStatusResponse of CRI v1; strings in it are plain UTF-8.
 
     Field 1 of the request is the container's ID (k8s.io/cri-api, runtime/v1/api.proto).
     """
-    request = b"\x0a" + bytes([len(container_id)]) + container_id.encode()
+    request = b"\x0a" + bytes([len(identity)]) + identity.encode()
     with grpc.insecure_channel(f"unix:{socket}") as channel:
         call = channel.unary_unary(
             "/runtime.v1.RuntimeService/ContainerStatus",
@@ -44,12 +45,11 @@ def test_annotation_as_the_runtime_receives_it(
     (device,) = wait_held(kube, tenant, "a")
     pod = kube.get("pod", "a", tenant)
     assert pod is not None
-    container_id = pod["status"]["containerStatuses"][0]["containerID"].removeprefix(
-        "containerd://"
-    )
+    identity = container_id(pod["status"]["containerStatuses"][0])
     (node,) = (one for one in mizar_cluster.nodes if one.name == pod["spec"]["nodeName"])
 
-    answer = container_status(str(node.path("/run/containerd/containerd.sock")), container_id)
+    socket = crio.SOCKET if uses_crio(node) else node_config.CONTAINERD_SOCKET
+    answer = container_status(str(node.path(socket)), identity)
 
     name = shadow["metadata"]["name"]
     want = {f"_/{name}/main": {"*": [device.removeprefix(f"{tenant}/")]}}

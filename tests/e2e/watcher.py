@@ -1,7 +1,8 @@
 """Looks at the nodes ten times a second, beside all end-to-end tests, for two owners of one thing.
 
 It asks neither Mizar nor the API server: kubelets (podresources) tell what each pod was given, and
-containerd's folder and /proc show which containers live and what cards they have.
+the folder of containerd, or of the CRI-O in its place, and /proc show which containers live and
+what cards they have.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +37,16 @@ CARD_RECOVERS_S = 30.0
 again."""
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CONTAINERS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
+CRIO_CONTAINERS = "/run/containers/storage/overlay-containers"
+"""Where containerd and CRI-O keep the files of running containers, a folder each."""
+
+_CONTAINERD_MARKS = tuple(
+    f"io.kubernetes.cri.{one}" for one in ("sandbox-namespace", "sandbox-name", "container-name")
+)
+_CRIO_MARKS = tuple(
+    f"io.kubernetes.{one}" for one in ("pod.namespace", "pod.name", "container.name")
+)
+"""Annotations with a container's namespace, pod and name."""
 
 LOOKS_PER_S = 1.0
 """Looks a second. Where kubelets answer, a lower average shows that the watcher did not look for
@@ -271,14 +282,10 @@ class NodeWatch:
 
     def _containers(self) -> list[Container]:
         """The living containers of users' pods, once they have a file system of their own."""
-        folder = self._node.path(CONTAINERS)
-        try:
-            ids = {path.name for path in folder.iterdir()}
-        except OSError:
-            ids = set()
-        known = {id: one for id, one in self._known.items() if id in ids and one.lives()}
-        for id in ids - known.keys():
-            if (container := read_container(folder / id, self._node)) is not None:
+        folders = container_folders(self._node)
+        known = {id: one for id, one in self._known.items() if id in folders and one.lives()}
+        for id in folders.keys() - known.keys():
+            if (container := read_container(folders[id], self._node)) is not None:
                 known[id] = container
         self._known = known
         return [one for one in known.values() if one.is_users]
@@ -317,21 +324,29 @@ class Container:
         return self.process / "root" / inside
 
 
+def container_folders(node: Node) -> dict[str, Path]:
+    """The folders with the files of the node's containers, by the runtime's ID of each."""
+    found: dict[str, Path] = {}
+    for folder, inside in ((CONTAINERS, ""), (CRIO_CONTAINERS, "userdata")):
+        with suppress(OSError):
+            found |= {one.name: one / inside for one in node.path(folder).iterdir()}
+    return found
+
+
 def read_container(folder: Path, node: Node) -> Container | None:
-    """The container of one of containerd's folders; None where it is being made, or has ended."""
+    """The container of one of the runtime's folders; None where it is being made, or has ended."""
+    file = folder / ("pidfile" if folder.name == "userdata" else "init.pid")
     try:
-        process = node.path(f"/proc/{(folder / 'init.pid').read_text()}")
+        process = node.path(f"/proc/{file.read_text()}")
         marks = json.loads((folder / "config.json").read_text()).get("annotations", {})
         if (process / "root").samefile(node.root):
             return None  # The process is still the runtime, which sees the whole node.
     except (OSError, ValueError):
         return None
-    mark = "io.kubernetes.cri"
-    pod = f"{marks.get(f'{mark}.sandbox-namespace')}/{marks.get(f'{mark}.sandbox-name')}"
+    namespace, pod, name = _CRIO_MARKS if folder.name == "userdata" else _CONTAINERD_MARKS
+    full = f"{marks.get(namespace)}/{marks.get(pod)}"
     began = _began(process)
-    return (
-        Container(pod, marks.get(f"{mark}.container-name", ""), process, began) if began else None
-    )
+    return Container(full, marks.get(name, ""), process, began) if began else None
 
 
 def _began(process: Path) -> str:

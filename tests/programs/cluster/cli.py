@@ -44,10 +44,11 @@ def up(
         ClusterSpec.card_model
     ),
     mizar: Annotated[bool, typer.Option(help="Install Mizar into it.")] = True,
+    cri_o: Annotated[str, typer.Option(help="CRI-O instead of containerd, as in v1.36.3.")] = "",
 ) -> None:
     """Make a cluster and say how to use it."""
     with _told(), interruptible_once():
-        spec = ClusterSpec(name, nodes, cards, card_memory, card_model, mizar)
+        spec = ClusterSpec(name, nodes, cards, card_memory, card_model, mizar, cri_o=cri_o)
         cluster = LocalProvider().up(spec, Progress())
         if mizar:
             _install(cluster)

@@ -113,12 +113,12 @@ class Cluster:
         raise self._no_access("starting kubelets")
 
     def kill_containerd(self, node: str) -> None:
-        """End containerd by SIGKILL, with its containers left running; it stays down until
-        start_containerd."""
+        """End containerd, or the CRI-O in its place, by SIGKILL, with its containers left running;
+        it stays down until start_containerd."""
         raise self._no_access("killing containerd")
 
     def start_containerd(self, node: str) -> None:
-        """Start containerd, and wait until it answers."""
+        """Start containerd, or the CRI-O in its place, and wait until it answers."""
         raise self._no_access("starting containerd")
 
     def power_off(self, node: str) -> None:

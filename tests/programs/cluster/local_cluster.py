@@ -85,7 +85,7 @@ class LocalCluster(Cluster):
         self._node(node).wait_for_kubelet()
 
     def kill_containerd(self, node: str) -> None:
-        self._node(node).end("containerd", signal.SIGKILL)
+        self._node(node).end(self._node(node).runtime, signal.SIGKILL)
 
     def start_containerd(self, node: str) -> None:
         self._node(node).start_containerd()

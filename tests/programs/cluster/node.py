@@ -1,4 +1,4 @@
-"""One local node: its namespaces, the programs in it, and the images its containerd knows."""
+"""One local node: its namespaces, the programs in it, and its runtime's images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 import simgpu
-from cluster import cgroups, mounts, netns, network, node_config
+from cluster import cgroups, crio, mounts, netns, network, node_config
 from cluster.addresses import node_ip, pod_subnet
 from cluster.binaries import folder
 from cluster.cluster import COMMAND_LIMIT, Done, Node, command
@@ -68,6 +68,20 @@ class LocalNode:
         root = Path(f"/proc/{self.holder.pid}/root")
         return Node(self.name, node_ip(self.number), root, self.files.simgpu)
 
+    @property
+    def runtime(self) -> str:
+        """The program that is the node's container runtime."""
+        return "crio" if self.spec.cri_o else "containerd"
+
+    @property
+    def runtime_config(self) -> Path:
+        """The runtime's configuration, as TOML."""
+        return self.files.config / f"{self.runtime}.toml"
+
+    @property
+    def _socket(self) -> str:
+        return crio.SOCKET if self.spec.cri_o else node_config.CONTAINERD_SOCKET
+
     def process(self, program: str) -> str:
         """The name of one of the node's processes."""
         return f"{self.name}-{program}"
@@ -84,8 +98,14 @@ class LocalNode:
         """Make the node's folders and namespaces."""
         self.files.make()
         mounts.prepare(self.files)
-        plan = mounts.plan(self.files, visible(self.layout, self.binaries))
+        plan = mounts.plan(
+            self.files, [*visible(self.layout, self.binaries), *self._own_programs()]
+        )
         self.processes.hold(holder_name(self.name), self.name, plan)
+
+    def _own_programs(self) -> list[Path]:
+        """Folders of programs that only some clusters have."""
+        return [crio.folder(self.spec.cri_o)] if self.spec.cri_o else []
 
     def configure(self, credentials: Credentials, machine: Machine) -> None:
         """Write the configuration of the node's programs."""
@@ -93,7 +113,7 @@ class LocalNode:
         resolv_conf = config / "resolv.conf"
         resolv_conf.touch()
         root = cgroups.node_root(self.layout.name, self.name)
-        kubelet = node_config.kubelet(credentials, self.name, root, resolv_conf)
+        kubelet = node_config.kubelet(credentials, self.name, root, resolv_conf, self._socket)
         kubelet |= node_config.oom_score(machine)
         (config / "kubelet.yaml").write_text(yaml.safe_dump(kubelet))
         minor = folder.kubernetes_minor(self.binaries / "kubelet")
@@ -103,12 +123,29 @@ class LocalNode:
         cni.mkdir()
         network_list = json.dumps(node_config.cni(pod_subnet(self.number)), indent=2)
         (cni / "10-pods.conflist").write_text(network_list)
-        nvidia = config / "nvidia-container-runtime"
-        nvidia.write_text(container_runtime.script(sys.executable))
-        nvidia.chmod(0o755)
+        text = self._crio(cni, machine) if self.spec.cri_o else self._containerd(cni, machine)
+        self.runtime_config.write_text(text)
+
+    def _containerd(self, cni: Path, machine: Machine) -> str:
+        script = container_runtime.script(sys.executable)
+        nvidia = self._script("nvidia-container-runtime", script)
         version = folder.containerd_version(self.binaries / "containerd")
-        containerd = node_config.containerd(self.binaries, cni, nvidia, machine, version)
-        (config / "containerd.toml").write_text(containerd)
+        return node_config.containerd(self.binaries, cni, nvidia, machine, version)
+
+    def _crio(self, cni: Path, machine: Machine) -> str:
+        plain = crio.script(crio.RUNTIME, machine.may_lower_oom_score)
+        default = self._script(crio.RUNTIME, plain)
+        script = container_runtime.script(sys.executable, str(default))
+        nvidia = self._script("nvidia-container-runtime", script)
+        handlers = {crio.RUNTIME: default, node_config.NVIDIA: nvidia}
+        monitor = self._script("conmon", crio.MONITOR_SCRIPT)
+        return crio.config(crio.folder(self.spec.cri_o), self.binaries, cni, handlers, monitor)
+
+    def _script(self, name: str, text: str) -> Path:
+        path = self.files.config / name
+        path.write_text(text)
+        path.chmod(0o755)
+        return path
 
     def make_cards(self) -> None:
         """Make the node's simulated cards; their UUIDs follow from its and the cluster's name."""
@@ -123,16 +160,16 @@ class LocalNode:
         self.start("device-plugin", [sys.executable, "-m", "simgpu.device_plugin"])
 
     def start_containerd(self) -> None:
-        config = self.files.config / "containerd.toml"
-        self.start("containerd", [str(self.binaries / "containerd"), f"--config={config}"])
+        place = crio.folder(self.spec.cri_o) if self.spec.cri_o else self.binaries
+        self.start(self.runtime, [str(place / self.runtime), f"--config={self.runtime_config}"])
 
     def wait_for_containerd(self) -> None:
-        """Wait until containerd answers."""
-        name = self.process("containerd")
+        """Wait until containerd, or the CRI-O in its place, answers."""
+        name = self.process(self.runtime)
         wait_until(f"{name} taking calls", self._containerd_answers, self.processes, [name])
 
     def _containerd_answers(self) -> bool:
-        path = self.files.run / node_config.CONTAINERD_SOCKET.removeprefix("/run/")
+        path = self.files.run / self._socket.removeprefix("/run/")
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(str(path))
         return True
@@ -188,9 +225,9 @@ class LocalNode:
         return command(self.entering(argv), input, check, timeout)
 
     def load_image(self, archive: Path) -> None:
-        """Import a docker archive into the node's containerd."""
-        ctr = str(self.binaries / "ctr")
-        argv = self.entering([ctr, "--namespace=k8s.io", "images", "import", "-"])
+        """Import a docker archive into the store of the node's container runtime."""
+        ctr = [str(self.binaries / "ctr"), "--namespace=k8s.io", "images", "import", "-"]
+        argv = self.entering(crio.importing() if self.spec.cri_o else ctr)
         with archive.open("rb") as file:
             done = subprocess.run(
                 argv,

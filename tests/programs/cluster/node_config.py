@@ -1,4 +1,5 @@
 """The configuration of a node's programs: kubelet, containerd, kube-proxy and the CNI plugins.
+CRI-O's is in crio.py.
 
 Paths are those inside the node. They are the usual ones, so that what users know about nodes
 applies.
@@ -35,8 +36,15 @@ class Machine:
     bridge_filter: bool
 
 
-def kubelet(credentials: Credentials, node: str, cgroup_root: str, resolv_conf: Path) -> Config:
-    """KubeletConfiguration; nothing is evicted because the developer's disk is full."""
+def kubelet(
+    credentials: Credentials,
+    node: str,
+    cgroup_root: str,
+    resolv_conf: Path,
+    runtime: str = CONTAINERD_SOCKET,
+) -> Config:
+    """KubeletConfiguration; nothing is evicted because the developer's disk is full. `runtime`: the
+    container runtime's socket."""
     pair = credentials.node(node)
     return {
         "apiVersion": _KUBELET,
@@ -49,7 +57,7 @@ def kubelet(credentials: Credentials, node: str, cgroup_root: str, resolv_conf: 
         "authorization": {"mode": "Webhook"},
         "tlsCertFile": str(pair.cert),
         "tlsPrivateKeyFile": str(pair.key),
-        "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+        "containerRuntimeEndpoint": f"unix://{runtime}",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": cgroup_root,
         "failCgroupV1": False,

@@ -18,7 +18,14 @@ from cluster.node import LocalNode
 from cluster.state import BOOT_ID
 from cluster.waiting import wait_until
 
-_MOUNTED_BY_PROGRAMS = ("/run/containerd/", "/run/netns/", "/var/lib/kubelet/")
+_MOUNTED_BY_PROGRAMS = (
+    "/run/containerd/",
+    "/run/containers/",
+    "/run/crio/",
+    "/run/netns/",
+    "/var/lib/containers/",
+    "/var/lib/kubelet/",
+)
 
 
 def off(node: LocalNode) -> None:

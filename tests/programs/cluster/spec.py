@@ -20,7 +20,8 @@ class ClusterSpec:
     `card_memory_mib` is in MiB. `card_model` is what becomes the node label
     nvidia.com/gpu.product: the card's name with dashes for blanks. `mizar` says whether Mizar
     is installed into it. With `api_only` there are etcd and API server and nothing else: nodes and
-    pods are whatever a client writes. Raises SpecError when it cannot be built.
+    pods are whatever a client writes. `cri_o`: the version of a CRI-O, such as v1.36.3, that is the
+    nodes' container runtime; empty for containerd. Raises SpecError when it cannot be built.
     """
 
     name: str = "mizar"
@@ -30,6 +31,7 @@ class ClusterSpec:
     card_model: str = "NVIDIA-A100-SXM4-40GB"
     mizar: bool = True
     api_only: bool = False
+    cri_o: str = ""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -79,7 +79,7 @@ class Startup:
     def _run(self) -> None:
         with self._progress.step("making namespaces, network and certificates"):
             self._prepare()
-        with self._progress.step("starting etcd, API server and containerd"):
+        with self._progress.step("starting etcd, API server and container runtime"):
             api = self._start_api_server()
         if not self._spec.api_only:
             with self._progress.step(f"starting {self._count('node')}"):
@@ -113,7 +113,7 @@ class Startup:
             arguments.append("--disable-admission-plugins=ServiceAccount")
         self._start(control_plane.API_SERVER, arguments)
         for node in [] if self._spec.api_only else self._nodes:
-            clone_store(self._images.store, node.files.containerd)
+            self._give_images(node)
             node.start_containerd()
             if self._spec.cards:
                 node.make_cards()
@@ -124,6 +124,13 @@ class Startup:
         for node in [] if self._spec.api_only else self._nodes:
             node.wait_for_containerd()
         return api
+
+    def _give_images(self, node: LocalNode) -> None:
+        if not self._spec.cri_o:
+            clone_store(self._images.store, node.files.containerd)
+            return
+        for archive in self._images.archives:
+            node.load_image(archive)
 
     def _wait_for(self, what: str, probe: Callable[[], object], names: Sequence[str]) -> None:
         wait_until(what, probe, self._processes, names)
@@ -170,7 +177,7 @@ class Startup:
         )
 
     def _wait_for_node(self, api: Api, node: LocalNode) -> None:
-        names = [node.process(one) for one in ("kubelet", "containerd", "kube-proxy")]
+        names = [node.process(one) for one in ("kubelet", node.runtime, "kube-proxy")]
         if self._spec.cards:
             names.append(node.process("device-plugin"))
         self._wait_for(

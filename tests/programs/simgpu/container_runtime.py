@@ -5,7 +5,7 @@ cards that the container's specification names, without checking them.
 
 Cards are named by mounts under /var/run/nvidia-container-devices if there are any, otherwise by the
 variable NVIDIA_VISIBLE_DEVICES, as with accept-nvidia-visible-devices-as-volume-mounts. `script`
-makes the program that containerd calls instead of runc."""
+makes the program that the node's runtime calls instead of runc or crun."""
 
 import json
 import os
@@ -25,14 +25,15 @@ NOTHING = ("", "void", "none")
 Spec = dict[str, Any]
 
 
-def script(python: str) -> str:
-    """A shell script that runs runc after this module has changed the container's specification."""
+def script(python: str, runtime: str = "runc") -> str:
+    """A shell script that runs `runtime` after this module has changed the container's
+    specification."""
     return f"""\
 #!/bin/sh
 case " $* " in
 *" create "*) {python} -m simgpu.container_runtime "$@" || exit 1 ;;
 esac
-exec runc "$@"
+exec {runtime} "$@"
 """
 
 

@@ -1,0 +1,177 @@
+"""CRI-O as the nodes' container runtime: built from its Go modules, with Debian's conmon and
+runc."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+from cluster.binaries import cache, command, debian, gobuild, toolchain
+from cluster.binaries.errors import SetupError
+from cluster.binaries.progress import Progress, Step
+from cluster.images import PAUSE
+
+SOCKET = "/run/crio/crio.sock"
+STORE, STORE_STATE = "/var/lib/containers/storage", "/run/containers/storage"
+RUNTIME = "runc"
+"""The program that makes containers: Debian 12's crun is too old for CRI-O."""
+PACKAGES = ("buildah", "conmon", RUNTIME, "libseccomp-dev", "pkg-config")
+LIMIT_S = 2400.0
+"""Most seconds for the build, which takes about 5 minutes on two cores."""
+_VERSION = re.compile(r"v\d+\.\d+\.\d+")
+_TAGS = (
+    "containers_image_openpgp",
+    "containers_image_ostree_stub",
+    "exclude_graphdriver_btrfs",
+    "seccomp",
+)
+
+
+def folder(version: str) -> Path:
+    """Where the programs of that version, such as v1.36.3, are, once they are built. Raises
+    SetupError."""
+    if not _VERSION.fullmatch(version):
+        raise SetupError(f"'{version}' is no version of CRI-O: write it as in v1.36.3")
+    return cache.root() / "crio" / f"crio-{version.removeprefix('v')}"
+
+
+def build(version: str, progress: Progress) -> Path:
+    """The folder with the programs crio and pinns of that version. Raises SetupError."""
+    place = folder(version)
+    debian.ensure(PACKAGES, progress)
+
+    def fill(into: Path) -> None:
+        with progress.step(f"building CRI-O {version} from its Go modules (about 5 min)") as step:
+            _fill(version, into, step, toolchain.find(progress))
+
+    return cache.entry(place.parent, place.name, fill, progress)
+
+
+def _fill(version: str, into: Path, step: Step, go: Path) -> None:
+    log = cache.logs() / f"build-crio-{version}.log"
+    # A newer CRI-O may need a newer Go, which Go then gets itself. Parts of it are in C.
+    env = gobuild.environment(go) | {"GOTOOLCHAIN": "auto", "CGO_ENABLED": "1"}
+
+    def run(where: Path, *argv: str) -> str:
+        what = f"the build of CRI-O {version}"
+        command.run(argv, what=what, log=log, limit=LIMIT_S, step=step, cwd=where, env=env)
+        return command.tail(log, lines=1000)
+
+    report = run(into, str(go), "mod", "download", "-json", f"github.com/cri-o/cri-o@{version}")
+    source = into / "source"
+    shutil.copytree(json.loads(report[report.index("{") :])["Dir"], source)
+    for path in [source, *source.rglob("*")]:  # Go's cache is read-only
+        path.chmod(path.stat().st_mode | 0o200)
+    (source / "bin").mkdir()
+    run(source / "pinns", "make")
+    flags = ("-mod=mod", "-trimpath", "-buildvcs=false", "-tags", " ".join(_TAGS))
+    run(source, str(go), "build", "-v", *flags, "-ldflags", "-s -w", "-o", "bin/crio", "./cmd/crio")
+    for program in ("crio", "pinns"):
+        (source / "bin" / program).rename(into / program)
+    shutil.rmtree(source)
+
+
+def script(program: str, may_lower_oom_score: bool) -> str:
+    """A shell script that runs `program`, which makes containers, without what this machine cannot
+    do: limits for huge pages where the kernel counts none, and a lower OOM score where root may not
+    lower it."""
+    lower = "" if may_lower_oom_score else _KEEP_OOM_SCORE
+    return _SCRIPT.format(program=program, lower=lower)
+
+
+_KEEP_OOM_SCORE = r"""    sed -i 's/"oomScoreAdj": *-[0-9]*/"oomScoreAdj": 0/' "$bundle/config.json"
+"""
+_SCRIPT = r"""#!/bin/sh
+bundle= before=
+for word in "$@"; do
+    [ "$before" = --bundle ] && bundle=$word
+    before=$word
+done
+if [ -n "$bundle" ]; then
+    [ -d /sys/fs/cgroup/hugetlb ] || grep -qs hugetlb /sys/fs/cgroup/cgroup.controllers ||
+        sed -z -i 's/"hugepageLimits": *\[[^]]*\]/"hugepageLimits": []/' "$bundle/config.json"
+{lower}fi
+exec {program} "$@"
+"""
+
+
+MONITOR_SCRIPT = """\
+#!/bin/sh
+bundle= id= before=
+for word in "$@"; do
+    case $before in -b) bundle=$word ;; -c) id=$word ;; esac
+    before=$word
+done
+if [ -n "$bundle" ]; then
+    pod=$(sed -n 's/.*"cgroupsPath": *"\\([^"]*\\)".*/\\1/p' "$bundle/config.json")
+    pod=${pod%/*}
+    for root in /sys/fs/cgroup /sys/fs/cgroup/memory; do
+        if [ -d "$root$pod" ]; then
+            mkdir -p "$root$pod/crio-conmon-$id"
+            echo $$ >"$root$pod/crio-conmon-$id/cgroup.procs"
+        fi
+    done
+fi
+exec /usr/bin/conmon "$@"
+"""
+"""Runs conmon in the cgroup of the pod, as CRI-O does with systemd where its configuration says so,
+as OpenShift's does. Without systemd, CRI-O leaves it in its own."""
+
+
+def config(
+    programs: Path, cni_bin: Path, cni_conf: Path, scripts: dict[str, Path], monitor: Path
+) -> str:
+    """CRI-O's crio.conf; NRI and CDI are on, as by default. `programs`: CRI-O's own. `scripts`: the
+    programs that make containers, by handler, the default one first. `monitor`: the program that
+    watches a container."""
+    default, *_ = scripts
+    handlers = "".join(_handler(name, path, monitor) for name, path in scripts.items())
+    return f"""\
+[crio]
+root = "{STORE}"
+runroot = "{STORE_STATE}"
+storage_driver = "overlay"
+version_file = "/run/crio/version"
+clean_shutdown_file = "/var/lib/crio/clean.shutdown"
+
+[crio.api]
+listen = "{SOCKET}"
+
+[crio.runtime]
+cgroup_manager = "cgroupfs"
+apparmor_profile = "unconfined"
+default_runtime = "{default}"
+pinns_path = "{programs / "pinns"}"
+namespaces_dir = "/run/crio"
+container_exits_dir = "/run/crio/exits"
+container_attach_socket_dir = "/run/crio"
+hooks_dir = []
+{handlers}
+[crio.image]
+pause_image = "{PAUSE}"
+
+[crio.network]
+network_dir = "{cni_conf}"
+plugin_dirs = ["{cni_bin}"]
+
+[crio.nri]
+enable_nri = true
+"""
+
+
+def _handler(name: str, path: Path, monitor: Path) -> str:
+    return f"""
+[crio.runtime.runtimes.{name}]
+runtime_path = "{path}"
+runtime_root = "/run/{name}"
+monitor_path = "{monitor}"
+monitor_cgroup = "pod"
+"""
+
+
+def importing() -> list[str]:
+    """The command that imports the images of the docker archive that is its standard input."""
+    store = ["--root", STORE, "--runroot", STORE_STATE, "--storage-driver", "overlay"]
+    return ["buildah", *store, "pull", "--quiet", "docker-archive:/dev/stdin"]
