@@ -17,6 +17,9 @@ PROC: Final = Path("/proc")
 # .../kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope, or .../pod<uid>/<id>.
 _POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})\b")
 _CONTAINER: Final = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+_MONITOR: Final = re.compile(r"(?:\.slice)?/crio-conmon-[0-9a-f]{64}(?:\.scope)?$", re.MULTILINE)
+"""The cgroup, directly below the pod's, of the program by which CRI-O watches a container; CRI-O
+can also have that elsewhere. Below a container's own cgroup, the name means nothing."""
 _SANDBOX: Final = "pause"
 _SANDBOX_KIB: Final = 64 << 10
 """Most KiB of address space that a sandbox has: about one MiB is usual, while a process that uses a
@@ -64,7 +67,8 @@ def of_node(pids: Iterable[int], proc: Path = PROC) -> set[int]:
 
 
 def of_pods(uids: Collection[str], proc: Path = PROC) -> list[PodProcess]:
-    """All running processes of the pods with these UIDs, found by searching the whole of /proc."""
+    """All running processes of the pods with these UIDs, found by searching the whole of /proc. The
+    runtime's own programs are none of them."""
     found = (_of_pod(Path(entry), uids) for entry in os.scandir(proc) if entry.name.isdigit())
     return [one for one in found if one is not None]
 
@@ -141,6 +145,8 @@ def _of_pod(folder: Path, uids: Collection[str]) -> PodProcess | None:
         cgroups = _text(folder / "cgroup")
         pod, container = _POD.search(cgroups), _CONTAINER.search(cgroups)
         if pod is None or pod[1].replace("_", "-") not in uids or not _runs(folder):
+            return None
+        if _MONITOR.match(cgroups, pod.end()):
             return None
         name = _text(folder / "comm").rstrip("\n")
     except OSError:

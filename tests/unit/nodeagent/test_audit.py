@@ -100,6 +100,26 @@ def test_no_process_hides_by_the_name_of_its_cgroup(tmp_path: Path) -> None:
     assert {one.pid for one in container_processes.of_pods({UID}, tmp_path)} == {500, 501}
 
 
+@pytest.mark.parametrize(
+    ("cgroup", "found"),
+    [
+        (f"0::/kubepods.slice/kubepods-pod{UID.replace('-', '_')}.slice/crio-conmon-{ID}.scope", 0),
+        (f"12:cpu:/x\n4:memory:/kubepods/besteffort/pod{UID}/crio-conmon-{ID}\n", 0),
+        (f"0::/kubepods/pod{UID}/crio-{ID}/container\n", 1),
+        (f"0::/kubepods/pod{UID}/crio-{ID}/crio-conmon-{ID}\n", 1),
+        (f"0::/kubepods/pod{UID}/crio-{ID}/pod{UID}/crio-conmon-{ID}\n", 1),
+        (f"0::/kubepods/pod{UID}/crio-conmon-{ID}/sub\n", 1),
+    ],
+)
+def test_the_monitor_of_a_container_is_none_of_its_processes(
+    tmp_path: Path, cgroup: str, found: int
+) -> None:
+    """CRI-O can have its conmon in the pod's cgroup, where no container can get to."""
+    put_process(tmp_path, 500, cgroup)
+    (tmp_path / "500" / "comm").write_bytes(b"conmon\n")
+    assert len(container_processes.of_pods({UID}, tmp_path)) == found
+
+
 def test_a_static_pods_uid_is_a_hash(tmp_path: Path) -> None:
     put_process(tmp_path, 500, f"0::/kubepods/pod{'0f' * 16}/{ID}\n")
     assert container_processes.of_containers([500], tmp_path)[500].pod_uid == "0f" * 16
