@@ -85,7 +85,7 @@ class RuntimeComponent:
             if container.id in self._missed:
                 continue
             pod = by_id.get(container.pod_sandbox_id)
-            if pod is not None and container.state in RUNNING and _was_not_asked_for(container):
+            if pod is not None and container.state in RUNNING and _was_not_asked_for(pod, container):
                 # A container that names no devices of one resource was not given any by Mizar.
                 with suppress(ContainerRefused, DeviceIDRefused):
                     slots = self.grants.slots_of(pod, container)
@@ -129,8 +129,10 @@ class RuntimeComponent:
         self.warn(slot.owner, EventReason.NO_CARD_ACCESS, message)
 
 
-def _was_not_asked_for(container: pb.Container) -> bool:
-    return is_annotated(container) and ANNOTATION_CARDS not in container.annotations
+def _was_not_asked_for(pod: pb.PodSandbox, container: pb.Container) -> bool:
+    # CRI-O passes the pod's annotations, which its tenant writes, on to its containers.
+    given = container.annotations.get(ANNOTATION_CARDS)
+    return is_annotated(container) and given in (None, pod.annotations.get(ANNOTATION_CARDS))
 
 
 def _check_shim(container: pb.Container, slots: Sequence[Slot]) -> None:

@@ -24,19 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmizar_nodeagent/proto/nri.proto\x12\x14nri.pkg.api.v1alpha1\"\x07\n\x05\x45mpty\"@\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\"\x88\x01\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1c\n\x14registration_timeout\x18\x04 \x01(\x03\x12\x17\n\x0frequest_timeout\x18\x05 \x01(\x03\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"\x87\x01\n\x12SynchronizeRequest\x12.\n\x04pods\x18\x01 \x03(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x33\n\ncontainers\x18\x02 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"{\n\x16\x43reateContainerRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"T\n\x17\x43reateContainerResponse\x12\x39\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"F\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\"\xa7\x02\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x33\n\x05state\x18\x04 \x01(\x0e\x32$.nri.pkg.api.v1alpha1.ContainerState\x12\x45\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x30.nri.pkg.api.v1alpha1.Container.AnnotationsEntry\x12\x0b\n\x03\x65nv\x18\x08 \x03(\t\x12+\n\x06mounts\x18\t \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"\xe9\x02\n\x13\x43ontainerAdjustment\x12O\n\x0b\x61nnotations\x18\x02 \x03(\x0b\x32:.nri.pkg.api.v1alpha1.ContainerAdjustment.AnnotationsEntry\x12+\n\x06mounts\x18\x03 \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x12+\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1e.nri.pkg.api.v1alpha1.KeyValue\x12=\n\x05linux\x18\x06 \x01(\x0b\x32..nri.pkg.api.v1alpha1.LinuxContainerAdjustment\x12\x34\n\x0b\x43\x44I_devices\x18\x08 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.CDIDevice\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"N\n\x18LinuxContainerAdjustment\x12\x32\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\"\x82\x01\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\x12\x39\n\tfile_mode\x18\x05 \x01(\x0b\x32&.nri.pkg.api.v1alpha1.OptionalFileMode\"!\n\x10OptionalFileMode\x12\r\n\x05value\x18\x01 \x01(\r\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t*\x82\x01\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x00\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x01\x12\x14\n\x10\x43ONTAINER_PAUSED\x10\x02\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x03\x12\x15\n\x11\x43ONTAINER_STOPPED\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fmizar_nodeagent/proto/nri.proto\x12\x14nri.pkg.api.v1alpha1\"\x07\n\x05\x45mpty\"@\n\x15RegisterPluginRequest\x12\x13\n\x0bplugin_name\x18\x01 \x01(\t\x12\x12\n\nplugin_idx\x18\x02 \x01(\t\"\x88\x01\n\x10\x43onfigureRequest\x12\x0e\n\x06\x63onfig\x18\x01 \x01(\t\x12\x14\n\x0cruntime_name\x18\x02 \x01(\t\x12\x17\n\x0fruntime_version\x18\x03 \x01(\t\x12\x1c\n\x14registration_timeout\x18\x04 \x01(\x03\x12\x17\n\x0frequest_timeout\x18\x05 \x01(\x03\"#\n\x11\x43onfigureResponse\x12\x0e\n\x06\x65vents\x18\x02 \x01(\x05\"\x87\x01\n\x12SynchronizeRequest\x12.\n\x04pods\x18\x01 \x03(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x33\n\ncontainers\x18\x02 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\x12\x0c\n\x04more\x18\x03 \x01(\x08\"#\n\x13SynchronizeResponse\x12\x0c\n\x04more\x18\x02 \x01(\x08\"{\n\x16\x43reateContainerRequest\x12-\n\x03pod\x18\x01 \x01(\x0b\x32 .nri.pkg.api.v1alpha1.PodSandbox\x12\x32\n\tcontainer\x18\x02 \x01(\x0b\x32\x1f.nri.pkg.api.v1alpha1.Container\"T\n\x17\x43reateContainerResponse\x12\x39\n\x06\x61\x64just\x18\x01 \x01(\x0b\x32).nri.pkg.api.v1alpha1.ContainerAdjustment\"\xc2\x01\n\nPodSandbox\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\x11\n\tnamespace\x18\x04 \x01(\t\x12\x46\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x31.nri.pkg.api.v1alpha1.PodSandbox.AnnotationsEntry\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa7\x02\n\tContainer\x12\n\n\x02id\x18\x01 \x01(\t\x12\x16\n\x0epod_sandbox_id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x33\n\x05state\x18\x04 \x01(\x0e\x32$.nri.pkg.api.v1alpha1.ContainerState\x12\x45\n\x0b\x61nnotations\x18\x06 \x03(\x0b\x32\x30.nri.pkg.api.v1alpha1.Container.AnnotationsEntry\x12\x0b\n\x03\x65nv\x18\x08 \x03(\t\x12+\n\x06mounts\x18\t \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"K\n\x05Mount\x12\x13\n\x0b\x64\x65stination\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0f\n\x07options\x18\x04 \x03(\t\"\xe9\x02\n\x13\x43ontainerAdjustment\x12O\n\x0b\x61nnotations\x18\x02 \x03(\x0b\x32:.nri.pkg.api.v1alpha1.ContainerAdjustment.AnnotationsEntry\x12+\n\x06mounts\x18\x03 \x03(\x0b\x32\x1b.nri.pkg.api.v1alpha1.Mount\x12+\n\x03\x65nv\x18\x04 \x03(\x0b\x32\x1e.nri.pkg.api.v1alpha1.KeyValue\x12=\n\x05linux\x18\x06 \x01(\x0b\x32..nri.pkg.api.v1alpha1.LinuxContainerAdjustment\x12\x34\n\x0b\x43\x44I_devices\x18\x08 \x03(\x0b\x32\x1f.nri.pkg.api.v1alpha1.CDIDevice\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"&\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\"N\n\x18LinuxContainerAdjustment\x12\x32\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32!.nri.pkg.api.v1alpha1.LinuxDevice\"\x82\x01\n\x0bLinuxDevice\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\t\x12\r\n\x05major\x18\x03 \x01(\x03\x12\r\n\x05minor\x18\x04 \x01(\x03\x12\x39\n\tfile_mode\x18\x05 \x01(\x0b\x32&.nri.pkg.api.v1alpha1.OptionalFileMode\"!\n\x10OptionalFileMode\x12\r\n\x05value\x18\x01 \x01(\r\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t*\x82\x01\n\x0e\x43ontainerState\x12\x15\n\x11\x43ONTAINER_UNKNOWN\x10\x00\x12\x15\n\x11\x43ONTAINER_CREATED\x10\x01\x12\x14\n\x10\x43ONTAINER_PAUSED\x10\x02\x12\x15\n\x11\x43ONTAINER_RUNNING\x10\x03\x12\x15\n\x11\x43ONTAINER_STOPPED\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'mizar_nodeagent.proto.nri_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._loaded_options = None
+  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_options = b'8\001'
   _globals['_CONTAINER_ANNOTATIONSENTRY']._loaded_options = None
   _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_options = b'8\001'
   _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._loaded_options = None
   _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_options = b'8\001'
-  _globals['_CONTAINERSTATE']._serialized_start=1821
-  _globals['_CONTAINERSTATE']._serialized_end=1951
+  _globals['_CONTAINERSTATE']._serialized_start=1946
+  _globals['_CONTAINERSTATE']._serialized_end=2076
   _globals['_EMPTY']._serialized_start=57
   _globals['_EMPTY']._serialized_end=64
   _globals['_REGISTERPLUGINREQUEST']._serialized_start=66
@@ -53,26 +55,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATECONTAINERREQUEST']._serialized_end=606
   _globals['_CREATECONTAINERRESPONSE']._serialized_start=608
   _globals['_CREATECONTAINERRESPONSE']._serialized_end=692
-  _globals['_PODSANDBOX']._serialized_start=694
-  _globals['_PODSANDBOX']._serialized_end=764
-  _globals['_CONTAINER']._serialized_start=767
-  _globals['_CONTAINER']._serialized_end=1062
-  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_start=1012
-  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_end=1062
-  _globals['_MOUNT']._serialized_start=1064
-  _globals['_MOUNT']._serialized_end=1139
-  _globals['_CONTAINERADJUSTMENT']._serialized_start=1142
-  _globals['_CONTAINERADJUSTMENT']._serialized_end=1503
-  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_start=1012
-  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_end=1062
-  _globals['_KEYVALUE']._serialized_start=1505
-  _globals['_KEYVALUE']._serialized_end=1543
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=1545
-  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=1623
-  _globals['_LINUXDEVICE']._serialized_start=1626
-  _globals['_LINUXDEVICE']._serialized_end=1756
-  _globals['_OPTIONALFILEMODE']._serialized_start=1758
-  _globals['_OPTIONALFILEMODE']._serialized_end=1791
-  _globals['_CDIDEVICE']._serialized_start=1793
-  _globals['_CDIDEVICE']._serialized_end=1818
+  _globals['_PODSANDBOX']._serialized_start=695
+  _globals['_PODSANDBOX']._serialized_end=889
+  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_start=839
+  _globals['_PODSANDBOX_ANNOTATIONSENTRY']._serialized_end=889
+  _globals['_CONTAINER']._serialized_start=892
+  _globals['_CONTAINER']._serialized_end=1187
+  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_start=839
+  _globals['_CONTAINER_ANNOTATIONSENTRY']._serialized_end=889
+  _globals['_MOUNT']._serialized_start=1189
+  _globals['_MOUNT']._serialized_end=1264
+  _globals['_CONTAINERADJUSTMENT']._serialized_start=1267
+  _globals['_CONTAINERADJUSTMENT']._serialized_end=1628
+  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_start=839
+  _globals['_CONTAINERADJUSTMENT_ANNOTATIONSENTRY']._serialized_end=889
+  _globals['_KEYVALUE']._serialized_start=1630
+  _globals['_KEYVALUE']._serialized_end=1668
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_start=1670
+  _globals['_LINUXCONTAINERADJUSTMENT']._serialized_end=1748
+  _globals['_LINUXDEVICE']._serialized_start=1751
+  _globals['_LINUXDEVICE']._serialized_end=1881
+  _globals['_OPTIONALFILEMODE']._serialized_start=1883
+  _globals['_OPTIONALFILEMODE']._serialized_end=1916
+  _globals['_CDIDEVICE']._serialized_start=1918
+  _globals['_CDIDEVICE']._serialized_end=1943
 # @@protoc_insertion_point(module_scope)

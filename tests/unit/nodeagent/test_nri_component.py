@@ -446,6 +446,15 @@ class TestMissed:
         component.look([POD], [node.container()])
         assert component.counts.missed == len(node.warnings) == 1, "the runtime was restarted"
 
+    def test_an_annotation_of_the_pods_own_hides_nothing(self, node: Node) -> None:
+        """CRI-O passes a pod's annotations, which its tenant writes, on to its containers."""
+        cards = {"mizar.share/cards": CARD}
+        pod = pb.PodSandbox(annotations=cards)
+        pod.MergeFrom(POD)
+        node.component().look([pod], [node.container({**SHARES, **cards})])
+        ((reason, _),) = node.warnings
+        assert reason == "NoCardAccess"
+
     @pytest.mark.parametrize(
         "changes",
         [
