@@ -14,7 +14,7 @@ NAME ?= mizar
 FAST := fast-agent fast-spot fast-nodeagent fast-waiting fast-shim fast-operator fast-chart fast-others fast-properties fast-simulation
 MORE := more-shim more-sanitizers more-programs
 
-.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue karpenter containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
+.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue crio karpenter containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
 
 help: ## list the targets, then the folders and what may be changed there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -137,11 +137,12 @@ EARLIER := tests/e2e/test_upgrade_from.py
 KUEUE := tests/e2e/test_kueue.py
 CONTAINERD := tests/e2e/test_containerd.py
 KARPENTER := tests/e2e/test_karpenter.py
+CRIO := tests/e2e/test_crio.py
 
 e2e: e2e-others e2e-long ## the whole of Mizar on a real local Kubernetes (root)
 
 e2e-others: root-setup
-	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(LONG) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD) $(KARPENTER))
+	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(LONG) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD) $(KARPENTER) $(CRIO))
 
 e2e-long: root-setup
 	@.venv/bin/pytest -v --no-header --durations=30 $(LONG)
@@ -160,6 +161,10 @@ containerd: root-setup ## each way to give cards on a containerd that is built f
 karpenter: export MIZAR_KARPENTER ?= v1.15.0
 karpenter: root-setup ## docs/karpenter.md with a Karpenter that is built first, in some five minutes; MIZAR_KARPENTER=v1.15.0 (root)
 	@.venv/bin/pytest -v --no-header $(KARPENTER)
+
+crio: export MIZAR_CRIO ?= v1.36.3
+crio: root-setup ## nodes with a CRI-O, which is built first, in some five minutes; MIZAR_CRIO=v1.36.3 (root)
+	@.venv/bin/pytest -v --no-header $(CRIO) tests/e2e/test_runtime.py $(LONG)
 
 chaos: root-setup ## programs die, cards fail and users move at random; MIZAR_CHAOS_MINUTES=5 MIZAR_SEED= (root)
 	@.venv/bin/pytest -v -s --no-header $(CHAOS)

@@ -87,8 +87,9 @@ def living_container(node: Node, pod: str, name: str = "main") -> str:
 def kill_container(node: Node, container: str) -> None:
     """SIGKILL a container, through the runtime. Raises CommandFailed as `kill_containers` does."""
     if uses_crio(node):
-        state = f"--root={node.path(f'/run/{crio.RUNTIME}')}"
-        command([crio.RUNTIME, state, "kill", container, "KILL"], None, check=True, timeout=30)
+        inside = ["nsenter", f"--target={node.root.parts[2]}", "--mount", "--pid"]
+        kill = [crio.RUNTIME, f"--root=/run/{crio.RUNTIME}", "kill", container, "KILL"]
+        command([*inside, *kill], None, check=True, timeout=30)
         return
     ctr = str(ensure(Progress(), ["ctr"]).path("ctr"))
     address = f"--address={node.path('/run/containerd/containerd.sock')}"

@@ -219,7 +219,7 @@ def kept(kube: Kube, pod: Object) -> Iterator[None]:
 
 def assert_saved(kube: Kube, tenant: str) -> None:
     """Assert that the program SAVES of the tenant's pod `train` had the time that it takes."""
-    ended = wait_for("the borrower to have ended", lambda: _end_of(kube, tenant, "train"))
+    ended = wait_for("the borrower to have ended", lambda: end_of(kube, tenant, "train"))
     assert (ended["exitCode"], ended.get("message")) == (0, "saved\n"), ended
 
 
@@ -342,7 +342,7 @@ def _active(kube: Kube, tenant: str) -> str:
     return str(condition(owner, "mizar.share/active")["status"])
 
 
-def _end_of(kube: Kube, tenant: str, pod: str) -> Object | None:
+def end_of(kube: Kube, tenant: str, pod: str) -> Object | None:
     """How the pod's only container ended, if it has."""
     (found,) = kube.get("pod", pod, tenant)["status"]["containerStatuses"]  # type: ignore[index]
     # The kubelet may be trying to start it again already.

@@ -36,13 +36,13 @@ def test_containers_keep_their_oom_score_where_it_cannot_be_lowered(
     tmp_path: Path, may_lower: bool, score: int, left: int
 ) -> None:
     spec = tmp_path / "config.json"
-    spec.write_text(f'{{"process":{{"oomScoreAdj":{score}}}}}')
+    spec.write_text(f'\t"oomScoreAdj": {score}\n')
     program = tmp_path / "run"
     program.write_text(crio.script("echo", may_lower))
     words = ["--root=/r", "create", "--bundle", str(tmp_path), "--pid-file", "/p", "name"]
     done = subprocess.run(["sh", str(program), *words], capture_output=True, text=True, check=True)
     assert done.stdout.split() == words
-    assert spec.read_text() == f'{{"process":{{"oomScoreAdj":{left}}}}}'
+    assert spec.read_text() == f'\t"oomScoreAdj": {left}\n'
 
 
 @pytest.mark.parametrize("version", ["1.36.3", "v1.36", "v1.36.3/../.."])
