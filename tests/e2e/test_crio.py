@@ -69,8 +69,8 @@ def test_a_borrower_is_ended_and_its_monitor_tells_how(
 def test_pods_outlive_their_runtime_and_the_agent(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster
 ) -> None:
-    """CRI-O is killed and started again, and the agent replaced, which then finds nothing wrong with
-    what runs. The next pod gets its own card, whatever it asks for."""
+    """CRI-O is killed and started again, and the agent replaced, which then finds nothing wrong
+    with what runs. The next pod gets its own card, whatever it asks for."""
     tenant = stage.tenant(HALF)
     kube.apply(share_pod(tenant, "a"))
     kube.wait_running(tenant, "a")

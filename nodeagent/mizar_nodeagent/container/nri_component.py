@@ -85,7 +85,9 @@ class RuntimeComponent:
             if container.id in self._missed:
                 continue
             pod = by_id.get(container.pod_sandbox_id)
-            if pod is not None and container.state in RUNNING and _was_not_asked_for(pod, container):
+            if pod is None or container.state not in RUNNING:
+                continue
+            if _was_not_asked_for(pod, container):
                 # A container that names no devices of one resource was not given any by Mizar.
                 with suppress(ContainerRefused, DeviceIDRefused):
                     slots = self.grants.slots_of(pod, container)
