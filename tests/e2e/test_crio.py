@@ -9,8 +9,8 @@ import pytest
 
 from cluster import Cluster
 from cluster.cluster import Node
+from e2e.card_access import greedy
 from e2e.components import container_id, delete_component, uses_crio, wait_component
-from e2e.test_card_access import greedy
 from e2e.test_restarts import restart_counts
 from e2e.test_spot import (
     WORK,
