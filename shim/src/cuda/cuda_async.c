@@ -188,10 +188,8 @@ static CUresult stand_in(const struct pooled *pooled, CUdeviceptr *pointer) {
 }
 
 static CUresult stand_in_there(const struct pooled *pooled, CUdeviceptr *pointer) {
-    CUcontext context, popped;
-    if (REAL(cuStreamGetCtx)(pooled->stream, &context) != CUDA_SUCCESS ||
-        REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUcontext context = cards_context(pooled->stream), popped;
+    if (!context || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS) return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = stand_in(pooled, pointer);
     REAL(cuCtxPopCurrent_v2)(&popped);
     return result;

@@ -250,14 +250,15 @@ static unsigned notice(struct regions *regions, CUcontext context, CUdevice devi
     unsigned number = find(process, context);
     if (!number) {
         entry.card = cards_of_device(regions, device);
-        if (entry.card != CARD_NONE) {
-            known_cost(regions, entry.card, &entry.bytes);
+        if (entry.card != CARD_NONE) known_cost(regions, entry.card, &entry.bytes);
+        entry.primary = !find_primary(process, device);
+        number = add(process, entry);
+        /* Without an entry, it would be charged again for each allocation, and never given back. */
+        if (number && entry.card != CARD_NONE) {
             charge_force(regions, entry.card, entry.bytes);
             estimates_add(regions, entry.card, entry.bytes);
             lazy_code_count(regions, entry.card);
         }
-        entry.primary = !find_primary(process, device);
-        number = add(process, entry);
     }
     lock_release(&process->context_lock);
     return number;

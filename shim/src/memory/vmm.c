@@ -5,6 +5,7 @@
 #include "base/map.h"
 #include "base/proc.h"
 #include "memory/charge.h"
+#include "memory/charge_or_reclaim.h"
 
 struct vmm_handle {
     CUmemGenericAllocationHandle handle;
@@ -167,31 +168,63 @@ void vmm_end_release(struct regions *regions, struct vmm_handle *memory, bool do
 
 /* ---- mappings -------------------------------------------------------------------------------- */
 
-/*
- * Charges the size of imported memory, which is known only when it is mapped. Returns false if the
- * limit does not allow it.
- */
-static bool make_larger(struct regions *regions, struct vmm_handle *memory, uint64_t bytes) {
-    if (!memory || memory->card == CARD_NONE || bytes <= memory->bytes) return true;
-    if (!charge_within_limit(regions, memory->card, bytes - memory->bytes)) return false;
-    note_absent(regions, memory, (int64_t)(bytes - memory->bytes));
-    memory->bytes = bytes;
-    return true;
+/* Bytes to charge for imported memory, whose size is known only when it is mapped. */
+static uint64_t uncharged(const struct vmm_handle *memory, uint64_t bytes) {
+    return memory && memory->card != CARD_NONE && bytes > memory->bytes ? bytes - memory->bytes : 0;
 }
 
+static void make_larger(struct regions *regions, struct vmm_handle *memory, uint64_t more) {
+    if (!more) return;
+    note_absent(regions, memory, (int64_t)more);
+    memory->bytes += more;
+}
+
+/* What is charged for memory that is about to be mapped. */
+struct vmm_advance {
+    int card;
+    uint64_t bytes;
+};
+
+/*
+ * Begins a mapping if what is charged suffices, and gives back what it does not need. Otherwise,
+ * says how much has to be charged.
+ */
+static bool begin_map(struct regions *regions, CUmemGenericAllocationHandle handle, uint64_t bytes,
+                      struct vmm_advance *advance, struct vmm_handle **memory) {
+    struct vmm_advance unused = *advance;
+    vmm_lock(regions);
+    *memory = find(regions, handle);
+    uint64_t more = uncharged(*memory, bytes);
+    bool enough = !more || (more <= advance->bytes && (*memory)->card == advance->card);
+    if (enough) {
+        make_larger(regions, *memory, more);
+        if (*memory) (*memory)->calls++;
+        unused.bytes -= more;
+    } else {
+        *advance = (struct vmm_advance){(*memory)->card, more};
+    }
+    vmm_unlock(regions);
+    if (unused.bytes) charge_release(regions, unused.card, unused.bytes);
+    return enough;
+}
+
+/*
+ * Charges without the lock, which the release of unused memory takes. Meanwhile another thread may
+ * map the same memory, or end it, so it is looked up again.
+ */
 struct vmm_mapping *vmm_begin_map(struct regions *regions, CUmemGenericAllocationHandle handle,
                                   uint64_t bytes) {
+    struct vmm_advance advance = {CARD_NONE, 0};
+    struct vmm_handle *memory;
     struct vmm_mapping *mapping = malloc(sizeof *mapping);
     if (!mapping) return NULL;
-    vmm_lock(regions);
-    struct vmm_handle *memory = find(regions, handle);
-    bool allowed = make_larger(regions, memory, bytes);
-    if (allowed && memory) memory->calls++;
-    vmm_unlock(regions);
+    while (!begin_map(regions, handle, bytes, &advance, &memory)) {
+        if (charge_or_reclaim(regions, advance.card, advance.bytes)) continue;
+        free(mapping);
+        return NULL;
+    }
     *mapping = (struct vmm_mapping){bytes, memory, NULL};
-    if (allowed) return mapping;
-    free(mapping);
-    return NULL;
+    return mapping;
 }
 
 /* If the table has no room for the mapping, its memory stays charged. */

@@ -49,8 +49,9 @@ nvidia.com/use-gpuuuid nvidia.com/vgpu-mode overwriteEnv runtimeClassName
 
 
 def rows() -> Iterator[tuple[str, str]]:
-    """The table's rows: the setting there, and the setting here."""
-    for line in TABLE.read_text().splitlines():
+    """The rows of the tables of settings: the setting there, and the setting here."""
+    settings, _, _ = TABLE.read_text().partition("## Any size per pod")
+    for line in settings.splitlines():
         if line.startswith("| ") and not line.startswith("| there"):
             _, there, here, _ = re.split(r"(?<!\\)\|", line)
             yield there, here

@@ -635,6 +635,22 @@ static void import_handle(void) {
     CHECK_IS(api_used(0), 0);
 }
 
+/* What a pool keeps is given back for memory that is imported. */
+static void import_makes_room(void) {
+    CUmemGenericAllocationHandle handle;
+    CUdeviceptr pointer;
+    fake.pool_keeps = 1;
+    CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, stream), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemFreeAsync(pointer, stream), CUDA_SUCCESS);
+    CHECK_IS(api.cuStreamSynchronize(stream), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 40 * MIB);
+    CHECK_IS(api.cuMemImportFromShareableHandle(&handle, NULL, 1), CUDA_SUCCESS);
+    CHECK_IS(api.cuMemMap(0x1000000, 60 * MIB, 0, handle, 0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 60 * MIB);
+    CHECK_IS(api.cuMemMap(0x8000000, 30 * MIB, 0, handle, 0), CUDA_SUCCESS);
+    CHECK_IS(api_used(0), 60 * MIB);
+}
+
 /* ---- contexts: on card 1, since card 0 has one that cost nothing ---- */
 
 static CUresult make_v1(CUcontext *context) {
@@ -795,6 +811,25 @@ static void green_contexts(void) {
     CHECK_IS(api.cuCtxCreate_v2(&context, 0, 1), CUDA_SUCCESS);
     CHECK_IS(api.cuCtxDestroy_v2(context), CUDA_SUCCESS);
     CHECK_IS(api_used(1), 0);
+}
+
+/* A context for which the table has no room is not counted, rather than again for each call. */
+static void contexts_beyond_the_table(void) {
+    CUgreenCtx green;
+    CUcontext context = NULL;
+    CUdeviceptr pointer;
+    fake.context_cost = 10 * MIB;
+    for (int i = 0; i < CONTEXTS_MAX + 1; i++) {
+        CHECK_IS(api.cuGreenCtxCreate(&green, NULL, 1, 1), CUDA_SUCCESS);
+        CHECK_IS(api.cuCtxFromGreenCtx(&context, green), CUDA_SUCCESS);
+    }
+    CHECK_IS(api_used(1), 10 * MIB);
+    CHECK_IS(cuCtxSetCurrent(context), CUDA_SUCCESS);
+    for (int i = 0; i < 3; i++) {
+        CHECK_IS(api.cuMemAlloc_v2(&pointer, MIB), CUDA_SUCCESS);
+        CHECK_IS(api.cuMemFree_v2(pointer), CUDA_SUCCESS);
+        CHECK_IS(api_used(1), 10 * MIB);
+    }
 }
 
 /* ---- arrays ---- */
@@ -1551,6 +1586,21 @@ static void oversubscribed_elsewhere(void) {
     CHECK_IS(api_used(0), 0);
 }
 
+/* Of a stream of a green context, a driver may tell the context only by the second version. */
+static void oversubscribed_green(void) {
+    CUdeviceptr pointer;
+    CUgreenCtx green;
+    CUcontext view;
+    CUstream first;
+    CUresult expected = getenv("OVERSUBSCRIBE") ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    CHECK_IS(api.cuGreenCtxCreate(&green, NULL, 0, 0), CUDA_SUCCESS);
+    CHECK_IS(api.cuCtxFromGreenCtx(&view, green), CUDA_SUCCESS);
+    CHECK_IS(cuCtxSetCurrent(view), CUDA_SUCCESS);
+    CHECK_IS(cuStreamCreate(&first, 0), CUDA_SUCCESS);
+    fake.card_full = fake.hides_green = 1;
+    CHECK_IS(api.cuMemAllocAsync(&pointer, 40 * MIB, first), expected);
+}
+
 static uint64_t frees;
 
 /* Waits for the stream: the driver was asked `asked` times to free a stand-in; `left` stays charged. */
@@ -1663,6 +1713,7 @@ static const struct {
     {"multicast_waits", multicast_waits},
     {"cuMemCreate_elsewhere", create_elsewhere},
     {"cuMemImportFromShareableHandle", import_handle},
+    {"import_makes_room", import_makes_room},
     {"cuMemExportToShareableHandle", export_handle},
     {"cuMulticastBindMem", multicast},
     {"multicast_kept", multicast_kept},
@@ -1676,6 +1727,7 @@ static const struct {
     {"cuCtxSetLimit", context_limits},
     {"cuCtxFromGreenCtx", green_context},
     {"cuGreenCtxDestroy", green_contexts},
+    {"contexts_beyond_the_table", contexts_beyond_the_table},
     {"cuArrayCreate", array_v1},
     {"cuArrayCreate_v2", array},
     {"cuArray3DCreate", array_3d_v1},
@@ -1712,6 +1764,7 @@ static const struct {
     {"oversubscribed", oversubscribed},
     {"oversubscribed_async", oversubscribed_async},
     {"oversubscribed_elsewhere", oversubscribed_elsewhere},
+    {"oversubscribed_green", oversubscribed_green},
     {"oversubscribed_nowhere", oversubscribed_nowhere},
     {"oversubscribed_apart", oversubscribed_apart},
     {"small", small},
