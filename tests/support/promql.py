@@ -17,6 +17,10 @@ _LEGEND = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 _OF_HISTOGRAM = re.compile(r"_(bucket|sum|count)$")
 
 
+OF_PODS = {"namespace", "pod"}
+"""The labels that Prometheus gives to everything that it reads from a pod."""
+
+
 def metrics(expression: str) -> list[tuple[str, str]]:
     """The metrics of an expression, each with its matchers."""
     return [(name, matchers) for name, matchers in _METRIC.findall(expression)]
@@ -41,7 +45,7 @@ def problems(
     used = {one.strip() for list in _CLAUSE.findall(expression) for one in list.split(",")}
     used |= set(_LEGEND.findall(legend))
     return told + [
-        f"{one} is a label of none of the metrics" for one in sorted(used - labels - {""})
+        f"{one} is a label of none of the metrics" for one in sorted(used - labels - OF_PODS - {""})
     ]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from mizar_core.names import LABEL_NODE
 from mizar_kube.client import KubeClient
 from support.api_configuration import plain
 
@@ -60,7 +61,10 @@ class FakeApi:
     def __init__(self) -> None:
         self.pods: dict[tuple[str, str], Object] = {}
         self.shadows: dict[tuple[str, str], Object] = {}
-        self.node: Object = {"status": {"capacity": {}, "allocatable": {}}}
+        self.node: Object = {
+            "metadata": {"labels": {LABEL_NODE: "node-1"}},
+            "status": {"capacity": {}, "allocatable": {}},
+        }
         self.events: list[Object] = []
         self.asked: list[str] = []  # paths of all calls, also of those that failed
         self.from_copy: list[str] = []  # of reads that an API server answers without asking etcd
