@@ -263,7 +263,9 @@ async def run(settings: Settings) -> int:
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(await KubeClient.connect(settings.kubeconfig))
         operator = Operator(client, settings)
-        readiness = Readiness(client, settings.default_pool is not None)
+        readiness = Readiness(
+            client, settings.default_pool is not None, operator.metrics.webhook_reachable
+        )
         app = probes.application(
             operator.metrics.registry,
             operator.dead,
@@ -285,9 +287,9 @@ def _take_signals(stop: asyncio.Event) -> None:
 
 
 async def _checked(readiness: Readiness | None) -> None:
-    """Wait until the operator is ready, and then for ever, as no part of the process ends."""
+    """Check readiness for ever, as no part of the process ends."""
     if readiness is not None:
-        await readiness.wait()
+        await readiness.run()
     await asyncio.Event().wait()
 
 

@@ -111,6 +111,11 @@ class Metrics:
         self.failures = Counter(
             "mizar_reconcile_failures_total", "Reconciles that failed.", registry=registry
         )
+        self.webhook_reachable = Gauge(
+            "mizar_webhook_reachable",
+            "1 if the API server reached the webhook when it was last tried, by a dry run, else 0.",
+            registry=registry,
+        )
         self.leader = Gauge("mizar_leader", "1 while this replica leads.", registry=registry)
         self._quotas: dict[str, set[Key]] = {}
         self._refused: set[Labels] = set()

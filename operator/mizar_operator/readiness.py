@@ -15,6 +15,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from prometheus_client import Gauge
+
 from mizar_core.names import FIELD_MANAGER_OPERATOR
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError
@@ -28,6 +30,11 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.2, 2.0
 """Seconds between tries: at first, and at most."""
 NAMED = 3
 """The most lacking fields that the problem names."""
+ASKED_AGAIN_S = 60.0
+"""Seconds between two tries whether the API server still reaches the webhook, once it has. An alert
+needs no more: a firewall or a CA bundle that somebody changes stays changed."""
+NOT_REACHED = "calling webhook"
+"""Part of the API server's message when it has got no answer from a webhook."""
 POOL_WITHIN_S = 30.0
 """Seconds that readiness waits for the default pool. The leader creates it, and during an upgrade
 the leader may be a replica of the previous version, which ends only when this one is ready."""
@@ -40,20 +47,47 @@ _OLDER = (
 
 class Readiness:
     """Checks readiness by reading the CRDs' schemas, and by a dry run that creates a pool. After
-    one success it does not check again: the webhook's own probes show whether it keeps working."""
+    one success the operator stays ready: whether the API server still reaches the webhook is a
+    metric from then on, `reached`, since another replica would reach it no better."""
 
     def __init__(
-        self, client: KubeClient, makes_pool: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        client: KubeClient,
+        makes_pool: bool,
+        reached: Gauge,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._reached = reached
         self._client = client
         self._makes_pool = makes_pool
         self._clock = clock
         self._began = clock()
+        self._has_pool = self._reached_before = False
         self._problem: str | None = "whether the API server reaches the webhook was not checked yet"
 
     def problems(self) -> list[str]:
         """Why the operator is not ready, as sentences; empty if it is."""
         return [self._problem] if self._problem else []
+
+    async def run(self) -> None:
+        """Wait until nothing is missing, and then keep the metric current, for ever."""
+        await self.wait()
+        while True:
+            await asyncio.sleep(ASKED_AGAIN_S)
+            await self._ask_again()
+
+    async def _ask_again(self) -> None:
+        """Try the webhook once more. An error that is not about a webhook, such as an API server
+        that is away, says nothing."""
+        error = await self._dry_run()
+        if error is None or NOT_REACHED in str(error):
+            self._tell(error)
+
+    def _tell(self, error: KubeError | None) -> None:
+        if error is not None and self._reached_before:
+            log.warning("the API server does not reach the webhook any more", error=error)
+        self._reached_before = error is None
+        self._reached.set(error is None)
 
     async def wait(self) -> None:
         """Return when nothing is missing. Checks five times in about the first 2 s, then less
@@ -70,6 +104,18 @@ class Readiness:
     async def _look(self) -> str | None:
         if lacking := await lacking_fields(self._client):
             return _OLDER.format(", ".join(lacking[:NAMED]))
+        error = await self._dry_run()
+        if error is not None:
+            return f"the API server does not reach the webhook: {error}"
+        self._tell(None)
+        missing = self._makes_pool and not self._has_pool
+        if missing and self._clock() - self._began < POOL_WITHIN_S:
+            return "there is no default pool yet"
+        return None
+
+    async def _dry_run(self) -> KubeError | None:
+        """The error of a dry run that creates the default pool; None if the webhook was asked."""
+        self._has_pool = True
         try:
             await self._client.create(
                 default_pool({}), field_manager=FIELD_MANAGER_OPERATOR, dry_run=True
@@ -79,7 +125,6 @@ class Readiness:
             # permissions, so that the webhook cannot be asked at all.
             return None
         except KubeError as error:
-            return f"the API server does not reach the webhook: {error}"
-        if self._makes_pool and self._clock() - self._began < POOL_WITHIN_S:
-            return "there is no default pool yet"
+            return error
+        self._has_pool = False
         return None

@@ -150,12 +150,13 @@ def _quiet(operator: Operator, kube: Kube) -> tuple[float, float]:
 
 
 def _writes(kube: Kube) -> float:
-    """Writes to the API server, without those of its own Leases."""
+    """Writes to the API server, without those of its own Leases, and without dry runs."""
     page = kube.run("get", "--raw", "/metrics")
     return sum(
         float(count)
         for labels, count in WRITES.findall(page)
-        if re.search(r'verb="(POST|PUT|PATCH|APPLY|DELETE)"', labels) and '"leases"' not in labels
+        if re.search(r'verb="(POST|PUT|PATCH|APPLY|DELETE)"', labels)
+        and not re.search(r'"leases"|dry_run="All"', labels)
     )
 
 

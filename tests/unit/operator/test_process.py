@@ -26,6 +26,7 @@ from mizar_kube.kinds import (
 )
 from mizar_operator import manifests
 from mizar_operator.main import STUCK_AFTER_S, Operator
+from mizar_operator.metrics import Metrics
 from mizar_operator.readiness import Readiness
 from mizar_operator.settings import Settings
 from stateful.memory_api import MemoryApi
@@ -374,7 +375,8 @@ def test_a_check_of_readiness_that_fails_ends_it(
 
     async def end() -> None:
         api = Served(here=True)
-        process = Running(api, monkeypatch, readiness=Answers(cast(KubeClient, api), False))
+        checks = Answers(cast(KubeClient, api), False, Metrics().webhook_reachable)
+        process = Running(api, monkeypatch, readiness=checks)
         if not fails:
             await process.lasts(60)
             return

@@ -1,13 +1,15 @@
 """The operator is ready when share pods can be created."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, Unavailable
 from mizar_kube.kinds import Object
+from mizar_operator.metrics import Metrics
 from mizar_operator.readiness import POOL_WITHIN_S, Readiness
 
 NO_WAY = Unavailable("failed calling webhook")
@@ -43,6 +45,9 @@ class Pauses:
         self.lengths: list[float] = []
         self.problems: list[str] = []
         self.of: Readiness | None = None
+        self.read: Callable[[str], float | None] = lambda name: None
+        self.reachable: list[float | None] = []
+        self.most = 10_000
 
     def __call__(self) -> float:
         return self.now
@@ -51,7 +56,10 @@ class Pauses:
         assert self.of is not None
         self.problems += self.of.problems()
         self.lengths.append(seconds)
+        self.reachable.append(self.read("mizar_webhook_reachable"))
         self.now += seconds
+        if len(self.lengths) > self.most:
+            raise asyncio.CancelledError
 
 
 @pytest.fixture
@@ -62,7 +70,10 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
 
 
 def readiness(api: Api, pauses: Pauses, makes_pool: bool = True) -> Readiness:
-    pauses.of = Readiness(api, makes_pool, pauses)  # type: ignore[arg-type]
+    metrics = Metrics()
+    reached = metrics.webhook_reachable
+    pauses.of = Readiness(api, makes_pool, reached, pauses)  # type: ignore[arg-type]
+    pauses.read = metrics.registry.get_sample_value
     return pauses.of
 
 
@@ -119,3 +130,16 @@ async def test_but_not_for_one_that_was_deleted(pauses: Pauses) -> None:
 async def test_nor_for_one_that_nobody_makes(pauses: Pauses) -> None:
     await readiness(Api(None), pauses, makes_pool=False).wait()
     assert pauses.lengths == []
+
+
+async def test_it_tells_when_the_webhook_is_not_reached_any_more(pauses: Pauses) -> None:
+    """The operator stays ready: no replica would reach it. An API server that is away says nothing
+    of the webhook."""
+    there, away = AlreadyExists("default"), Unavailable("connection refused")
+    found = readiness(Api(NO_WAY, there, there, NO_WAY, away, there), pauses)
+    pauses.most = 5
+    with suppress(asyncio.CancelledError):
+        await found.run()
+    assert pauses.reachable == [0, 1, 1, 0, 0, 1]
+    assert found.problems() == []
+    assert pauses.lengths[1:] == [60] * 5
