@@ -12,6 +12,7 @@ matches them, and `helm upgrade --wait` fails.
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 
@@ -33,8 +34,8 @@ NAMED = 3
 ASKED_AGAIN_S = 60.0
 """Seconds between two tries whether the API server still reaches the webhook, once it has. An alert
 needs no more: a firewall or a CA bundle that somebody changes stays changed."""
-NOT_REACHED = "calling webhook"
-"""Part of the API server's message when it has got no answer from a webhook."""
+NOT_REACHED = re.compile(r'calling webhook "[a-z]+\.mizar\.share"')
+"""Part of the API server's message when it has got no answer from Mizar's webhook."""
 POOL_WITHIN_S = 30.0
 """Seconds that readiness waits for the default pool. The leader creates it, and during an upgrade
 the leader may be a replica of the previous version, which ends only when this one is ready."""
@@ -80,7 +81,7 @@ class Readiness:
         """Try the webhook once more. An error that is not about a webhook, such as an API server
         that is away, says nothing."""
         error = await self._dry_run()
-        if error is None or NOT_REACHED in str(error):
+        if error is None or NOT_REACHED.search(str(error)):
             self._tell(error)
 
     def _tell(self, error: KubeError | None) -> None:

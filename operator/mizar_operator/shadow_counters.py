@@ -98,14 +98,16 @@ class ShadowCounters:
                     self._reasons[action.shadow] = reason
                 case CancelDrain():
                     self._reasons.pop(action.shadow, None)
-            if isinstance(action, WriteShadowStatus) and action.shadow in known:
+            if isinstance(action, DeleteShadow | WriteShadowStatus) and action.shadow in known:
                 self._note_loss(known[action.shadow], nodes)
 
     def _note_loss(self, shadow: ShadowView, nodes: set[str]) -> None:
-        """Count a shadow pod as lost once, when its phase Lost is written. One that is unused is
-        deleted instead, and counts as reaped: it is lost whenever a node is drained, and nobody is
-        the worse for it."""
-        if stage_of(shadow, nodes) is not ShadowStage.LOST or shadow.uid in self._known_lost:
+        """Count a shadow pod in use as lost once, when its phase Lost is written, or when it is
+        deleted. One that is unused counts as reaped when it is gone: it is lost whenever a node is
+        drained, and nobody is the worse for it."""
+        if not shadow.held or stage_of(shadow, nodes) is not ShadowStage.LOST:
+            return
+        if shadow.uid in self._known_lost:
             return
         self._known_lost.add(shadow.uid)
         if shadow.phase != "Lost":
@@ -118,7 +120,7 @@ class ShadowCounters:
         if old is None or (new is not None and new.uid == old.uid):
             return
         reason = self._reasons.pop(old.key, ReapReason.OTHER)
-        if old.uid in self._known_lost or old.phase == "Lost":
+        if old.uid in self._known_lost or (old.phase == "Lost" and old.held):
             self._known_lost.discard(old.uid)
         else:
             self._count(self._reaped, old.pool, reason.value)

@@ -229,6 +229,8 @@ KEEPS_AWAY: dict[str, tuple[Object, Object]] = {
         for key in shadow_pod()["metadata"]["labels"]
     },
     "all pods": ({}, EVERYWHERE),
+    "by a value of its own": ({"matchLabels": {"sidecar.istio.io/inject": "false"}}, EVERYWHERE),
+    "by several": (_expression("sidecar.istio.io/inject", "In", "x", "false"), EVERYWHERE),
     "all pods but some": (_expression("app", "NotIn", "mine"), EVERYWHERE),
     "by namespace": (_expression(OURS, "Exists"), {"namespaces": [TENANT, "team-b"]}),
 }
@@ -238,6 +240,10 @@ KEEPS_NONE_AWAY: dict[str, tuple[Object, Object]] = {
     "another label": ({"matchLabels": {"app": "x"}}, EVERYWHERE),
     "a key of its own": (_expression("job-key", "Exists"), EVERYWHERE),
     "all but ours": (_expression(OURS, "DoesNotExist"), EVERYWHERE),
+    "all but ours by value": (_expression(OURS, "NotIn", "true"), EVERYWHERE),
+    "another value": ({"matchLabels": {"sidecar.istio.io/inject": "true"}}, EVERYWHERE),
+    "other values": (_expression("sidecar.istio.io/inject", "In", "true", "x"), EVERYWHERE),
+    "share pods": (_expression("mizar.share/share-pod", "Exists"), EVERYWHERE),
 }
 
 

@@ -161,18 +161,16 @@ def _no_node_can_fit(draft: Draft, entitlement: Entitlement, share: ShareView) -
 
 
 def _shortened(draft: Draft, needs: Needs) -> Needs:
-    if len(needs.excluded_nodes) <= EXCLUDED_NODES_MAX:
-        return draft.feasible_nodes.by_label(needs)
-    return draft.feasible_nodes.shortened(needs)
+    if len(needs.excluded_nodes) > EXCLUDED_NODES_MAX:
+        return draft.feasible_nodes.shortened(needs)
+    # Each of the pod's own terms repeats the line with the labels, but not the names.
+    found = draft.feasible_nodes.by_label(needs)
+    return needs if _excludes_too_many(found) else found
 
 
 def _excludes_too_many(needs: Needs) -> bool:
-    lines = (one for term in needs.terms for one in term.labels)
-    hosts = (
-        len(one.values)
-        for one in lines
-        if one.key in (HOSTNAME, LABEL_NODE) and one.operator == "NotIn"
-    )
+    lines = [one for term in needs.terms for one in term.labels if one.operator == "NotIn"]
+    hosts = (len(one.values) for one in lines if one.key in (HOSTNAME, LABEL_NODE))
     return len(needs.excluded_nodes) > EXCLUDED_NODES_MAX or sum(hosts) > EXCLUDED_HOSTNAMES_MAX
 
 

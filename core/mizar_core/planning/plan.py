@@ -31,6 +31,7 @@ from mizar_core.planning.preemption_gates import open_gates
 from mizar_core.planning.reap import SpareDevices, idle_until, reap, retire_surplus
 from mizar_core.planning.refused_nodes import next_check
 from mizar_core.planning.replacement import replace_idle
+from mizar_core.planning.scheduling import node_seen_by
 from mizar_core.planning.shadow_stage import (
     ShadowStage,
     agent_expected_by,
@@ -175,6 +176,7 @@ def _due(
             times.append(idle_until(draft, shadow))
         elif stage in (ShadowStage.STARTING, ShadowStage.DRAINING):
             times += [agent_expected_by(shadow), drain_unanswered_at(shadow)]
+            times.append(node_seen_by(shadow))
         else:
             times += [draft.stranded_at(shadow), retried_at(shadow)]
     for resource, outcome in outcomes.items():

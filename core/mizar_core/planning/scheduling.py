@@ -131,9 +131,15 @@ def device_pool(draft: Draft, resource: str) -> DevicePool:
     return {name: found[name] for name in sorted(found)}
 
 
-def _was_just_bound(shadow: ShadowView, now: datetime) -> bool:
+def node_seen_by(shadow: ShadowView) -> datetime | None:
+    """When the node of a shadow pod that was bound counts as it is seen; None without a binding."""
     bound = shadow.pod.bound_at if shadow.pod else None
-    return bound is not None and now < bound + NODE_SEEN_AFTER
+    return None if bound is None else bound + NODE_SEEN_AFTER
+
+
+def _was_just_bound(shadow: ShadowView, now: datetime) -> bool:
+    seen_by = node_seen_by(shadow)
+    return seen_by is not None and now < seen_by
 
 
 def schedule(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> Placement:

@@ -671,6 +671,24 @@ def test_a_node_that_is_seen_later_than_the_binding_to_it_is_no_reason_for_anoth
     new = node("n1", available=False)
     found = small(nodes=(new,), shadows=(bound,), shares=(waiting("p"),))
     assert len(actions(CreateShadow, found)) == created
+    assert created or plan(found, NOW).due == at(seconds - 10)
+
+
+def test_very_many_terms_exclude_nodes_by_name() -> None:
+    """Each term would repeat the line with the labels."""
+    few, many = (
+        Needs(terms=tuple(Term((Requirement("zone", "In", (f"z{n}",)),)) for n in range(count)))
+        for count in (2, 30)
+    )
+    for needs, by_name in ((few, 0), (many, 200)):
+        snapshot = _labelled(_apart(bound=200))
+        shares = tuple(
+            replace(one, needs=replace(one.needs, terms=needs.terms)) if one.node is None else one
+            for one in snapshot.shares
+        )
+        nodes = tuple(replace(one, labels=one.labels | {("zone", "z0")}) for one in snapshot.nodes)
+        (made,) = actions(CreateShadow, replace(snapshot, shares=shares, nodes=nodes))
+        assert len(made.needs.excluded_nodes) == by_name
 
 
 def test_a_pod_that_may_go_anywhere_does_not_wait_for_a_shadow_pod_that_may_not() -> None:

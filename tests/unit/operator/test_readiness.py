@@ -12,7 +12,7 @@ from mizar_kube.kinds import Object
 from mizar_operator.metrics import Metrics
 from mizar_operator.readiness import POOL_WITHIN_S, Readiness
 
-NO_WAY = Unavailable("failed calling webhook")
+NO_WAY = Unavailable('failed calling webhook "quotas.mizar.share": failed to call webhook')
 
 
 class Api:
@@ -93,9 +93,7 @@ async def test_it_waits_until_the_webhook_is_reached(pauses: Pauses) -> None:
     found = readiness(api, pauses)
     await found.wait()
     assert len(api.asked) == 21
-    assert set(pauses.problems) == {
-        "the API server does not reach the webhook: failed calling webhook"
-    }
+    assert set(pauses.problems) == {f"the API server does not reach the webhook: {NO_WAY}"}
     assert pauses.lengths[0] < 0.5
     assert max(pauses.lengths) == 2
     assert found.problems() == []
@@ -136,10 +134,11 @@ async def test_it_tells_when_the_webhook_is_not_reached_any_more(pauses: Pauses)
     """The operator stays ready: no replica would reach it. An API server that is away says nothing
     of the webhook."""
     there, away = AlreadyExists("default"), Unavailable("connection refused")
-    found = readiness(Api(NO_WAY, there, there, NO_WAY, away, there), pauses)
-    pauses.most = 5
+    others = Unavailable('failed calling webhook "validate.kyverno.svc": no endpoints')
+    found = readiness(Api(NO_WAY, there, others, there, NO_WAY, away, there), pauses)
+    pauses.most = 6
     with suppress(asyncio.CancelledError):
         await found.run()
-    assert pauses.reachable == [0, 1, 1, 0, 0, 1]
+    assert pauses.reachable == [0, 1, 1, 1, 0, 0, 1]
     assert found.problems() == []
-    assert pauses.lengths[1:] == [60] * 5
+    assert pauses.lengths[1:] == [60] * 6

@@ -20,9 +20,13 @@ PROFILE = {"devices": 2, "min": 0, "max": 2}
 
 @pytest.fixture
 def operator() -> Harness:
+    return made(idle_timeout=10)
+
+
+def made(idle_timeout: int) -> Harness:
     model = Model()
     model.add_node("n1")
-    model.add_pool(idleTimeoutSeconds=10)
+    model.add_pool(idleTimeoutSeconds=idle_timeout)
     model.add_quota("team-a", [PROFILE])
     return Harness(model)
 
@@ -60,11 +64,16 @@ def test_a_creation_that_fails_is_not_counted(operator: Harness) -> None:
     assert read("mizar_actions_total", labels) == 1
 
 
-def served(operator: Harness) -> None:
-    """A share pod has come and gone; its shadow pod is idle."""
+def in_use(operator: Harness) -> None:
+    """A share pod uses a device of its shadow pod."""
     operator.model.add_share("team-a", "one", "team-a.mizar.share/gpu.2", 1)
     for _ in range(6):
         operator.round()
+
+
+def served(operator: Harness) -> None:
+    """A share pod has come and gone; its shadow pod is idle."""
+    in_use(operator)
     share = operator.model.api.find(POD, "one", "team-a")
     assert share is not None
     operator.model.api.remove(share)
@@ -84,7 +93,7 @@ def test_reaped_when_it_is_gone_not_when_it_is_drained(operator: Harness) -> Non
 
 
 def test_a_lost_node_is_a_loss_and_no_reaping(operator: Harness) -> None:
-    served(operator)
+    in_use(operator)
     operator.model.lose_node("n1")
     for _ in range(65):
         operator.round()
@@ -93,9 +102,22 @@ def test_a_lost_node_is_a_loss_and_no_reaping(operator: Harness) -> None:
     assert count(operator, "reaped") == {}
 
 
+def test_one_that_nobody_uses_is_no_loss() -> None:
+    """It is lost whenever its node is drained."""
+    operator = made(idle_timeout=3600)
+    served(operator)
+    operator.round()
+    operator.model.lose_node("n1")
+    for _ in range(65):
+        operator.round()
+        operator.model.control()
+    assert count(operator, "lost") == {}
+    assert count(operator, "reaped") == {"Other": 1}
+
+
 def test_when_shadow_pods_were_lost(operator: Harness) -> None:
     """A new operator finds the loss in its first plan: its counter begins with 1."""
-    served(operator)
+    in_use(operator)
     operator.model.lose_node("n1")
     operator.restart()
     began = time.time()
