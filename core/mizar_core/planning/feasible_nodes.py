@@ -153,7 +153,7 @@ class FeasibleNodes:
         pod. `own`: the shadow pod's needs without those that admission adds to every shadow pod."""
         return Accepts(
             lambda share: (
-                (not own.pins or bool(share.pins))
+                (not own.pins or bool(self.needs_for(pool, share).pins))
                 and self.serves(pool, needs, share)
                 and self.covers(pool, own, self.needs_for(pool, share))
             ),

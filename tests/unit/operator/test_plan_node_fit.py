@@ -701,6 +701,25 @@ def test_a_pod_that_may_go_anywhere_does_not_wait_for_a_shadow_pod_that_may_not(
     assert not made.needs.pins
 
 
+def test_a_pod_waits_for_a_shadow_pod_that_its_pool_pins_to_a_node() -> None:
+    """The pool's selector names a node that is not there: another shadow pod would wait as well."""
+    selector = {HOSTNAME: "a-typo"}
+    own = Needs(selector=frozenset(selector.items()))
+    said = "0/1 nodes are available: 1 node(s) didn't match Pod's node affinity/selector."
+    blocked = shadow(pod=PodView(needs=own, unschedulable=said))
+    found = small(
+        pools=(pool(nodeSelector=selector),),
+        quotas=(quota("team-a", profiles=[{"devices": 2, "max": 1}]),),
+        nodes=(node("n1"),),
+        shadows=(blocked,),
+        shares=(waiting("p"),),
+    )
+    assert not actions(CreateShadow, found)
+    assert [one.reason for one in actions(EmitEvent, found) if one.about[1] == "p"] == [
+        EventReason.NO_NODE_FITS
+    ]
+
+
 def test_a_node_with_another_ones_label_is_excluded_by_its_name() -> None:
     snapshot = _apart(bound=1)
     nodes = (replace(one, labels=one.labels | {(LABEL_NODE, "other")}) for one in snapshot.nodes)
