@@ -9,6 +9,7 @@ kubelets, so that Mizar's agents run on them as on any node.
 import os
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -52,16 +53,15 @@ def with_karpenter() -> Iterator[Cluster]:
         pytest.skip(f"${VARIABLE} names no version")
     built = karpenter.build(version, Progress())
     up = LocalProvider().up(ClusterSpec(name=f"karpenter-{os.getpid()}", nodes=3), Progress())
-    try:
+    with ExitStack() as stack:
+        stack.callback(up.down)
         machines = SpareMachines(up)
+        stack.callback(machines.close)
         cluster.mizar.install(up, Progress())
         karpenter.install(up, built)
         karpenter.start(up, built, TYPES)
         prepare(Kube(up))
         yield up
-        machines.close()
-    finally:
-        up.down()
 
 
 def prepare(kube: Kube) -> None:

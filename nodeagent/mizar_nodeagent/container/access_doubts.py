@@ -67,8 +67,8 @@ def _of_cdi(access: CardAccess, runtime: str, by_nri: bool) -> Doubts:
             "containerd before 1.7 and CRI-O before 1.28, so no container gets its card: choose "
             "another nodeagent.cardAccess.strategy, or upgrade the container runtime"
         )
-    path = access.containerd_config
-    if auto_strategy.containerd(access, runtime) is None:
+    path, found = access.containerd_config, auto_strategy.containerd(access, runtime)
+    if found is None or not found.complete:
         return Doubts(
             remark=f"{path} (cardAccess.containerdConfig) does not show whether the node's "
             "containerd sets enable_cdi, without which containerd 1.7 ignores CDI devices"

@@ -125,9 +125,10 @@ class Allocator:
         # The kubelet may call a device free that it gave to a container a moment ago: it forgets
         # those that it is giving away while podresources is listed after a pod has ended. Two
         # containers with one device would both never start.
-        unheld = [one for one in offered if one in fixed or one not in held]
-        # Devices that are being drained are the last resort.
-        usable = next((some for some in (unheld, offered) if len(some) >= size), free)
+        unheld = [one for one in free if one in fixed or one not in held]
+        # Devices that are being drained come after those: a container that gets one ends the drain.
+        choices = ([one for one in unheld if one in offered], unheld, offered)
+        usable = next((some for some in choices if len(some) >= size), free)
         return preferred(usable, fixed, size, carves, held, self._numa)
 
     def _numa(self, device: DeviceID) -> tuple[int, ...]:

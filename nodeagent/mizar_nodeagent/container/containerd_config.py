@@ -35,12 +35,14 @@ class Containerd:
     """The settings of containerd that matter for cards. `nvidia_default`: NVIDIA's runtime is the
     default for containers. `plain_default`: the default is a runtime that reads no variable.
     `handlers`: names of NVIDIA's runtimes, as a RuntimeClass selects them. `cdi`: whether CDI is
-    enabled; None if the configuration does not say."""
+    enabled; None if the configuration does not say. `complete`: all files that the configuration
+    consists of could be read."""
 
     nvidia_default: bool
     plain_default: bool
     handlers: tuple[str, ...] = ()
     cdi: bool | None = None
+    complete: bool = True
 
 
 def read(path: Path, version: int) -> Containerd | None:
@@ -60,13 +62,14 @@ def _read(path: Path, version: int) -> Containerd | None:
         return None
     runtimes = [_default(one["containerd"]) for one in found]
     # `default_runtime` is a form of the file's first version, which is not evaluated here.
-    complete = complete and not any("default_runtime" in one["containerd"] for one in found)
+    known = complete and not any("default_runtime" in one["containerd"] for one in found)
     cdi = [bool(one["enable_cdi"]) for one in found if "enable_cdi" in one]
     return Containerd(
         nvidia_default=any("nvidia" in f"{name} {one}".lower() for name, one in runtimes),
-        plain_default=complete and all(_is_plain(one) for _, one in runtimes),
+        plain_default=known and all(_is_plain(one) for _, one in runtimes),
         handlers=tuple(sorted({name for one in found for name in _nvidias(one["containerd"])})),
         cdi=cdi[-1] if cdi else None,
+        complete=complete,
     )
 
 

@@ -132,7 +132,8 @@ class RuntimeComponent:
 
 
 def _was_not_asked_for(pod: pb.PodSandbox, container: pb.Container) -> bool:
-    # CRI-O passes the pod's annotations, which its tenant writes, on to its containers.
+    # CRI-O passes the pod's annotations, which its tenant writes, on to its containers. A tenant
+    # who guesses the agent's value causes a false report of its own pod, and gains nothing.
     given = container.annotations.get(ANNOTATION_CARDS)
     return is_annotated(container) and given in (None, pod.annotations.get(ANNOTATION_CARDS))
 

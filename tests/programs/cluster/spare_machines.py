@@ -20,7 +20,7 @@ import yaml
 from cluster import power, state
 from cluster.addresses import api_server, node_ip
 from cluster.cluster import Cluster
-from cluster.errors import ClusterError, CommandFailed
+from cluster.errors import ClusterError
 from cluster.layout import Layout
 from cluster.node import LocalNode
 
@@ -64,7 +64,7 @@ class SpareMachines:
         while not self._ended.wait(EVERY_S):
             try:
                 self._look()
-            except CommandFailed as error:  # the API server may be busy
+            except ClusterError as error:  # the API server may be busy
                 print(f"spare machines: {error}", flush=True)
 
     def _look(self) -> None:

@@ -579,6 +579,12 @@ class TestCDIIsRead:
         assert "does not show whether the node's containerd sets enable_cdi" in found.remark
         assert not found.problem
 
+    def test_a_part_that_cannot_be_read_may_set_it(self, host: Host) -> None:
+        """k0s and others keep parts of it in folders of their own."""
+        found = self.doubts(host, SEVEN, f"imports = ['/etc/k0s/containerd.d/*.toml']\n{UNSET}")
+        assert "does not show whether the node's containerd sets enable_cdi" in found.remark
+        assert not found.problem
+
     @pytest.mark.parametrize("runtime", ["containerd://1.6.36", "cri-o://1.27.1"])
     def test_too_old_a_runtime(self, host: Host, runtime: str) -> None:
         assert f"{runtime}, ignores CDI devices" in self.doubts(host, runtime, CDI_ON).problem

@@ -340,6 +340,15 @@ class TestPreferred:
         assert allocator.preferred(RESOURCE, [A0], [], 1) == [A0]
         assert allocator.preferred(RESOURCE, [A0, A1], [A0], 2) == [A0, A1]
 
+    async def test_one_being_drained_comes_before_one_that_a_container_has(
+        self, allocator: Allocator, state: AgentState
+    ) -> None:
+        second = shadow("shadow-2-bbbbb", drain="now")
+        claims = [card_claim(), card_claim(second.name, card(2).uuid)]
+        state.replan(snapshot(2, [shadow(), second], claims))
+        await allocator.allocate(RESOURCE, [A0])
+        assert allocator.preferred(RESOURCE, [A0, B0], [], 1) == [B0]
+
     @pytest.mark.parametrize("available", [["nonsense"], [A0]])
     def test_no_good_answer_is_no_error(self, allocator: Allocator, available: list[str]) -> None:
         assert allocator.preferred(RESOURCE, available, [], 2) == []
