@@ -1,16 +1,20 @@
 """Changes how containers of the cluster get their cards, and tells which cards they got."""
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cluster import Cluster
 from cluster.cluster import Node
 from cluster.mizar import NAMESPACE
 from e2e.components import set_agent_values
+from e2e.watching import card_of, cards_seen_inside, ready_shadows
 from simgpu.machine import CONTROL_NODES, Machine
 from support.kube import Kube, Object, condition
 from support.objects import share_pod
 from support.waiting import wait_for
+
+if TYPE_CHECKING:
+    from e2e.conftest import Stage
 
 HALF = {"devices": 2, "min": 0, "max": 1}
 AGENTS = "app.kubernetes.io/component=nodeagent"
@@ -129,3 +133,16 @@ def card_nodes_inside(kube: Kube, tenant: str, pod: str) -> set[str]:
     status, answer = kube.exec(tenant, pod, "ls", "/dev")
     assert status == 0, answer
     return set(re.findall(r"\bnvidia\d+\b", answer))
+
+
+def check_own_cards(kube: Kube, stage: "Stage", spec: Object) -> tuple[str, str]:
+    """Start two pods, one of which asks for all cards, and check that they have their own only.
+    Returns the tenant and the card."""
+    tenant = stage.tenant(HALF)
+    kube.apply(greedy(kube, tenant, "a", **spec), share_pod(tenant, "b", **spec))
+    kube.wait_running(tenant, "a", "b")
+    ready_shadows(kube, tenant)
+    (own,) = wait_for("the device to be held", lambda: card_of(kube, tenant, "a"))
+    assert cards_seen_inside(kube, tenant, "a") == {own}
+    assert cards_seen_inside(kube, tenant, "b") == {own}
+    return tenant, own

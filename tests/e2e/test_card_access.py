@@ -23,12 +23,13 @@ from e2e.card_access import (
     Access,
     card_nodes_inside,
     cdi_file,
+    check_own_cards,
     env_inside,
     greedy,
     minors,
 )
 from e2e.watcher import wait_noted
-from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_held
+from e2e.watching import card_of, cards_seen_inside, wait_held
 from support.kube import Kube, Object
 from support.objects import share_pod
 from support.waiting import wait_for
@@ -70,13 +71,7 @@ def test_who_asks_for_all_cards_gets_its_own(
     values, spec, told = WAYS[way]
     access.use(**{"passDeviceSpecs": False, **values})
     access.wait_told("True", told)
-    tenant = stage.tenant(HALF)
-    kube.apply(greedy(kube, tenant, "a", **spec), share_pod(tenant, "b", **spec))
-    kube.wait_running(tenant, "a", "b")
-    ready_shadows(kube, tenant)
-    (own,) = wait_for("the device to be held", lambda: card_of(kube, tenant, "a"))
-    assert cards_seen_inside(kube, tenant, "a") == {own}
-    assert cards_seen_inside(kube, tenant, "b") == {own}
+    tenant, _ = check_own_cards(kube, stage, spec)
     if told == "NRI":
         assert env_inside(kube, tenant, "a")["NVIDIA_VISIBLE_DEVICES"] != "all"
 

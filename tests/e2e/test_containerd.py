@@ -29,13 +29,14 @@ from e2e.card_access import (
     PLAIN,
     Access,
     card_nodes_inside,
+    check_own_cards,
     env_inside,
     greedy,
 )
 from e2e.components import kill_containers
 from e2e.test_restarts import restart_counts
 from e2e.watcher import wait_noted
-from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_held
+from e2e.watching import card_of, cards_seen_inside, wait_held
 from mizar_nodeagent.container.auto_strategy import gives_cdi_by_nri, named
 from mizar_nodeagent.nri.session import Session
 from mizar_nodeagent.proto import nri_pb2 as pb
@@ -165,19 +166,6 @@ def use(access: Access, values: Object, reason: str, words: str) -> None:
     access.wait_told("True", reason)
     told = {one.partition("; ")[0] for one in access.messages()}  # a remark may follow
     assert told == {f"containers get their cards by {words}"}
-
-
-def check_own_cards(kube: Kube, stage: "Stage", spec: Object) -> tuple[str, str]:
-    """Start two pods, one of which asks for all cards, and check that they have their own only.
-    Returns the tenant and the card."""
-    tenant = stage.tenant(HALF)
-    kube.apply(greedy(kube, tenant, "a", **spec), share_pod(tenant, "b", **spec))
-    kube.wait_running(tenant, "a", "b")
-    ready_shadows(kube, tenant)
-    (own,) = wait_for("the device to be held", lambda: card_of(kube, tenant, "a"))
-    assert cards_seen_inside(kube, tenant, "a") == {own}
-    assert cards_seen_inside(kube, tenant, "b") == {own}
-    return tenant, own
 
 
 @pytest.mark.parametrize("way", WAYS)

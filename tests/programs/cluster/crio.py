@@ -3,13 +3,13 @@ runc."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
 
-from cluster.binaries import cache, command, debian, gobuild, toolchain
+from cluster.binaries import cache, debian, toolchain
 from cluster.binaries.errors import SetupError
+from cluster.binaries.module_build import ModuleBuild
 from cluster.binaries.progress import Progress, Step
 from cluster.images import PAUSE
 
@@ -50,24 +50,15 @@ def build(version: str, progress: Progress) -> Path:
 
 
 def _fill(version: str, into: Path, step: Step, go: Path) -> None:
-    log = cache.logs() / f"build-crio-{version}.log"
-    # A newer CRI-O may need a newer Go, which Go then gets itself. Parts of it are in C.
-    env = gobuild.environment(go) | {"GOTOOLCHAIN": "auto", "CGO_ENABLED": "1"}
-
-    def run(where: Path, *argv: str) -> str:
-        what = f"the build of CRI-O {version}"
-        command.run(argv, what=what, log=log, limit=LIMIT_S, step=step, cwd=where, env=env)
-        return command.tail(log, lines=1000)
-
-    report = run(into, str(go), "mod", "download", "-json", f"github.com/cri-o/cri-o@{version}")
-    source = into / "source"
-    shutil.copytree(json.loads(report[report.index("{") :])["Dir"], source)
-    for path in [source, *source.rglob("*")]:  # Go's cache is read-only
-        path.chmod(path.stat().st_mode | 0o200)
+    what, log = f"the build of CRI-O {version}", f"crio-{version}"
+    # Parts of it are in C.
+    build = ModuleBuild(go, what, log, LIMIT_S, step, {"CGO_ENABLED": "1"})
+    source = build.copy(f"github.com/cri-o/cri-o@{version}", into)
     (source / "bin").mkdir()
-    run(source / "pinns", "make")
+    build.run(source / "pinns", "make")
     flags = ("-mod=mod", "-trimpath", "-buildvcs=false", "-tags", " ".join(_TAGS))
-    run(source, str(go), "build", "-v", *flags, "-ldflags", "-s -w", "-o", "bin/crio", "./cmd/crio")
+    words = ("-ldflags", "-s -w", "-o", "bin/crio", "./cmd/crio")
+    build.run_go(source, "build", "-v", *flags, *words)
     for program in ("crio", "pinns"):
         (source / "bin" / program).rename(into / program)
     shutil.rmtree(source)

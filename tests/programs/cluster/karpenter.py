@@ -15,8 +15,9 @@ from typing import Any
 
 import yaml
 
-from cluster.binaries import cache, command, gobuild, toolchain
+from cluster.binaries import cache, toolchain
 from cluster.binaries.errors import SetupError
+from cluster.binaries.module_build import ModuleBuild
 from cluster.binaries.progress import Progress, Step
 from cluster.cluster import Cluster
 from cluster.layout import Layout
@@ -47,23 +48,11 @@ def build(version: str, progress: Progress) -> Path:
 
 
 def _fill(version: str, into: Path, step: Step, go: Path) -> None:
-    log = cache.logs() / f"build-karpenter-{version}.log"
-    # A newer Karpenter may need a newer Go, which Go then gets itself.
-    env = gobuild.environment(go) | {"GOTOOLCHAIN": "auto"}
-
-    def run(where: Path, *words: str) -> str:
-        what = f"the build of Karpenter {version}"
-        argv = [str(go), *words]
-        command.run(argv, what=what, log=log, limit=LIMIT_S, step=step, cwd=where, env=env)
-        return command.tail(log, lines=1000)
-
-    report = run(into, "mod", "download", "-json", f"sigs.k8s.io/karpenter@{version}")
-    source = into / "source"
-    shutil.copytree(json.loads(report[report.index("{") :])["Dir"], source)
-    for path in [source, *source.rglob("*")]:  # Go's cache is read-only
-        path.chmod(path.stat().st_mode | 0o200)
+    what, log = f"the build of Karpenter {version}", f"karpenter-{version}"
+    build = ModuleBuild(go, what, log, LIMIT_S, step)
+    source = build.copy(f"sigs.k8s.io/karpenter@{version}", into)
     flags = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
-    run(source, "build", "-v", *flags, "-o", f"{into}/karpenter", "./kwok")
+    build.run_go(source, "build", "-v", *flags, "-o", f"{into}/karpenter", "./kwok")
     for folder, name in _FOLDERS.items():
         shutil.move(source / folder, into / name)
     shutil.rmtree(source)

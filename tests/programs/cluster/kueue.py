@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import tarfile
@@ -10,8 +9,9 @@ from pathlib import Path
 
 import yaml
 
-from cluster.binaries import cache, command, gobuild, toolchain
+from cluster.binaries import cache, toolchain
 from cluster.binaries.errors import SetupError
+from cluster.binaries.module_build import ModuleBuild
 from cluster.binaries.progress import Progress, Step
 from cluster.cluster import Cluster
 from cluster.images import archive
@@ -62,23 +62,11 @@ def install(cluster: Cluster, built: Path, settings: str) -> None:
 
 
 def _fill(version: str, into: Path, step: Step, go: Path) -> None:
-    log = cache.logs() / f"build-kueue-{version}.log"
-    # A newer Kueue may need a newer Go, which Go then gets itself.
-    env = gobuild.environment(go) | {"GOTOOLCHAIN": "auto"}
-
-    def run(where: Path, *words: str) -> str:
-        what = f"the build of Kueue {version}"
-        argv = [str(go), *words]
-        command.run(argv, what=what, log=log, limit=LIMIT_S, step=step, cwd=where, env=env)
-        return command.tail(log, lines=1000)
-
-    report = run(into, "mod", "download", "-json", f"sigs.k8s.io/kueue@{version}")
-    source = into / "source"
-    shutil.copytree(json.loads(report[report.index("{") :])["Dir"], source)
-    for path in [source, *source.rglob("*")]:  # Go's cache is read-only
-        path.chmod(path.stat().st_mode | 0o200)
+    what, log = f"the build of Kueue {version}", f"kueue-{version}"
+    build = ModuleBuild(go, what, log, LIMIT_S, step)
+    source = build.copy(f"sigs.k8s.io/kueue@{version}", into)
     flags = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
-    run(source, "build", "-v", *flags, "-o", f"{into}/manager", "./cmd/kueue")
+    build.run_go(source, "build", "-v", *flags, "-o", f"{into}/manager", "./cmd/kueue")
     (source / "config").rename(into / "config")
     shutil.rmtree(source)
     _image(into)

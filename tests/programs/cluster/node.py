@@ -185,13 +185,18 @@ class LocalNode:
             "nvidia.com/gpu.memory": str(self.spec.card_memory_mib),
         }
         kubeconfig = self.layout.pki / f"{self.name}.kubeconfig"
+        told = ",".join(f"{key}={value}" for key, value in labels.items())
+        self.start_kubelet_as(self.name, kubeconfig, f"--node-labels={told}")
+
+    def start_kubelet_as(self, name: str, kubeconfig: Path, *flags: str) -> None:
+        """Start the kubelet of the Node with this name."""
         argv = [
             str(self.binaries / "kubelet"),
             f"--config={self.files.config / 'kubelet.yaml'}",
             f"--kubeconfig={kubeconfig}",
-            f"--hostname-override={self.name}",
+            f"--hostname-override={name}",
             f"--node-ip={node_ip(self.number)}",
-            f"--node-labels={','.join(f'{key}={value}' for key, value in labels.items())}",
+            *flags,
         ]
         self.start("kubelet", argv)
 

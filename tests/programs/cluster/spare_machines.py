@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 
 from cluster import power, state
-from cluster.addresses import api_server, node_ip
+from cluster.addresses import api_server
 from cluster.cluster import Cluster
 from cluster.errors import ClusterError
 from cluster.layout import Layout
@@ -88,14 +88,7 @@ class SpareMachines:
         machine.start_containerd()
         machine.wait_for_containerd()
         machine.start_kube_proxy()
-        argv = [
-            str(machine.binaries / "kubelet"),
-            f"--config={machine.files.config / 'kubelet.yaml'}",
-            f"--kubeconfig={kubeconfig}",
-            f"--hostname-override={name}",
-            f"--node-ip={node_ip(machine.number)}",
-        ]
-        machine.start("kubelet", argv)
+        machine.start_kubelet_as(name, kubeconfig)
         machine.wait_for_kubelet()
         self._ended.wait(self.plugin_after)
         machine.start_device_plugin()

@@ -7,15 +7,14 @@ They are built in a copy of that version's own Go module, whose go.mod and go.su
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
 import shutil
 from pathlib import Path
 
-from cluster.binaries import cache, command, gobuild, toolchain
+from cluster.binaries import cache, toolchain
 from cluster.binaries.components import COMPONENTS
-from cluster.binaries.errors import SetupError
+from cluster.binaries.module_build import ModuleBuild
+from cluster.binaries.named_version import named_version
 from cluster.binaries.progress import Progress
 
 VARIABLE = "MIZAR_CONTAINERD"
@@ -30,16 +29,7 @@ _PROJECT = "github.com/containerd/containerd"
 
 def wanted() -> str | None:
     """The version that the environment names; None if it names none. Raises SetupError."""
-    version = os.environ.get(VARIABLE)
-    if not version:
-        return None
-    if not _VERSION.fullmatch(version):
-        raise SetupError(f"${VARIABLE}: '{version}' is no version: write it as in 2.1.9")
-    if folder := os.environ.get(PINNED.folder_variable):
-        raise SetupError(
-            f"${VARIABLE} and ${PINNED.folder_variable}={folder} name different programs: unset one"
-        )
-    return version
+    return named_version(VARIABLE, _VERSION, "2.1.9", PINNED)
 
 
 def ensure_containerd(version: str, progress: Progress) -> dict[str, Path]:
@@ -63,29 +53,12 @@ def module(version: str) -> str:
 
 def _build(version: str, into: Path, progress: Progress) -> None:
     with progress.step(f"building containerd {version} from its Go modules (about 3 min)") as step:
-        go = toolchain.find(progress)
-        # A newer containerd may need a newer Go, which Go then gets itself.
-        env = gobuild.environment(go) | {"GOTOOLCHAIN": "auto"}
-        log = cache.logs() / f"build-other-containerd-{version}.log"
-
-        def run(where: Path, *words: str) -> str:
-            what = f"the build of containerd {version}"
-            argv = [str(go), *words]
-            command.run(argv, what=what, log=log, limit=LIMIT_S, step=step, cwd=where, env=env)
-            return command.tail(log, lines=1000)
-
-        report = run(into, "mod", "download", "-json", f"{module(version)}@v{version}")
-        source = into / "source"
-        _copy(Path(json.loads(report[report.index("{") :])["Dir"]), source)
+        what, log = f"the build of containerd {version}", f"other-containerd-{version}"
+        build = ModuleBuild(toolchain.find(progress), what, log, LIMIT_S, step)
+        # What is left of its folder `vendor` has no modules in it.
+        source = build.copy(f"{module(version)}@v{version}", into, leave_out=("vendor",))
         named = f"-s -w -X {module(version)}/version.Version=v{version}"
         flags = ["-trimpath", "-buildvcs=false", "-tags", PINNED.build.tags, "-ldflags", named]
         packages = [f"./cmd/{program}" for program in PINNED.programs]
-        run(source, "build", *flags, "-o", f"{into}/", *packages)
+        build.run_go(source, "build", *flags, "-o", f"{into}/", *packages)
     shutil.rmtree(source)
-
-
-def _copy(module_folder: Path, source: Path) -> None:
-    """Copy the module, without what is left of its folder `vendor`, which has no modules in it."""
-    shutil.copytree(module_folder, source, ignore=shutil.ignore_patterns("vendor"))
-    for path in [source, *source.rglob("*")]:  # Go's cache is read-only
-        path.chmod(path.stat().st_mode | 0o200)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from cluster.binaries import cache, command, gobuild, toolchain
 from cluster.binaries.components import COMPONENTS, SOURCES, kubernetes_ldflags
 from cluster.binaries.errors import SetupError
+from cluster.binaries.named_version import named_version
 from cluster.binaries.progress import Progress, Step
 
 VARIABLE = "MIZAR_KUBERNETES"
@@ -49,16 +49,7 @@ func kubeletCommand() *cobra.Command {
 
 def wanted() -> str | None:
     """The version that the environment names; None if it names none. Raises SetupError."""
-    version = os.environ.get(VARIABLE)
-    if not version:
-        return None
-    if not _VERSION.fullmatch(version):
-        raise SetupError(f"${VARIABLE}: '{version}' is no version: write it as in 1.30.14")
-    if folder := os.environ.get(PINNED.folder_variable):
-        raise SetupError(
-            f"${VARIABLE} and ${PINNED.folder_variable}={folder} name different programs: unset one"
-        )
-    return version
+    return named_version(VARIABLE, _VERSION, "1.30.14", PINNED)
 
 
 def ensure_kubernetes(version: str, progress: Progress) -> dict[str, Path]:
