@@ -34,6 +34,9 @@ NAMED = 3
 ASKED_AGAIN_S = 60.0
 """Seconds between two tries whether the API server still reaches the webhook, once it has. An alert
 needs no more: a firewall or a CA bundle that somebody changes stays changed."""
+ANSWERS = (AlreadyExists, Invalid, Forbidden)
+"""Errors of a dry run that reached the webhook. Forbidden comes from a policy, which is evaluated
+after the webhook; or from missing permissions, so that the webhook cannot be asked at all."""
 NOT_REACHED = re.compile(r'calling webhook "[a-z]+\.mizar\.share"')
 """Part of the API server's message when it has got no answer from Mizar's webhook."""
 POOL_WITHIN_S = 30.0
@@ -63,7 +66,7 @@ class Readiness:
         self._makes_pool = makes_pool
         self._clock = clock
         self._began = clock()
-        self._has_pool = self._reached_before = False
+        self._reached_before = False
         self._problem: str | None = "whether the API server reaches the webhook was not checked yet"
 
     def problems(self) -> list[str]:
@@ -81,7 +84,9 @@ class Readiness:
         """Try the webhook once more. An error that is not about a webhook, such as an API server
         that is away, says nothing."""
         error = await self._dry_run()
-        if error is None or NOT_REACHED.search(str(error)):
+        if error is None or isinstance(error, ANSWERS):
+            self._tell(None)
+        elif NOT_REACHED.search(str(error)):
             self._tell(error)
 
     def _tell(self, error: KubeError | None) -> None:
@@ -106,26 +111,20 @@ class Readiness:
         if lacking := await lacking_fields(self._client):
             return _OLDER.format(", ".join(lacking[:NAMED]))
         error = await self._dry_run()
-        if error is not None:
+        if error is not None and not isinstance(error, ANSWERS):
             return f"the API server does not reach the webhook: {error}"
         self._tell(None)
-        missing = self._makes_pool and not self._has_pool
+        missing = self._makes_pool and error is None
         if missing and self._clock() - self._began < POOL_WITHIN_S:
             return "there is no default pool yet"
         return None
 
     async def _dry_run(self) -> KubeError | None:
-        """The error of a dry run that creates the default pool; None if the webhook was asked."""
-        self._has_pool = True
+        """The error of a dry run that creates the default pool; None if there is no such pool."""
         try:
             await self._client.create(
                 default_pool({}), field_manager=FIELD_MANAGER_OPERATOR, dry_run=True
             )
-        except (AlreadyExists, Invalid, Forbidden):
-            # Forbidden comes from a policy, which is evaluated after the webhook; or from missing
-            # permissions, so that the webhook cannot be asked at all.
-            return None
         except KubeError as error:
             return error
-        self._has_pool = False
         return None

@@ -176,7 +176,7 @@ def _due(
             times.append(idle_until(draft, shadow))
         elif stage in (ShadowStage.STARTING, ShadowStage.DRAINING):
             times += [agent_expected_by(shadow), drain_unanswered_at(shadow)]
-            times.append(node_seen_by(shadow))
+            times.append(node_seen_by(draft, shadow))
         else:
             times += [draft.stranded_at(shadow), retried_at(shadow)]
     for resource, outcome in outcomes.items():

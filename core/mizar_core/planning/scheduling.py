@@ -119,7 +119,7 @@ def device_pool(draft: Draft, resource: str) -> DevicePool:
     found: dict[str, NodeDevices] = {}
     for shadow in draft.of_resource(resource):
         node = draft.nodes.get(shadow.on_node or "")
-        if node is None or not (node.available or _was_just_bound(shadow, draft.now)):
+        if node is None or not (node.available or node_seen_by(draft, shadow)):
             continue
         stage = draft.stages[shadow.key]
         if stage is ShadowStage.READY:
@@ -131,15 +131,13 @@ def device_pool(draft: Draft, resource: str) -> DevicePool:
     return {name: found[name] for name in sorted(found)}
 
 
-def node_seen_by(shadow: ShadowView) -> datetime | None:
-    """When the node of a shadow pod that was bound counts as it is seen; None without a binding."""
-    bound = shadow.pod.bound_at if shadow.pod else None
-    return None if bound is None else bound + NODE_SEEN_AFTER
-
-
-def _was_just_bound(shadow: ShadowView, now: datetime) -> bool:
-    seen_by = node_seen_by(shadow)
-    return seen_by is not None and now < seen_by
+def node_seen_by(draft: Draft, shadow: ShadowView) -> datetime | None:
+    """Until when a shadow pod's node that is seen as unavailable counts as available, since the
+    scheduler has just bound the shadow pod to it; None if it does not."""
+    node, bound = draft.nodes.get(shadow.on_node or ""), shadow.pod.bound_at if shadow.pod else None
+    if node is None or node.available or bound is None or draft.now >= bound + NODE_SEEN_AFTER:
+        return None
+    return bound + NODE_SEEN_AFTER
 
 
 def schedule(draft: Draft, resource: str, waiting: Iterable[ShareView]) -> Placement:
