@@ -4,27 +4,33 @@ understands: it adds no node for a pod whose affinity has a node's name or hostn
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable
 
 from mizar_core.names import LABEL_NODE, is_label_value
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.kinds import NODE, Ref
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.read_again import spread
 
 log = get_logger(__name__)
 
 EVERY_S = 600.0
-"""Seconds between two looks at the label: a Node that is deleted and registered again has lost
-it."""
+"""Seconds between two looks at the label, on average (see `spread`): a Node that is deleted and
+registered again has lost it."""
 RETRY_S = 10.0
-"""Seconds until the label is looked at again after an error."""
+"""Seconds until the label is looked at again after an error, on average."""
 
 
 class NodeLabel:
-    """Keeps the label on one node."""
+    """Keeps the label on one node. `random` returns numbers in [0, 1)."""
 
-    def __init__(self, client: KubeClient, node: str) -> None:
+    def __init__(
+        self, client: KubeClient, node: str, random: Callable[[], float] = random.random
+    ) -> None:
         self._client = client
+        self._random = random
         self._ref = Ref(NODE, node)
 
     async def run(self) -> None:
@@ -39,7 +45,7 @@ class NodeLabel:
             except KubeError as error:
                 log.info("the node's label cannot be written for now", error=error)
                 pause = RETRY_S
-            await asyncio.sleep(pause)
+            await asyncio.sleep(spread(pause, self._random))
 
     async def write(self) -> None:
         """Write the label if it is missing. Raises KubeError."""

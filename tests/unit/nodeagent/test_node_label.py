@@ -34,7 +34,7 @@ class Api:
 
 
 def made(api: Api, node: str = "n1") -> NodeLabel:
-    return NodeLabel(api, node)  # type: ignore[arg-type]
+    return NodeLabel(api, node, lambda: 0.5)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("before", [{}, {LABEL_NODE: "n2"}, {LABEL_NODE: "n1"}])
