@@ -7,7 +7,7 @@ leaves a slot: see slot_gc.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from mizar_core.device_ids import DeviceID, devices_from_value
 from mizar_core.errors import DeviceIDRefused, MizarError
@@ -21,7 +21,8 @@ from mizar_nodeagent.container.limits import grouped, wants_shim
 from mizar_nodeagent.container.share_environment import share_environment
 from mizar_nodeagent.container.shim_mounts import shim_mounts
 from mizar_nodeagent.container.slots import Slot, Slots
-from mizar_nodeagent.errors import AllocationRefused, CardsUnknown
+from mizar_nodeagent.errors import AllocationRefused, CardsUnknown, KubeletAway
+from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.device_lists import refusal
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
@@ -29,9 +30,10 @@ from mizar_nodeagent.regions.layout import CARD_MAX
 
 
 class Allocator:
-    """Answers the two calls. `minors`: returns the minor numbers of cards' device nodes. `clock`
-    returns monotonic seconds, `now` seconds since the epoch. `allocated` is called after each
-    Allocate. `one_each`: a container that asks for several devices is refused."""
+    """Answers the two calls. `minors`: returns the minor numbers of cards' device nodes. `poll`:
+    returns the kubelet's present claims. `clock` returns monotonic seconds, `now` seconds since the
+    epoch. `allocated` is called after each Allocate. `one_each`: a container that asks for several
+    devices is refused."""
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class Allocator:
         slots: Slots,
         access: AccessChoice,
         minors: Minors,
+        poll: Callable[[], Awaitable[Claims]],
         clock: Callable[[], float],
         now: Callable[[], float],
         allocated: Callable[[], None],
@@ -48,19 +51,21 @@ class Allocator:
         self._slots = slots
         self._access = access
         self._minors = minors
+        self._poll = poll
         self._clock = clock
         self._now = now
         self._allocated = allocated
         self._one_each = one_each
 
-    def preferred(
+    async def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
         """The IDs of the devices that a container should get; empty if there is no good answer,
         since an error would fail the pod."""
         try:
             free, fixed = _parsed(available), _parsed(must)
-            return [str(one) for one in self._preferred(free, fixed, size)]
+            held = await self._held(free, fixed, size)
+            return [str(one) for one in self._preferred(free, fixed, size, held)]
         except MizarError:
             return []
 
@@ -116,16 +121,34 @@ class Allocator:
         bind(slot=slot.name)
         return slot
 
-    def _preferred(
+    async def _held(
         self, free: Sequence[DeviceID], fixed: Sequence[DeviceID], size: int
+    ) -> Collection[DeviceID]:
+        """The devices that containers have. The kubelet is asked if the last plan leaves too few of
+        the free ones: it may be older than the end of the pods that had them."""
+        held = self._state.snapshot.holders().keys() | self._state.allocating
+        if len(_unheld(free, fixed, held)) >= size:
+            return held
+        try:
+            claims = await self._poll()
+        except KubeletAway:
+            return held
+        # The kubelet admits one pod after the other, so it has recorded all earlier allocations.
+        return {device for device, _ in claims.share()}
+
+    def _preferred(
+        self,
+        free: Sequence[DeviceID],
+        fixed: Sequence[DeviceID],
+        size: int,
+        held: Collection[DeviceID],
     ) -> tuple[DeviceID, ...]:
         carves = {key: one.carve for key, one in self._state.carvings.items()}
-        held = self._state.snapshot.holders().keys() | self._state.allocating
         offered = [one for one in free if one in fixed or self._is_offered(one)]
         # The kubelet may call a device free that it gave to a container a moment ago: it forgets
-        # those that it is giving away while podresources is listed after a pod has ended. Two
-        # containers with one device would both never start.
-        unheld = [one for one in free if one in fixed or one not in held]
+        # those that it is giving away while podresources is listed after a pod has ended. Of two
+        # containers with one device, one cannot start.
+        unheld = _unheld(free, fixed, held)
         # Devices that are being drained come after those: a container that gets one ends the drain.
         choices = ([one for one in unheld if one in offered], unheld, offered)
         usable = next((some for some in choices if len(some) >= size), free)
@@ -161,6 +184,13 @@ class Allocator:
         except CardsUnknown as error:
             raise AllocationRefused(str(error)) from error
         return answer
+
+
+def _unheld(
+    free: Sequence[DeviceID], fixed: Sequence[DeviceID], held: Collection[DeviceID]
+) -> list[DeviceID]:
+    """The free devices that no container has, and the fixed ones."""
+    return [one for one in free if one in fixed or one not in held]
 
 
 def _parsed(ids: Sequence[str]) -> list[DeviceID]:

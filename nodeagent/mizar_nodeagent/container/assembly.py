@@ -57,6 +57,7 @@ async def assemble_container(base: AgentBase) -> ContainerParts:
         slots,
         access,
         base.cards.minors,
+        base.poller.poll_claims,
         time.monotonic,
         time.time,
         partial(_allocated, base),

@@ -42,7 +42,7 @@ class Handlers:
     """The functions that answer the kubelet's calls for all resources. Each takes the resource's
     name first, and raises MizarError to refuse the call."""
 
-    preferred: Callable[[str, Sequence[str], Sequence[str], int], Sequence[str]]
+    preferred: Callable[[str, Sequence[str], Sequence[str], int], Awaitable[Sequence[str]]]
     """Answers GetPreferredAllocation: takes the IDs of the available devices, the IDs that must be
     included, and the number of devices; returns the preferred IDs."""
     allocate: Callable[[str, Sequence[str]], Awaitable[pb.ContainerAllocateResponse]]
@@ -75,7 +75,7 @@ class Servicer(rpc.DevicePluginServicer):
             return pb.PreferredAllocationResponse(
                 container_responses=[
                     pb.ContainerPreferredAllocationResponse(
-                        deviceIDs=self._handlers.preferred(
+                        deviceIDs=await self._handlers.preferred(
                             self._resource,
                             one.available_deviceIDs,
                             one.must_include_deviceIDs,

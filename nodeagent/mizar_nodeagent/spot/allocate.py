@@ -25,6 +25,7 @@ from mizar_nodeagent.errors import (
     NotYet,
     StartRefused,
 )
+from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.regions.layout import CARD_MAX
 from mizar_nodeagent.spot.lender import Lender
@@ -33,20 +34,29 @@ from mizar_nodeagent.spot.lender import Lender
 @dataclass(frozen=True)
 class SpotAllocator:
     """Allocates spot devices. It does not check whether the card is still lent: a pod whose card is
-    lent no more is evicted later, with an event that says why. `now` returns seconds since the
-    epoch."""
+    lent no more is evicted later, with an event that says why. `poll`: returns the kubelet's
+    present claims. `now` returns seconds since the epoch."""
 
     lender: Lender
     slots: Slots
     access: AccessChoice
     minors: Minors
+    poll: Callable[[], Awaitable[Claims]]
     now: Callable[[], float]
 
-    def preferred(
+    async def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        """Return no preference: all spot devices are equally good."""
-        return []
+        """Return devices that no container has, which are equally good, and perhaps too few: the
+        kubelet may call one free that it gave to a container a moment ago (see
+        container/allocate.py)."""
+        try:
+            claims = await self.poll()
+        except KubeletAway:
+            return []
+        held = {one for claim in claims.all if claim.resource == resource for one in claim.ids}
+        free = set(available) - held - set(must)
+        return [*must, *sorted(free)][:size]
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
         """Create a slot for the devices and return the answer that mounts it.

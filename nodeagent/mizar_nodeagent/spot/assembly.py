@@ -68,7 +68,8 @@ def _plugins(
     base: AgentBase, lender: Lender, access: AccessChoice, prestart: PreStart
 ) -> PluginManager:
     """The manager of the device plugin that serves the spot resource."""
-    allocator = SpotAllocator(lender, base.slots, access, base.cards.minors, time.time)
+    poll = base.poller.poll_claims
+    allocator = SpotAllocator(lender, base.slots, access, base.cards.minors, poll, time.time)
     start = SpotPreStart(lender, prestart, base.cards.free_bytes)
     handlers = Handlers(allocator.preferred, allocator.allocate, start.prepare)
     folder, kubelet, timed = base.config.plugin_dir, base.kubelet, base.latencies

@@ -2,7 +2,8 @@
 
 It calls GetDevicePluginOptions inside Register; the end of any stream of a resource disconnects
 whichever client of it is the newest; allocations live in a file across restarts; sockets in its
-folder are deleted at start; an ID that leaves the list while it is being allocated is a crash.
+folder are deleted at start; an ID that leaves the list while it is being allocated is a crash; a
+device that is being allocated is forgotten if podresources is listed meanwhile and a pod has ended.
 """
 
 import asyncio
@@ -77,6 +78,9 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         self.devices: dict[str, dict[str, bool]] = {}
         self.numa: dict[str, dict[str, list[int]]] = {}
         self.being_allocated: dict[str, set[str]] = {}
+        self.in_use: dict[str, set[str]] = {}  # what it thinks that containers have, by resource
+        # UID of a pod that ends, before podresources is listed, before an allocation is recorded
+        self.ends_meanwhile = ""
         self.registrations: list[str] = []
         self.crashed = ""
         self.refuse_registration = False
@@ -100,6 +104,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
                 path.unlink()
         for resource in self.devices:
             self.devices[resource] = {}
+        self._count_again()
         await self._serve(self.plugin_dir, rpc.add_RegistrationServicer_to_server)
         with suppress(FileNotFoundError):
             (self.podresources_dir / "kubelet.sock").unlink()
@@ -213,6 +218,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         self._free_the_dead()
         chosen = await self._choose(pod, resource, count, list(reuse))
         endpoint = self._endpoints[resource]
+        self.in_use.setdefault(resource, set()).update(chosen)
         self.being_allocated.setdefault(resource, set()).update(chosen)
         try:
             answer = await endpoint.stub.Allocate(
@@ -220,9 +226,13 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
             )
         except grpc.aio.AioRpcError as error:
             self.pods.pop(pod.uid, None)
+            self._count_again()
             raise Admission(error.details()) from error
         finally:
             self.being_allocated[resource] -= set(chosen)
+        if self.ends_meanwhile:
+            self.remove_pod(self.ends_meanwhile)
+            self._free_the_dead()
         held = Allocated(chosen, answer.container_responses[0])
         self.allocated[pod.uid, container, resource] = held
         self._write_checkpoint()
@@ -234,10 +244,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
             raise Admission(f"endpoint of {resource} is stopped")
         if reuse:
             return reuse[:count]
-        used = {
-            one for key, held in self.allocated.items() if key[2] == resource for one in held.ids
-        }
-        available = sorted(self.healthy(resource) - used)
+        available = sorted(self.healthy(resource) - self.in_use.get(resource, set()))
         if len(available) < count:
             raise Admission(f"{resource}: {count} wanted, {len(available)} available")
         self.random.shuffle(available)
@@ -262,7 +269,16 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         return held
 
     def _free_the_dead(self) -> None:
-        self.allocated = {key: held for key, held in self.allocated.items() if key[0] in self.pods}
+        alive = {key: held for key, held in self.allocated.items() if key[0] in self.pods}
+        if alive != self.allocated:
+            self.allocated = alive
+            self._count_again()
+
+    def _count_again(self) -> None:
+        """Forget what is being allocated: only what is recorded counts."""
+        self.in_use = {}
+        for (_, _, resource), held in self.allocated.items():
+            self.in_use.setdefault(resource, set()).update(held.ids)
 
     def _write_checkpoint(self) -> None:
         entries = [

@@ -368,6 +368,24 @@ async def test_devices_of_a_deleted_pod_are_free_at_once_and_used_again(world: W
     assert limits_file.read(limits_of(held)).pod_name == b"next"
 
 
+async def test_a_device_that_the_kubelet_forgot_is_not_given_to_a_second_pod(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet calls two devices free: that of a pod that has ended since the agent's last plan,
+    and one that it gave away while podresources was listed."""
+    await world.serve_shadow()
+    await world.start_share()
+    ended = await world.start_share(KubePod("team-a", "ended", "uid-ended"))
+    world.kubelet.remove_pod(SHARE.uid)
+    world.api.delete_pod("team-a", "share")
+    await until(lambda: world.holders() == ["ended"])
+    await world.plan_no_more(monkeypatch)
+    world.kubelet.ends_meanwhile = "uid-ended"
+    first = await world.kubelet.allocate(KubePod("team-a", "one", "uid-one"), "main", RESOURCE, 1)
+    second = await world.kubelet.allocate(KubePod("team-a", "two", "uid-two"), "main", RESOURCE, 1)
+    assert first.ids != second.ids == ended.ids
+
+
 async def test_an_init_containers_device_is_used_again_by_main(world: World) -> None:
     await world.serve_shadow()
     pod = KubePod("team-a", "share", "uid-share", init=frozenset({"prepare"}))

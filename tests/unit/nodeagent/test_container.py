@@ -11,6 +11,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from mizar_core.device_ids import DeviceID
 from mizar_core.models import Isolation
 from mizar_core.names import SPOT_RESOURCE
 from mizar_nodeagent.agent_state import AgentState
@@ -21,9 +22,11 @@ from mizar_nodeagent.container import card_access
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.device_nodes import Minors
+from mizar_nodeagent.container.prestart import Poll
 from mizar_nodeagent.container.shim_install import Shim
 from mizar_nodeagent.container.slots import Owner, Slots
-from mizar_nodeagent.errors import AllocationRefused, CardsUnknown
+from mizar_nodeagent.errors import AllocationRefused, CardsUnknown, KubeletAway
+from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.spot.allocate import SpotAllocator
@@ -289,6 +292,7 @@ def allocator_of(
     strategy: Strategy = "EnvVar",
     minors: Minors | None = None,
     one_each: bool = False,
+    poll: Poll | None = None,
     **access: Any,
 ) -> Allocator:
     shim = Shim(folder / "lib")
@@ -298,13 +302,26 @@ def allocator_of(
     choice = AccessChoice(CardAccess(strategy=strategy, **access))
     ask = minors or no_minors
     return Allocator(
-        state, slots, choice, ask, lambda: 2.0, lambda: 0.0, lambda: None, one_each=one_each
+        state,
+        slots,
+        choice,
+        ask,
+        poll or no_kubelet,
+        lambda: 2.0,
+        lambda: 0.0,
+        lambda: None,
+        one_each=one_each,
     )
 
 
 async def no_minors(uuids: Collection[str]) -> dict[str, int]:
     """For strategies that need none."""
     raise AssertionError("the numbers of device nodes are asked for")
+
+
+async def no_kubelet() -> Claims:
+    """The kubelet does not answer."""
+    raise KubeletAway("it does not answer")
 
 
 @pytest.fixture
@@ -317,28 +334,28 @@ B0, B1 = (device(index, ("team-a", "shadow-2-bbbbb")) for index in (0, 1))
 
 
 class TestPreferred:
-    def test_the_shadow_pod_that_is_used_already(self, allocator: Allocator) -> None:
-        assert allocator.preferred(RESOURCE, [A0, A1, B1], [], 1) == [B1]
+    async def test_the_shadow_pod_that_is_used_already(self, allocator: Allocator) -> None:
+        assert await allocator.preferred(RESOURCE, [A0, A1, B1], [], 1) == [B1]
 
-    def test_both_of_one_shadow_pod(self, allocator: Allocator) -> None:
-        assert allocator.preferred(RESOURCE, [B1, A1, A0], [], 2) == [A0, A1]
+    async def test_both_of_one_shadow_pod(self, allocator: Allocator) -> None:
+        assert await allocator.preferred(RESOURCE, [B1, A1, A0], [], 2) == [A0, A1]
 
-    def test_one_being_drained_is_the_last_resort(
+    async def test_one_being_drained_is_the_last_resort(
         self, allocator: Allocator, state: AgentState
     ) -> None:
         second = shadow("shadow-2-bbbbb", drain="now")
         claims = [card_claim(), card_claim(second.name, card(2).uuid)]
         state.replan(snapshot(2, [shadow(), second], claims))
-        assert allocator.preferred(RESOURCE, [B0, B1, A0], [], 1) == [A0]
-        assert allocator.preferred(RESOURCE, [B0, B1], [], 1) == [B0]
+        assert await allocator.preferred(RESOURCE, [B0, B1, A0], [], 1) == [A0]
+        assert await allocator.preferred(RESOURCE, [B0, B1], [], 1) == [B0]
 
     async def test_one_that_a_container_has_is_the_last_resort(self, allocator: Allocator) -> None:
         """A kubelet that is asked for its pods while it allocates a device forgets that it does,
         if a pod has ended before: it calls the device free, and would give it to two pods."""
         await allocator.allocate(RESOURCE, [A0])
-        assert allocator.preferred(RESOURCE, [A0, A1], [], 1) == [A1]
-        assert allocator.preferred(RESOURCE, [A0], [], 1) == [A0]
-        assert allocator.preferred(RESOURCE, [A0, A1], [A0], 2) == [A0, A1]
+        assert await allocator.preferred(RESOURCE, [A0, A1], [], 1) == [A1]
+        assert await allocator.preferred(RESOURCE, [A0], [], 1) == [A0]
+        assert await allocator.preferred(RESOURCE, [A0, A1], [A0], 2) == [A0, A1]
 
     async def test_one_being_drained_comes_before_one_that_a_container_has(
         self, allocator: Allocator, state: AgentState
@@ -347,11 +364,27 @@ class TestPreferred:
         claims = [card_claim(), card_claim(second.name, card(2).uuid)]
         state.replan(snapshot(2, [shadow(), second], claims))
         await allocator.allocate(RESOURCE, [A0])
-        assert allocator.preferred(RESOURCE, [A0, B0], [], 1) == [B0]
+        assert await allocator.preferred(RESOURCE, [A0, B0], [], 1) == [B0]
+
+    async def test_the_kubelet_says_whose_pod_has_ended_since_the_last_plan(
+        self, state: AgentState, tmp_path: Path
+    ) -> None:
+        """By the last plan, containers have both devices."""
+
+        async def poll() -> Claims:
+            return Claims((share_claim(A0),), 3.0)
+
+        allocator = allocator_of(state, tmp_path, poll=poll)
+        await allocator.allocate(RESOURCE, [A0])
+        assert state.snapshot.holders().keys() == {DeviceID.parse(B0)}
+        assert await allocator.preferred(RESOURCE, [A0, B0], [], 1) == [B0]
+        assert await allocator.preferred(RESOURCE, [A0], [], 1) == [A0]
 
     @pytest.mark.parametrize("available", [["nonsense"], [A0]])
-    def test_no_good_answer_is_no_error(self, allocator: Allocator, available: list[str]) -> None:
-        assert allocator.preferred(RESOURCE, available, [], 2) == []
+    async def test_no_good_answer_is_no_error(
+        self, allocator: Allocator, available: list[str]
+    ) -> None:
+        assert await allocator.preferred(RESOURCE, available, [], 2) == []
 
 
 @pytest.mark.parametrize(
@@ -373,7 +406,7 @@ async def test_a_slot_knows_how_its_card_was_given(
     lender: Any = SimpleNamespace(allocated=lambda uuids: {})
     allocator._access = choice
     if spot:
-        borrows = SpotAllocator(lender, slots, choice, no_minors, lambda: 0.0)
+        borrows = SpotAllocator(lender, slots, choice, no_minors, no_kubelet, lambda: 0.0)
         await borrows.allocate(SPOT_RESOURCE, [f"{CARD}-spot"])
     else:
         await allocator.allocate(RESOURCE, [A0])
@@ -383,6 +416,41 @@ async def test_a_slot_knows_how_its_card_was_given(
     again = Slots(slots.root, slots.shim)
     again.load(0.0)
     assert [(one.by_nri, one.by_cdi) for one in again.all()] == [(by_nri, by_cdi)]
+
+
+@pytest.mark.parametrize(
+    ("held", "must", "size", "preferred"),
+    [
+        ([], [], 1, ["GPU-a-spot"]),
+        (["GPU-a-spot"], [], 1, ["GPU-b-spot"]),
+        (["GPU-a-spot"], ["GPU-c-spot"], 2, ["GPU-c-spot", "GPU-b-spot"]),
+        (["GPU-a-spot", "GPU-b-spot"], [], 2, ["GPU-c-spot"]),
+    ],
+)
+async def test_a_borrowed_card_is_not_lent_again(
+    allocator: Allocator, held: list[str], must: list[str], size: int, preferred: list[str]
+) -> None:
+    """Although the kubelet calls it free."""
+
+    async def poll() -> Claims:
+        of_another_kind = Claim("team-a", "web", "main", RESOURCE, frozenset(["GPU-b-spot"]))
+        held_now = Claim("team-b", "train", "main", SPOT_RESOURCE, frozenset(held))
+        return Claims((of_another_kind, held_now), 3.0)
+
+    lender: Any = None
+    slots, access = allocator._slots, allocator._access
+    borrows = SpotAllocator(lender, slots, access, no_minors, poll, lambda: 0.0)
+    available = ["GPU-c-spot", "GPU-b-spot", "GPU-a-spot"]
+    assert await borrows.preferred(SPOT_RESOURCE, available, must, size) == preferred
+
+
+async def test_a_kubelet_that_does_not_answer_chooses_among_spot_cards(
+    allocator: Allocator,
+) -> None:
+    lender: Any = None
+    slots, access = allocator._slots, allocator._access
+    borrows = SpotAllocator(lender, slots, access, no_minors, no_kubelet, lambda: 0.0)
+    assert await borrows.preferred(SPOT_RESOURCE, ["GPU-a-spot"], [], 1) == []
 
 
 class TestShareVariables:

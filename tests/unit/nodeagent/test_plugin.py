@@ -38,7 +38,7 @@ class FakeHandlers:
     def __init__(self) -> None:
         self.started: list[Sequence[str]] = []
 
-    def preferred(
+    async def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> Sequence[str]:
         return sorted(available)[:size]
