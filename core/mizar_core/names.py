@@ -194,6 +194,7 @@ class EventReason(StrEnum):
     TOO_MANY_DEVICES = "TooManyDevices"
     NOT_ADMITTED = "NotAdmitted"
     SEVERAL_CARDS = "SeveralCards"
+    DEVICE_GIVEN_TWICE = "DeviceGivenTwice"
     NODE_AGENT_SILENT = "NodeAgentSilent"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
     DEVICE_GRANTED = "DeviceGranted"
@@ -466,3 +467,10 @@ def container_devices_ids(container: str = MAIN_CONTAINER) -> str:
 def container_devices_from(container: str = MAIN_CONTAINER) -> str:
     """The key of the annotation that says from which shadow pod a container's devices come."""
     return f"mizar.k8s.io/container-devices-from.{container}"
+
+
+def gives_way(namespace: str, pod: str) -> str:
+    """The words by which a node agent's refusal to start a container names the pod that has to be
+    replaced, since the kubelet gave one of its devices to another container as well. The operator
+    looks for them in the pod's status."""
+    return f"pod {namespace}/{pod} gives way"

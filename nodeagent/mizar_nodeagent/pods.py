@@ -61,7 +61,8 @@ class Pod:
     `priority`: that of its PriorityClass. `container_ids`: (ID at the runtime, name) of each
     container. `isolation`, `active`: statuses of its conditions mizar.share/isolation-enforced and
     mizar.share/active, empty if it has none. `low_power`: it agrees to lend its cards while it is
-    idle. `spot_notice`, `spot_grace`: seconds that it asks for when it loses a borrowed card.
+    idle. `controller`: the kind of its controller; empty if it has none. `spot_notice`,
+    `spot_grace`: seconds that it asks for when it loses a borrowed card.
     `without_limits`: names of the containers that ask for no limits. `containers`: names of its
     containers, init containers first. `init_containers`: names of those init containers that end
     before the other containers start. `hami_devices`: value of its annotation for HAMi's
@@ -91,6 +92,7 @@ class Pod:
     active: str = ""
     requests: tuple[tuple[str, int], ...] = ()
     low_power: bool = False
+    controller: str = ""
     spot_notice: float = 0.0
     spot_grace: float = 0.0
     without_limits: frozenset[str] = frozenset()
@@ -159,6 +161,7 @@ def trim(obj: Object) -> Pod | None:
         active=_condition(status, POD_CONDITION_ACTIVE),
         requests=requests,
         low_power=notes.get(ANNOTATION_LOW_POWER) == "true",
+        controller=_controller(meta),
         spot_notice=_seconds(notes.get(ANNOTATION_SPOT_NOTICE)),
         spot_grace=_seconds(notes.get(ANNOTATION_SPOT_GRACE)),
         without_limits=frozenset(_names(notes.get(ANNOTATION_WITHOUT_LIMITS))),
@@ -231,6 +234,14 @@ def _container_ids(status: Any) -> Iterable[tuple[str, str]]:
 def _owner_uid(meta: Any) -> str:
     owners = meta.get("ownerReferences") or ()
     return next((one["uid"] for one in owners if one["kind"] == "ShadowPod"), "")
+
+
+def _controller(meta: Any) -> str:
+    """The kind of the pod's controller; empty if it has none. That of a static pod is its node,
+    which would run the same pod again."""
+    owners = meta.get("ownerReferences") or ()
+    found = next((str(one["kind"]) for one in owners if one.get("controller")), "")
+    return "" if found == "Node" else found
 
 
 def _cannot_start(status: Any) -> bool:

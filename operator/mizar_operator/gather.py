@@ -376,11 +376,11 @@ def _waiting(
     shares: Iterable[ShareView], pending: Iterable[PendingView], shadows: Iterable[ShadowView]
 ) -> set[str]:
     """The UIDs of those that an attempt may be about: pods and shadow pods that wait for a node,
-    and the controllers of pods that do not start on several cards."""
+    and the controllers of pods that can never start with their devices."""
     found = {one.uid for one in pending}
     for one in shares:
         if one.node is None:
             found.add(one.uid)
-        elif one.several_cards:
+        elif one.must_go:
             found.add(one.owner)
     return found | {one.uid for one in shadows if one.on_node is None}

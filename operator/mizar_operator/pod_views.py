@@ -20,6 +20,7 @@ from mizar_core.names import (
     PREEMPTION_GATE,
     SPOT_RESOURCE,
     EventReason,
+    gives_way,
     parse_resource,
 )
 from mizar_core.planning.refusal_message import gives_reasons, lacks, lacks_alone
@@ -140,7 +141,9 @@ def share_view(obj: Object) -> SharePod | None:
     # Constraints on the node do not matter once the pod has a node.
     claims = tuple(_claims(meta["name"], spec)) if node is None else ()
     refused_by = refusal_topology(spec, unschedulable)
-    several_cards = _has_several_cards(status)
+    refusals = tuple(_refusals(status))
+    given_twice = any(_names(EventReason.DEVICE_GIVEN_TWICE, one) for one in refusals)
+    own_words = gives_way(meta["namespace"], meta["name"])
     views = (
         ShareView(
             namespace=sys.intern(meta["namespace"]),
@@ -167,7 +170,9 @@ def share_view(obj: Object) -> SharePod | None:
             refused_by=refused_by,
             gated=node is None and bool(gates),
             beside=tuple(one for one in asked if one != resource),
-            several_cards=several_cards,
+            several_cards=any(_names(EventReason.SEVERAL_CARDS, one) for one in refusals),
+            given_twice=given_twice,
+            gives_way=given_twice and any(own_words in one for one in refusals),
         )
         for resource, count in asked.items()
     )
@@ -183,19 +188,19 @@ def _claims(pod: str, spec: Json) -> Iterator[str]:
             yield f"{pod}-{volume['name']}"
 
 
-def _has_several_cards(status: Json) -> bool:
-    """Whether a node agent refuses to start a container since its devices are on several cards: the
-    kubelet passes on the agent's words, which begin with the reason of its event."""
+def _refusals(status: Json) -> Iterator[str]:
+    """The messages of containers that the kubelet cannot create. It passes on the words by which a
+    node agent refuses to start one, which begin with the reason of the agent's event."""
     containers = [
         *(status.get("initContainerStatuses") or ()),
         *(status.get("containerStatuses") or ()),
     ]
-    waiting = [(one.get("state") or {}).get("waiting") or {} for one in containers]
-    return any(
-        one.get("reason") == NOT_CREATED
-        and f"{EventReason.SEVERAL_CARDS}: " in (one.get("message") or "")
-        for one in waiting
-    )
+    waiting = ((one.get("state") or {}).get("waiting") or {} for one in containers)
+    return (one.get("message") or "" for one in waiting if one.get("reason") == NOT_CREATED)
+
+
+def _names(reason: EventReason, message: str) -> bool:
+    return f"{reason}: " in message
 
 
 def _running_at(status: Json) -> datetime | None:

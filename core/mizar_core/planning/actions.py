@@ -101,7 +101,7 @@ class RemoveFinalizer:
 
 @dataclass(frozen=True, slots=True)
 class EvictShare:
-    """Evict a share pod that has lost its card, or that demands one card and has several, so that
+    """Evict a share pod that has lost its card, or that can never start with its devices, so that
     its controller replaces it."""
 
     share: Key

@@ -1,6 +1,6 @@
-"""Eviction of share pods whose shadow pod has lost its cards, and of those that cannot start since
-their devices are on several cards. Running share pods are evicted for no other reason: when a quota
-shrinks, those that are there stay."""
+"""Eviction of share pods whose shadow pod has lost its cards, and of those that can never start
+with the devices that their kubelet gave them. Running share pods are evicted for no other reason:
+when a quota shrinks, those that are there stay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ SEVERAL_CARDS = (
     "evicted: it demands one card, but its devices are on several; the next pod of its controller "
     "may get others"
 )
-"""The message for a pod that is evicted since it cannot start."""
+"""The message for a pod that is evicted since it cannot start on several cards."""
+
+GIVEN_TWICE = (
+    "evicted: the kubelet gave one of its devices to another container as well, so it cannot start;"
+    " the next pod of its controller gets another"
+)
+"""The message for a pod that is evicted since another container has one of its devices."""
 
 MUST_BE_UNUSED = frozenset({ShadowStage.LOST, ShadowStage.FINISHED, ShadowStage.LEAVING})
 """Stages in which no pod may hold a device: the operator drains a shadow pod before it deletes
@@ -38,9 +44,10 @@ def evict(draft: Draft) -> None:
                 draft.actions.append(EvictShare(share.key, share.uid))
 
 
-def evict_from_several_cards(draft: Draft) -> None:
-    """Plan the eviction of the share pods that demand one card and got devices of several, which
-    their kubelet never changes. Only pods with a controller are evicted, since nothing would
+def evict_who_cannot_start(draft: Draft) -> None:
+    """Plan the eviction of the share pods that can never start with the devices that their kubelet
+    gave them, which it never changes: they demand one card and got devices of several, or got a
+    device that another container has. Only pods with a controller are evicted, since nothing would
     replace the others.
 
     A new pod may be refused as well: it goes where enough devices are free, whether on one card or
@@ -49,31 +56,36 @@ def evict_from_several_cards(draft: Draft) -> None:
     there are too many of these: one is evicted at a time, and none while others of it run.
     """
     going = {one.uid for one in draft.actions if isinstance(one, EvictShare)}
-    working = {one.owner for one in draft.shares if one.node is not None and not one.several_cards}
+    working = {one.owner for one in draft.shares if one.node is not None and not one.cannot_start}
     for owner, refused in sorted(_refused(draft).items()):
-        of_job = refused[0].of_job
-        if of_job and owner in working:
+        if refused[0].of_job and owner in working:
             continue
-        shares = refused[:1] if of_job else refused
-        attempt = Attempt(f"one-card/{owner}", owner)
+        shares = refused[:1] if refused[0].of_job else refused
+        attempt = Attempt(f"{_attempted(shares[0])}/{owner}", owner)
         if attempt.what in draft.attempted:
             continue
         draft.record_attempt(attempt)
         for share in shares:
             if share.uid not in going:
-                draft.post(_share_event(share, SEVERAL_CARDS))
+                draft.post(_share_event(share, GIVEN_TWICE if share.gives_way else SEVERAL_CARDS))
                 draft.actions.append(EvictShare(share.key, share.uid))
 
 
+def _attempted(share: ShareView) -> str:
+    """What the eviction attempts: that the next pod gets devices of one card, or alone."""
+    return "sole-holder" if share.gives_way else "one-card"
+
+
 def _refused(draft: Draft) -> dict[str, list[ShareView]]:
-    """The pods of each controller that do not start since their devices are on several cards, by
-    name."""
-    refused = (one for one in draft.shares if one.several_cards and not one.deleting)
+    """The pods of each controller that can never start with their devices, by name: those that give
+    way to another pod, or else those whose devices are on several cards."""
+    refused = (one for one in draft.shares if one.must_go and not one.deleting)
     # A pod has a view for each resource that it requests.
     pods = {one.uid: one for one in refused if one.owner not in ("", one.uid)}
     found = defaultdict[str, list[ShareView]](list)
-    for one in sorted(pods.values(), key=lambda one: one.key):
-        found[one.owner].append(one)
+    for one in sorted(pods.values(), key=lambda one: (not one.gives_way, one.key)):
+        if not found[one.owner] or found[one.owner][0].gives_way == one.gives_way:
+            found[one.owner].append(one)
     return found
 
 

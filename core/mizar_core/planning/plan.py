@@ -23,7 +23,7 @@ from mizar_core.planning.demand import DemandOutcome, keep_warm, meet_all_demand
 from mizar_core.planning.device_users import mark_in_use
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import SCHEDULING, post_decisions, posted_from, waiting_events
-from mizar_core.planning.evict_share_pods import RETRY_AFTER, evict, evict_from_several_cards
+from mizar_core.planning.evict_share_pods import RETRY_AFTER, evict, evict_who_cannot_start
 from mizar_core.planning.lifecycle import advance, finish_drains
 from mizar_core.planning.postponed import next_turn
 from mizar_core.planning.preemption import looks_again_at, preempt_idle
@@ -78,7 +78,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
     mark_in_use(draft)
     recarve(draft)
     evict(draft)
-    evict_from_several_cards(draft)
+    evict_who_cannot_start(draft)
     grant_default_quotas(draft)
     gates = open_gates(draft, outcomes)
     post_decisions(draft, snapshot)

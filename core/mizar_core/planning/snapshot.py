@@ -163,7 +163,8 @@ class ShareView:
     are refused one by one. `gated`: whether Mizar's gate for pods that may preempt holds it back,
     and no other gate. `beside`: the other resources of which the pod requests devices, of whatever
     pools. `several_cards`: whether a container of it does not start because it demands one card and
-    its devices are on several.
+    its devices are on several. `given_twice`: whether one does not start because the kubelet gave a
+    device to two containers; `gives_way`: whether this is then the pod that has to go.
 
     Pods that have ended, that are being deleted before they got a node, or that another program's
     scheduling gate holds back are not in a snapshot.
@@ -192,6 +193,8 @@ class ShareView:
     gated: bool = False
     beside: tuple[str, ...] = ()
     several_cards: bool = False
+    given_twice: bool = False
+    gives_way: bool = False
 
     @property
     def key(self) -> Key:
@@ -206,6 +209,17 @@ class ShareView:
             return frozenset()
         found = (one.digest for one in self.needs.anti_affinity if one.topology == HOSTNAME)
         return frozenset(f"{self.namespace}/{digest}" for digest in found)
+
+    @property
+    def cannot_start(self) -> bool:
+        """Whether a node agent refuses to start one of its containers because of its devices, which
+        the kubelet never changes."""
+        return self.several_cards or self.given_twice
+
+    @property
+    def must_go(self) -> bool:
+        """Whether it can never start, so that only another pod in its place can."""
+        return self.several_cards or self.gives_way
 
     @property
     def owed(self) -> int:

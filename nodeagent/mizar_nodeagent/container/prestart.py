@@ -26,6 +26,7 @@ from mizar_nodeagent.container.limits import (
     priority_of,
 )
 from mizar_nodeagent.container.opt_out import REFUSED, may_opt_out, wants_out
+from mizar_nodeagent.container.shared_devices import Holding, sharing
 from mizar_nodeagent.container.slot_gc import recorded_slots
 from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, NotifyGranted, Owner, Slot, Slots
 from mizar_nodeagent.container.start_checks import (
@@ -161,15 +162,51 @@ class PreStart:
 
     def owner(self, resource: str, ids: Sequence[str], claims: Claims) -> Owner:
         """The container that holds the devices, by the kubelet's claims or else by its record,
-        which has init containers too. Raises NotYet."""
+        which has init containers too. Raises NotYet; StartRefused if another container has one of
+        them as well."""
         found = {
             self._owner_of(claim.namespace, claim.pod, claim.container)
             for claim in claims.exactly(resource, ids)
             if not self._ended(claim.namespace, claim.pod)
         } or set(self._recorded_owners(resource, ids))
-        if len({(one.namespace, one.pod) for one in found}) != 1:
-            raise NotYet(f"the kubelet names {len(found)} pods for {', '.join(sorted(ids))}")
+        if not found:
+            raise NotYet(f"the kubelet names no pod for {', '.join(sorted(ids))}")
+        self._check_not_shared(resource, frozenset(ids), claims)
         return min(found, key=lambda one: one.container)
+
+    def _check_not_shared(self, resource: str, ids: frozenset[str], claims: Claims) -> None:
+        """Raise StartRefused if another container has one of the devices as well, with an event on
+        the pods that have to go; NotYet if none has to, since the others end anyway."""
+        holdings = [*self._claimed(resource, ids, claims), *self._kept_by_init(resource, ids)]
+        shared = sharing(ids, holdings, self._pods(), self.slots.by_age())
+        if shared is None or shared.first_may_start:
+            return
+        why, leaving = shared.describe(), shared.leaving
+        if not leaving:
+            raise NotYet(why)
+        for key in leaving:
+            self.warn(self._owner_of(*key, ""), EventReason.DEVICE_GIVEN_TWICE, why)
+        raise StartRefused(why, EventReason.DEVICE_GIVEN_TWICE)
+
+    def _claimed(self, resource: str, ids: frozenset[str], claims: Claims) -> Iterable[Holding]:
+        """The containers that have one of the devices, by the kubelet's claims."""
+        for one in claims.all:
+            is_one = one.resource == resource and bool(one.ids & ids)
+            if is_one and not self._ended(one.namespace, one.pod):
+                owner = self._owner_of(one.namespace, one.pod, one.container)
+                yield Holding(owner, one.ids)
+
+    def _kept_by_init(self, resource: str, ids: frozenset[str]) -> Iterable[Holding]:
+        """The init containers that have one of the devices, which only the kubelet's record
+        names."""
+        asking = [one for one in self._running() if one.requested(resource) and one.init_containers]
+        pods = {uid: pod for pod in asking for uid in pod.uids}
+        for entry in self._entries() if pods else ():
+            is_one = entry.resource == resource and bool(entry.ids & ids)
+            pod = pods.get(entry.pod_uid) if is_one else None
+            if pod is not None and entry.container in pod.init_containers:
+                owner = Owner(pod.namespace, pod.name, pod.uid, entry.container)
+                yield Holding(owner, entry.ids, init=True)
 
     def _owner_of(self, namespace: str, pod: str, container: str) -> Owner:
         found = self.pod(namespace, pod)

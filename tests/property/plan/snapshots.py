@@ -48,6 +48,7 @@ TRIED = (
     "room/uid-whole-0",
     "replace/uid-owner",
     "one-card/uid-owner",
+    "sole-holder/uid-owner",
     "replace/uid-share-0",
 )
 PROFILES = [
@@ -297,6 +298,7 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
     asked_of = draw(st.sampled_from(pools))
     tenant = draw(st.sampled_from([namespace, namespace, namespace, *NAMESPACES]))
     stuck, place = draw(st.booleans()), draw(st.none() | st.sampled_from(nodes))
+    given_twice = place is not None and draw(st.integers(0, 3)) == 0
     return ShareView(
         namespace=namespace,
         name=f"p{index}",
@@ -316,6 +318,8 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
         # The scheduler does not look at a pod with a gate.
         gated=not stuck and place is None and draw(st.booleans()),
         several_cards=place is not None and draw(st.integers(0, 3)) == 0,
+        given_twice=given_twice,
+        gives_way=given_twice and draw(st.booleans()),
     )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack
@@ -19,6 +20,7 @@ import pytest
 from aiohttp.test_utils import TestServer
 
 from mizar_core.models import ComputeMode, Isolation
+from mizar_core.names import gives_way
 from mizar_kube import probes
 from mizar_nodeagent import agent_base, agent_loop, card_health
 from mizar_nodeagent.app import App
@@ -384,6 +386,106 @@ async def test_a_device_that_the_kubelet_forgot_is_not_given_to_a_second_pod(
     first = await world.kubelet.allocate(KubePod("team-a", "one", "uid-one"), "main", RESOURCE, 1)
     second = await world.kubelet.allocate(KubePod("team-a", "two", "uid-two"), "main", RESOURCE, 1)
     assert first.ids != second.ids == ended.ids
+
+
+async def share_a_device(world: World, *names: str) -> list[KubePod]:
+    """The kubelet has admitted pods of these names with the same device."""
+    pods = [KubePod("team-a", name, f"uid-{name}") for name in names]
+    ids: list[str] = []
+    for pod in pods:
+        world.api.put_pod(share_object(pod.name))
+        await world.knows(pod)
+        ids = (await world.kubelet.allocate(pod, "main", RESOURCE, 1, reuse=ids)).ids
+    return pods
+
+
+async def refused(world: World, pod: KubePod) -> str:
+    """What the kubelet hears when it starts the pod's container."""
+    with pytest.raises(grpc.aio.AioRpcError) as error:
+        await world.kubelet.start_container(pod, "main", RESOURCE)
+    assert not has_limits(world.kubelet.allocated[pod.uid, "main", RESOURCE])
+    return str(error.value.details())
+
+
+async def test_of_two_pods_with_one_device_one_gives_way_and_the_other_starts(
+    world: World,
+) -> None:
+    """Invariant 1; the operator looks for the words."""
+    await world.serve_shadow()
+    one, two = await share_a_device(world, "one", "two")
+    for pod in (one, two):
+        why = await refused(world, pod)
+        assert re.match(r"DeviceGivenTwice: the kubelet gave \S+ to 2 containers: ", why)
+        assert gives_way("team-a", "two") in why and gives_way("team-a", "one") not in why
+    await until(lambda: "DeviceGivenTwice" in world.event_reasons())
+    told = [one for one in world.api.events if one["reason"] == "DeviceGivenTwice"]
+    assert {event["regarding"]["name"] for event in told} == {"two"}
+    world.kubelet.remove_pod(two.uid)
+    world.api.delete_pod("team-a", "two")
+    held = await world.kubelet.start_container(one, "main", RESOURCE)
+    assert limits_file.read(limits_of(held)).pod_name == b"one"
+
+
+async def test_a_pod_that_has_started_keeps_a_device_that_is_given_again(world: World) -> None:
+    """Also after the agent's restart; and the other one starts as soon as it has ended."""
+    await world.serve_shadow()
+    running = await world.start_share(KubePod("team-a", "two", "uid-two"))
+    one = KubePod("team-a", "one", "uid-one")
+    world.api.put_pod(share_object("one"))
+    await world.knows(one)
+    await world.kubelet.allocate(one, "main", RESOURCE, 1, reuse=running.ids)
+    assert gives_way("team-a", "one") in await refused(world, one)
+    await world.stop_agent()
+    await world.start_agent()
+    await until(lambda: world.kubelet.is_serving(RESOURCE))
+    await world.knows(one)
+    assert gives_way("team-a", "one") in await refused(world, one)
+    ended = share_object("two")
+    ended["status"]["phase"] = "Succeeded"
+    world.api.put_pod(ended)  # the kubelet may name it for a while
+    await until(lambda: world.app.pods.get("two", "team-a").ended)
+    held = await world.kubelet.start_container(one, "main", RESOURCE)
+    assert limits_file.read(limits_of(held)).pod_name == b"one"
+
+
+async def test_a_device_of_a_pods_two_is_not_given_to_another_as_well(world: World) -> None:
+    """The pods' sets of devices differ."""
+    await world.serve_shadow()
+    both = await world.start_share(KubePod("team-a", "two", "uid-two"), count=2)
+    one = KubePod("team-a", "one", "uid-one")
+    world.api.put_pod(share_object("one"))
+    await world.knows(one)
+    await world.kubelet.allocate(one, "main", RESOURCE, 1, reuse=sorted(both.ids))
+    assert gives_way("team-a", "one") in await refused(world, one)
+    await world.kubelet.start_container(KubePod("team-a", "two", "uid-two"), "main", RESOURCE)
+
+
+async def test_a_device_that_another_pods_init_container_has_is_not_given_again(
+    world: World,
+) -> None:
+    """The claims do not name init containers."""
+    await world.serve_shadow()
+    body = share_object("two")
+    body["spec"]["initContainers"] = [{"name": "prepare", "resources": {"limits": {RESOURCE: "1"}}}]
+    body["spec"]["containers"] = [{"name": "main"}]
+    world.api.put_pod(body)
+    two = KubePod("team-a", "two", "uid-two", init=frozenset({"prepare"}))
+    await world.knows(two)
+    held = await world.kubelet.allocate(two, "prepare", RESOURCE, 1)
+    await world.kubelet.start_container(two, "prepare", RESOURCE)
+    one = KubePod("team-a", "one", "uid-one")
+    world.api.put_pod(share_object("one"))
+    await world.knows(one)
+    await world.kubelet.allocate(one, "main", RESOURCE, 1, reuse=held.ids)
+    assert gives_way("team-a", "one") in await refused(world, one)
+
+
+async def test_two_containers_of_a_pod_with_one_device_do_not_start(world: World) -> None:
+    await world.serve_shadow()
+    (pod,) = await share_a_device(world, "one")
+    held = world.kubelet.allocated[pod.uid, "main", RESOURCE]
+    await world.kubelet.allocate(pod, "side", RESOURCE, 1, reuse=held.ids)
+    assert gives_way("team-a", "one") in await refused(world, pod)
 
 
 async def test_an_init_containers_device_is_used_again_by_main(world: World) -> None:

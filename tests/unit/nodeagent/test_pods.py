@@ -1,6 +1,7 @@
 """The fields of a pod that are kept, and the pods that wait for devices."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,23 @@ def test_a_shadow_pod_that_cannot_start(
     body["status"] = {"phase": phase, "containerStatuses": statuses}
     pod = trim(body)
     assert pod is not None and pod.cannot_start == cannot_start
+
+
+@pytest.mark.parametrize(
+    ("owners", "controller"),
+    [
+        ([], ""),
+        ([{"kind": "Workflow"}, {"kind": "Job", "controller": True}], "Job"),
+        ([{"kind": "Job", "controller": False}], ""),
+        ([{"kind": "Node", "controller": True}], ""),
+    ],
+)
+def test_a_share_pods_controller(owners: list[dict[str, Any]], controller: str) -> None:
+    """A static pod's node would run the same pod again."""
+    body = share_object()
+    body["metadata"]["ownerReferences"] = owners
+    pod = trim(body)
+    assert pod is not None and pod.controller == controller
 
 
 def test_a_share_pod_is_read() -> None:

@@ -218,6 +218,52 @@ def test_who_is_not_replaced_stays(changes: dict[str, Any]) -> None:
     assert _evicted(_snapshot(ready(**HELD), shares=(share,))) == []
 
 
+GIVES_WAY = replace(SHARE, owner="uid-set", given_twice=True, gives_way=True)
+"""A pod of a controller whose device another pod has as well, and keeps."""
+KEEPS_IT = replace(SHARE, name="a", uid="uid-a", owner="uid-set", given_twice=True)
+"""That other pod, which does not start before the first one is gone."""
+
+
+def test_a_pod_whose_device_another_pod_keeps_is_replaced() -> None:
+    snapshot = _snapshot(ready(**HELD), shares=(KEEPS_IT, GIVES_WAY))
+    made = plan(snapshot, NOW)
+    assert _evicted(snapshot) == [("p", SHARE.uid)]
+    (told,) = (one for one in made.actions if isinstance(one, EmitEvent) and one.kind == "Pod")
+    assert (told.reason, told.about) == (EventReason.SHARE_EVICTED, GIVES_WAY.key)
+    assert "gave one of its devices to another container as well" in told.message
+    assert [one.what for one in made.attempts] == ["sole-holder/uid-set"]
+    assert _evicted(apply_plan(snapshot, made)) == []
+    tried = replace(snapshot, attempted=frozenset({"sole-holder/uid-set"}))
+    assert _evicted(tried) == []
+
+
+@pytest.mark.parametrize("changes", [{"owner": SHARE.uid}, {"deleting": True}])
+def test_a_pod_that_nothing_replaces_or_that_goes_already_is_not_evicted(
+    changes: dict[str, Any],
+) -> None:
+    share = replace(GIVES_WAY, **changes)
+    assert _evicted(_snapshot(ready(**HELD), shares=(KEEPS_IT, share))) == []
+
+
+def test_a_job_of_which_two_pods_have_one_device_loses_one_pod_once_none_of_it_runs() -> None:
+    """The pod that keeps the device does not run either, so nothing would ever change."""
+    first, second = replace(KEEPS_IT, of_job=True), replace(GIVES_WAY, of_job=True)
+    snapshot = _snapshot(ready(**HELD), shares=(first, second))
+    assert _evicted(snapshot) == [("p", SHARE.uid)]
+    runs = replace(first, name="r", uid="uid-r", given_twice=False)
+    assert _evicted(replace(snapshot, shares=(first, second, runs))) == []
+
+
+def test_a_device_given_twice_comes_before_several_cards() -> None:
+    """The attempts are apart: one that gets devices of several cards again and again waits ever
+    longer."""
+    other = replace(FRAGMENTED, name="b", uid="uid-b")
+    snapshot = _snapshot(ready(**HELD), shares=(other, GIVES_WAY))
+    assert _evicted(snapshot) == [("p", SHARE.uid)]
+    tried = replace(snapshot, attempted=frozenset({"one-card/uid-set"}))
+    assert _evicted(tried) == [("p", SHARE.uid)]
+
+
 def test_who_lost_its_cards_as_well_is_told_so_alone() -> None:
     snapshot = _lost("its pod ended", shares=(FRAGMENTED,))
     assert _evicted(snapshot) == [("p", SHARE.uid)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mizar_core.names import PREEMPTION_GATE
+from mizar_core.names import PREEMPTION_GATE, gives_way
 from mizar_core.planning.node_fit import NO_NEEDS, Taint
 from mizar_core.planning.snapshot import CardsOnNode, NodeView, ShadowView
 from mizar_operator.node_needs import needs_of
@@ -158,6 +158,34 @@ def test_a_container_that_does_not_start_on_several_cards(
     pod = pod_view(_share(spec={"nodeName": "n1"}, status={kind: [running, waiting]}))
     assert isinstance(pod, SharePod)
     assert pod.demands[0][1].several_cards is several
+
+
+TWICE = (
+    "device plugin PreStartContainer rpc failed with err: rpc error: code = PermissionDenied desc ="
+    " DeviceGivenTwice: the kubelet gave team-a/shadow-2-aaaaa-0 to 2 containers: {}, and team-a/x"
+)
+
+
+@pytest.mark.parametrize(
+    ("reason", "who", "given_twice", "has_to_go"),
+    [
+        ("CreateContainerConfigError", gives_way("team-a", "p"), True, True),
+        ("CreateContainerConfigError", gives_way("team-a", "p-2"), True, False),
+        ("CreateContainerConfigError", gives_way("team-a", "other"), True, False),
+        ("CrashLoopBackOff", gives_way("team-a", "p"), False, False),
+    ],
+)
+def test_a_container_that_does_not_start_since_another_has_its_device(
+    reason: str, who: str, given_twice: bool, has_to_go: bool
+) -> None:
+    """Both pods show the same words, in which the node agent names the one that has to go."""
+    waiting = {"name": "c", "state": {"waiting": {"reason": reason, "message": TWICE.format(who)}}}
+    shown = {"containerStatuses": [waiting]}
+    pod = pod_view(_share(spec={"nodeName": "n1"}, status=shown))
+    assert isinstance(pod, SharePod)
+    view = pod.demands[0][1]
+    assert (view.given_twice, view.gives_way) == (given_twice, has_to_go)
+    assert not view.several_cards
 
 
 def test_a_shadow_pod_that_a_gate_holds_back_says_so() -> None:
