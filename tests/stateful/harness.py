@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Iterable
 from typing import Any, cast
 
@@ -23,7 +22,7 @@ from mizar_operator.kopf_store import KopfStore
 from mizar_operator.manifests import PodSettings
 from mizar_operator.metrics import Metrics
 from mizar_operator.reconcile import Reconciler
-from stateful.memory_api import Crash
+from stateful.memory_api import Crash, copied
 from stateful.model import Model
 
 KEY = "mizar.share"
@@ -142,7 +141,7 @@ class Harness:
 
     def _put(self, found: list[Object], informer: Informer[Any] | KopfStore[Any]) -> None:
         for obj in found:
-            informer._store.put(copy.deepcopy(obj), even_older=True)
+            informer._store.put(copied(obj), even_older=True)
         informer._store.keep_only(key_of(obj) for obj in found)
         if isinstance(informer, Informer):
             informer._version = str(self.model.api.version)
