@@ -6,9 +6,10 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import simgpu
 from bench.figures import ROOT
@@ -17,27 +18,32 @@ from mizar_core.models import ComputeMode
 LIBRARY = ROOT / "build" / "shim" / "testing" / "libmizar.so"
 
 
+@dataclass(frozen=True)
+class Division:
+    """How the shadow pod that holds a card divides it. `memory`: bytes of each device; None for an
+    even part of the card's."""
+
+    devices: int = 16
+    memory: int | None = None
+    compute: ComputeMode = "None"
+    core_scaling: str = "1"
+
+
 class Node:
-    """Of each card of the machine, a container has that many bytes of `memory`. Use it as a context
-    manager: the agent runs in it."""
+    """`divisions`: how each of the machine's cards is divided; None for a card that is not shared.
+    Use it as a context manager: the agent runs in it."""
 
     def __init__(
-        self,
-        folder: Path,
-        machine: simgpu.Machine,
-        memory: Sequence[int],
-        compute: ComputeMode = "None",
-        core_scaling: str = "1",
+        self, folder: Path, machine: simgpu.Machine, divisions: Sequence[Division | None]
     ) -> None:
         self.machine = machine
         self._uuids = [card.uuid for card in machine.cards]
         folder.mkdir(parents=True, exist_ok=True)
+        self._divisions = self._by_card(divisions)
         self._given = {
             "folder": str(folder),
             "library": str(LIBRARY),
-            "memory": self._by_card(memory),
-            "compute": compute,
-            "core_scaling": core_scaling,
+            "divisions": self._divisions,
         }
 
     def __enter__(self) -> Self:
@@ -56,22 +62,42 @@ class Node:
         with self._agent:  # closes its pipes and waits for it
             self._agent.kill()
 
-    def container(self, **env: str) -> dict[str, str]:
-        """The environment of the programs of one more container, which may start now."""
+    @property
+    def pid(self) -> int:
+        """The agent's process."""
+        return self._agent.pid
+
+    def container(
+        self, devices: Mapping[str, int] | None = None, priority: int = 0, **env: str
+    ) -> dict[str, str]:
+        """The environment of the programs of one more container, which may start now. `devices`:
+        how many it has of each card, by the card's UUID; None for one of each shared card.
+        `priority`: its pod's."""
+        devices = devices or dict.fromkeys(self._divisions, 1)
+        slot = self._do(do="container", devices=devices, priority=priority)
+        return self._environment(slot, env)
+
+    def borrower(self, uuid: str, **env: str) -> dict[str, str]:
+        """The same for a container that borrows the card."""
+        return self._environment(self._do(do="borrower", uuid=uuid), env)
+
+    def _environment(self, slot: str, env: Mapping[str, str]) -> dict[str, str]:
         return {
             "PATH": os.environ["PATH"],
             "LD_PRELOAD": str(LIBRARY),
-            "MIZAR_DIR": self._do(do="container"),
+            "MIZAR_DIR": slot,
             **simgpu.environment(self.machine.directory),
             **env,
         }
 
-    def permit(self, memory: Sequence[int]) -> None:
-        """From now on containers have that many bytes of each card."""
-        self._do(do="permit", memory=self._by_card(memory))
+    def permit(self, divisions: Sequence[Division | None]) -> None:
+        """Divide the cards so from now on, into as many devices as before; None for a card that
+        stays as it is. Returns when the containers' limits are written."""
+        self._do(do="permit", divisions=self._by_card(divisions))
 
-    def _by_card(self, memory: Sequence[int]) -> dict[str, int]:
-        return dict(zip(self._uuids, memory, strict=True))
+    def _by_card(self, divisions: Sequence[Division | None]) -> dict[str, Mapping[str, Any]]:
+        pairs = zip(self._uuids, divisions, strict=True)
+        return {uuid: asdict(division) for uuid, division in pairs if division}
 
     def _do(self, **command: object) -> str:
         assert self._agent.stdin

@@ -13,10 +13,12 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from mizar_core.carve import Carve
 from mizar_core.models import Isolation
+from mizar_core.names import SPOT_RESOURCE, spot_device_id
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
 from mizar_nodeagent.cards import Card, ProcessLoad
@@ -25,16 +27,21 @@ from mizar_nodeagent.container.limits_update import LimitsUpdater
 from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
-from mizar_nodeagent.kubelet.claims import Claims
+from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.main import THREAD_SWITCH_S
 from mizar_nodeagent.nvml import Nvml
 from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.spot.allocate import SpotPreStart
+from mizar_nodeagent.spot.lender import Lender
 from mizar_nodeagent.time_slicing.containers import containers_of
 from mizar_nodeagent.time_slicing.time_slicer import TimeSlicer
 from unit.nodeagent.makers import card_claim, carve, shadow, share, share_claim, snapshot
 
-DEVICES = 16
-RESOURCE = f"team-a.mizar.share/gpu.{DEVICES}"
+RESERVE = "1Gi"
+"""Memory of a lent card that no borrower may have."""
+
+Division = Mapping[str, Any]
+"""The fields of a `support.node.Division`."""
 
 
 @dataclass
@@ -95,31 +102,65 @@ def _slot_of(pid: int) -> str:
     return ""
 
 
-class NodeAgent:
-    """The parts, assembled as in mizar_nodeagent.assembly. Each card is held by a shadow pod of its
-    own."""
+@dataclass
+class _Shared:
+    """A card that a shadow pod of its own holds. `given`: how many of its devices are in use."""
 
-    def __init__(self, folder: Path, library: Path, how: Isolation, core_scaling: str) -> None:
+    shadow: str
+    division: Division
+    given: int = 0
+
+    @property
+    def resource(self) -> str:
+        return f"team-a.mizar.share/gpu.{self.division['devices']}"
+
+    def give(self, count: int) -> list[str]:
+        """IDs of devices that nobody has. Raises ValueError if there are not that many."""
+        first, self.given = self.given, self.given + count
+        if self.given > self.division["devices"]:
+            raise ValueError(f"{self.shadow} has {self.division['devices']} devices only")
+        return [f"team-a/{self.shadow}-{index}" for index in range(first, self.given)]
+
+    def carve(self) -> Carve:
+        division = self.division
+        return carve(
+            resource=self.resource,
+            devices=division["devices"],
+            memory=division["memory"],
+            core_scaling=division["core_scaling"],
+            isolation=Isolation(compute=division["compute"]),
+        )
+
+
+class NodeAgent:
+    """The parts, assembled as in mizar_nodeagent.assembly. All borrowers may have the cards that
+    they ask for."""
+
+    def __init__(self, folder: Path, library: Path) -> None:
         self._cards = Residents(Nvml(), folder / "proc")
         slots = Slots(folder / "slots", shim_install.install(library, folder))
         slots.load(time.time())
         self._state, self._slots = AgentState(), slots
-        self._how, self._core_scaling = how, core_scaling
-        self._shadows: dict[str, tuple[str, int]] = {}  # a card, bytes of a device
-        self._shares: dict[str, Pod] = {}
+        self._shared: dict[str, _Shared] = {}  # by the card's UUID
+        self._pods: dict[str, Pod] = {}
+        self._held: list[Claim] = []
         contexts = ContextCosts(folder / CONTEXTS, self._state, self._cards.context_bytes)
         self._prestart = PreStart(
             self._state, slots, self._ask, tuple, _nothing, _nothing, contexts, self._cards.minors
         )
+        lender = SimpleNamespace(
+            objection=lambda uuid, owner: None,
+            rule=lambda uuid: SimpleNamespace(reserve=RESERVE),
+            memory_bytes=lambda uuid: self._facts[uuid].memory_bytes,
+        )
+        self._lend = SpotPreStart(cast(Lender, lender), self._prestart, self._cards.free_bytes)
         self._limits = LimitsUpdater(self._state, slots, _nothing, _nothing, contexts.of)
 
-    async def start(self, memory: Mapping[str, int]) -> None:
-        """`memory`: bytes of a device of each card."""
+    async def start(self, divisions: Mapping[str, Division]) -> None:
+        """`divisions`: how each card that is shared is divided, by its UUID."""
         self._facts = await self._cards.read()
-        self._shadows = {
-            f"shadow-{DEVICES}-{number}": (uuid, size)
-            for number, (uuid, size) in enumerate(memory.items())
-        }
+        for number, (uuid, division) in enumerate(divisions.items()):
+            self._shared[uuid] = _Shared(f"shadow-{division['devices']}-{number}", division)
         self._replan()
         self._loop = asyncio.get_running_loop()
         self._time_slicer = TimeSlicer(
@@ -144,52 +185,62 @@ class NodeAgent:
             group.create_task(self._time_slicer.serve())
             group.create_task(self._auditor.run())
 
-    async def container(self) -> Path:
-        """Start one more container, with a device of each shadow pod. Returns its slot's folder."""
-        number = len(self._shares)
+    async def container(self, devices: Mapping[str, int], priority: int) -> Path:
+        """Start one more container, with that many devices of each card. Returns its slot's
+        folder."""
+        ids = [one for uuid, count in devices.items() for one in self._shared[uuid].give(count)]
+        resource = self._shared[min(devices)].resource
+        slot = self._admit(resource, ids, priority)
+        await self._prestart.prepare(resource, ids)
+        return slot
+
+    async def borrower(self, uuid: str) -> Path:
+        """Start a container that borrows the card. Returns its slot's folder."""
+        ids = [spot_device_id(uuid)]
+        slot = self._admit(SPOT_RESOURCE, ids, priority=0)
+        await self._lend.prepare(SPOT_RESOURCE, ids)
+        return slot
+
+    def _admit(self, resource: str, ids: list[str], priority: int) -> Path:
+        """Have the kubelet give the devices to a pod that it makes up."""
+        number = len(self._pods)
         uid = f"12345678-1234-1234-1234-{number:012d}"
         identity = f"{number:064x}"
-        pod = share(f"share-{number}", uid=uid, container_ids=((identity, "main"),))
-        self._shares[pod.name] = pod
-        ids = self._ids(number)
-        slot = self._slots.create(RESOURCE, ids, time.time())
+        pod = share(
+            f"share-{number}",
+            uid=uid,
+            container_ids=((identity, "main"),),
+            requests=((resource, len(ids)),),
+            priority=priority,
+        )
+        self._pods[pod.name] = pod
+        self._held.append(share_claim(*ids, pod=pod.name, resource=resource))
+        slot = self._slots.create(resource, ids, time.time())
         self._cards.containers[str(slot.folder)] = f"0::/kubepods/pod{uid}/{identity}\n"
         self._replan()
-        await self._prestart.prepare(RESOURCE, ids)
         return slot.folder
 
-    def permit(self, memory: Mapping[str, int]) -> None:
-        """Change the quota: a device of each card has that many bytes now."""
-        self._shadows = {name: (uuid, memory[uuid]) for name, (uuid, _) in self._shadows.items()}
+    def permit(self, divisions: Mapping[str, Division]) -> None:
+        """Change the quota: from now on, these cards are divided so, into as many devices as
+        before."""
+        for uuid, division in divisions.items():
+            self._shared[uuid].division = division
         self._replan()
         self._limits.update()
-
-    def _ids(self, number: int) -> list[str]:
-        return [f"team-a/{name}-{number}" for name in self._shadows]
 
     async def _ask(self) -> Claims:
         return Claims(tuple(self._claims()), time.monotonic())
 
-    def _claims(self) -> Iterator[Any]:
-        for name, (uuid, _) in self._shadows.items():
-            yield card_claim(name, uuid)
-        for number, name in enumerate(self._shares):
-            yield share_claim(*self._ids(number), pod=name, resource=RESOURCE)
+    def _claims(self) -> Iterator[Claim]:
+        for uuid, one in self._shared.items():
+            yield card_claim(one.shadow, uuid)
+        yield from self._held
 
     def _replan(self) -> None:
-        pods = [shadow(name, carve=self._carve(size)) for name, (_, size) in self._shadows.items()]
+        pods = [shadow(one.shadow, carve=one.carve()) for one in self._shared.values()]
         now = time.monotonic()
         self._state.replan(
-            snapshot(now, [*pods, *self._shares.values()], self._claims(), cards=self._facts)
-        )
-
-    def _carve(self, memory: int) -> Carve:
-        return carve(
-            resource=RESOURCE,
-            devices=DEVICES,
-            memory=memory,
-            core_scaling=self._core_scaling,
-            isolation=self._how,
+            snapshot(now, [*pods, *self._pods.values()], self._claims(), cards=self._facts)
         )
 
 
@@ -202,23 +253,22 @@ async def _serve(agent: NodeAgent) -> None:
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
-        command = json.loads(line)
-        if command["do"] == "container":
-            answer = str(await agent.container())
-        else:
-            agent.permit(command["memory"])
-            answer = ""
-        print(answer, flush=True)
+        print(await _answer(agent, **json.loads(line)), flush=True)
+
+
+async def _answer(agent: NodeAgent, do: str, **given: Any) -> str:
+    match do:
+        case "container":
+            return str(await agent.container(**given))
+        case "borrower":
+            return str(await agent.borrower(**given))
+    agent.permit(**given)
+    return ""
 
 
 async def _main(given: Mapping[str, Any]) -> None:
-    agent = NodeAgent(
-        Path(given["folder"]),
-        Path(given["library"]),
-        Isolation(compute=given["compute"]),
-        given["core_scaling"],
-    )
-    await agent.start(given["memory"])
+    agent = NodeAgent(Path(given["folder"]), Path(given["library"]))
+    await agent.start(given["divisions"])
     running = asyncio.create_task(agent.run())
     print("", flush=True)
     done, _ = await asyncio.wait(

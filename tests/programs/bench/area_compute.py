@@ -1,9 +1,11 @@
 """Measures how exactly containers get their share of a card's time, on simulated cards.
 
 The card's own account is compared: which process it worked for in each millisecond. Each container
-is a slot with limits and processes that keep the card busy (workloads/load.c) under the shim; the
-node agent's time slicer runs beside them. Every case is run; the worst one is the figure, and the
-table shows each. Several cases run at the same time, each on a card of its own.
+consists of processes that keep the card busy (workloads/load.c) under the shim. The node agent runs
+beside them as it does on a node (support/node_agent.py): in one process it starts the containers,
+audits them by NVML, and slices their time. Nothing has a raised priority. Every case is run; the
+worst one is the figure, and the table shows each. Several cases run at the same time, each on a
+card of its own.
 
 Of windows of one second, the worst is the figure. Of windows of a tenth of a second, it is the
 error that 95 % of them do not exceed, and the table shows the worst as well: a kernel cannot be
@@ -81,11 +83,12 @@ STEPS = ((1.5, 20.0), (3.0, 80.0))  # (seconds, percent): shares after 50 % at f
 MANY = 16
 WAKES_MS = 1000
 WAKERS: dict[str, tuple[int, int, ComputeMode, int]] = {
-    # shares of a Soft borrower and of the owner that wakes, and the owner's mode and priority
-    "Hard": (30, 70, "Hard", 0),
+    # shares of a Soft container that has all of the card and of the owner that wakes, and the
+    # owner's mode and priority; a container without a share borrows the card
+    "Hard, the card is lent": (0, 70, "Hard", 0),
     "Soft": (30, 70, "Soft", 0),
     "Soft, higher priority": (10, 50, "Soft", 1),
-    "the borrower has no share": (0, 50, "Soft", 1),
+    "Soft, the card is lent": (0, 50, "Soft", 0),
 }
 
 Worst = Callable[[Sequence[Value]], Value]

@@ -10,7 +10,7 @@ from typing import Self
 
 import simgpu
 from soak.container import HANG_S, Hang
-from support.node import Node
+from support.node import Division, Node
 from unit.shim.slot import BUILD, MIB
 
 LIMIT, CONTEXT = 200 * MIB, 20 * MIB
@@ -23,7 +23,7 @@ class LazyContainer:
     def __init__(self, folder: Path) -> None:
         self.machine = simgpu.create(folder / "machine", cards=1, context_bytes=CONTEXT)
         self.machine.watch(0, LIMIT)
-        self._node = Node(folder / "node", self.machine, [LIMIT])
+        self._node = Node(folder / "node", self.machine, [Division(memory=LIMIT)])
         self._running: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:

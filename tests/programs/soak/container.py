@@ -13,7 +13,7 @@ from typing import Self
 
 import simgpu
 from mizar_nodeagent.regions import limits_file, usage_snapshot
-from support.node import Node
+from support.node import Division, Node
 from support.waiting import wait_for
 from unit.shim.shell import SUCCESS, Shell
 from unit.shim.slot import BUILD, MIB
@@ -110,7 +110,7 @@ class Container:
 
     def __init__(self, folder: Path, neighbour: bool = True) -> None:
         self.machine = simgpu.create(folder / "machine", cards=len(LIMITS), context_bytes=CONTEXT)
-        self._node = Node(folder / "node", self.machine, LIMITS, "Hard", CORE_SCALING)
+        self._node = Node(folder / "node", self.machine, _divisions())
         self._folder, self._serial = folder, count()
         self._with_neighbour = neighbour
         self._neighbour: int | None = None
@@ -153,7 +153,7 @@ class Container:
 
     def _permit(self, part: float = 1) -> None:
         """Set the limits to that part of each card's limit."""
-        self._node.permit([int(limit * part) for limit in LIMITS])
+        self._node.permit(_divisions(part))
 
     def watch(self, part: float = 1) -> None:
         """From now on, record whether more than that part of each limit is held."""
@@ -410,6 +410,14 @@ class Container:
             lost.append(max(0, beyond))
             uncounted.append(max(0, -beyond - region.live[card].unaccounted_bytes))
         return max(lost), max(uncounted)
+
+
+def _divisions(part: float = 1) -> list[Division]:
+    """How cards are divided whose devices have that part of each card's limit."""
+    return [
+        Division(memory=int(limit * part), compute="Hard", core_scaling=CORE_SCALING)
+        for limit in LIMITS
+    ]
 
 
 def _has_done_two(worker: Worker, before: list[int]) -> bool:

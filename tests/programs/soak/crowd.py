@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import simgpu
-from support.node import Node
+from support.node import Division, Node
 from unit.shim.slot import BUILD, MIB
 
 CONTEXT, CONTEXT_NS = 300 * MIB, 30_000_000
@@ -25,7 +25,7 @@ class Crowd:
         self.machine = simgpu.create(
             folder / "machine", cards=1, context_bytes=CONTEXT, context_ns=CONTEXT_NS
         )
-        self._node = Node(folder / "node", self.machine, [limit])
+        self._node = Node(folder / "node", self.machine, [Division(memory=limit)])
         self._running: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from bench.compute.rig import Case, Tenant, Work, run, throughput
+from bench.compute.rig import Case, Tenant, Work, division, run, throughput
 from bench.figures import ROOT
 from simgpu.machine import Busy
+from support.node import Division
 from support.waiting import PATIENCE_S
 
 MS = 1_000_000
@@ -65,24 +67,63 @@ def test_changes_of_context_are_no_throughput() -> None:
     assert throughput(Busy(100, 0, 1000), Busy(1000, 2, 2000)) == 90
 
 
+@pytest.mark.parametrize(
+    ("shares", "devices"), [((30, 70), 10), ((50, 50), 2), ((100 / 16,) * 16, 16), ((0, 50), 2)]
+)
+def test_a_card_is_divided_as_its_tenants_shares_need(
+    shares: tuple[float, ...], devices: int
+) -> None:
+    case = Case("case", tuple(Tenant((LOAD,), share, "Soft") for share in shares))
+    assert division(case) == Division(devices, compute="Soft")
+
+
+def test_a_card_whose_tenants_lack_the_shim_is_not_shared() -> None:
+    assert division(Case("bare", (Tenant((LOAD,), mode=None),))) is None
+
+
+def test_a_share_that_changes_and_a_lent_card() -> None:
+    """The agent writes changed limits while the container works, and a borrower works as long as
+    the owner does nothing."""
+    until, seen = time.monotonic() + PATIENCE_S, False
+    while not seen:
+        assert time.monotonic() < until, "some tenant never had a processor"
+        seen = _saw_the_change_and_the_borrower()
+
+
+def _saw_the_change_and_the_borrower() -> bool:
+    """Whether all that had work to do did some, in a run in which nobody has too much."""
+    changing = Case("changing", (Tenant((LOAD,), 80, changes=((0.6, SHARE),)),))
+    lent = Case("lent", (Tenant((LOAD,), 0, "Soft"), Tenant((LOAD,), 50, "Hard", wakes=0.6)))
+    one, two = run([changing, lent], 1.8)
+    (changed,), (borrower, owner) = one.works, two.works
+    assert _percent(changed[1000:]) < SHARE + 10
+    assert not any(owner[:600])
+    assert _percent(borrower[1000:]) < 10 or not any(owner[1000:])
+    return _percent(changed[:600]) > SHARE + 20 and any(borrower[:600]) and any(owner[600:])
+
+
 BENCH = """
-import multiprocessing, time
-from bench.compute.rig import time_slicer
-with time_slicer([]):
-    print(multiprocessing.active_children()[0].pid, flush=True)
+import sys, time
+from pathlib import Path
+import simgpu
+from support.node import Node
+folder = Path(sys.argv[1])
+with simgpu.create(folder / "machine") as machine, Node(folder, machine, [None, None]) as node:
+    print(node.pid, flush=True)
     time.sleep(3600)
 """
 
 
-def test_the_time_slicer_dies_with_a_bench_that_is_killed() -> None:
+def test_the_node_agent_ends_with_a_bench_that_is_killed(tmp_path: Path) -> None:
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", BENCH], env=env, stdout=subprocess.PIPE) as bench:
+    command = [sys.executable, "-c", BENCH, str(tmp_path)]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as bench:
         assert bench.stdout
-        time_slicer = os.pidfd_open(int(bench.stdout.readline()))
+        agent = os.pidfd_open(int(bench.stdout.readline()))
         bench.kill()
     try:
-        assert select.select([time_slicer], [], [], PATIENCE_S)[0]
+        assert select.select([agent], [], [], PATIENCE_S)[0]
     finally:
         with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(time_slicer, signal.SIGKILL)
-        os.close(time_slicer)
+            signal.pidfd_send_signal(agent, signal.SIGKILL)
+        os.close(agent)

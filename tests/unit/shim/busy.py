@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
 import simgpu
-from mizar_nodeagent.time_slicing import time_slicer
+from mizar_core.models import ComputeMode
+from support.node import Division, Node
 
 from .slot import BUILD, MIB, Card, Slot
 
@@ -35,24 +37,28 @@ CONTROLS_MOST = 4
 
 
 class Container:
-    """A program that says `ready`, and begins to keep its cards busy when it reads a line."""
+    """A program that says `ready`, and begins to keep its cards busy when it reads a line. `env`:
+    its environment."""
 
     def __init__(
-        self, machine: simgpu.Machine, slot: Slot, cards: Sequence[int], limits: Sequence[Card]
+        self,
+        machine: simgpu.Machine,
+        cards: Sequence[int],
+        env: Mapping[str, str],
+        slot: Slot | None = None,
     ) -> None:
-        self.cards, self.slot = cards, slot
-        self._machine = machine
-        self.slot.set_limits(*limits)
+        self.cards = cards
+        self._machine, self._env, self._slot = machine, env, slot
+
+    @property
+    def slot(self) -> Slot:
+        """Its files, if no node agent writes them."""
+        assert self._slot
+        return self._slot
 
     def start(self, *command: str) -> None:
         uuids = [self._machine.cards[card].uuid for card in self.cards]
-        env = {
-            "PATH": os.environ["PATH"],
-            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
-            "MIZAR_DIR": str(self.slot.path),
-            "CUDA_VISIBLE_DEVICES": ",".join(uuids),
-            **simgpu.environment(self._machine.directory),
-        }
+        env = {**self._env, "CUDA_VISIBLE_DEVICES": ",".join(uuids)}
         pipe = subprocess.PIPE
         path = str(BUILD / command[0])
         self._process = subprocess.Popen([path, *command[1:]], env=env, stdin=pipe, stdout=pipe)
@@ -71,12 +77,6 @@ class Container:
         (card,) = self.cards
         now, works = self._machine.work(card)
         return works.get(self._process.pid, 0), now
-
-    @property
-    def timed(self) -> time_slicer.Container:
-        """As the node agent's time slicer knows it."""
-        slot = self.slot
-        return time_slicer.Container(slot.path.name, slot.limits, slot.usage)
 
     def end(self) -> None:
         with self._process:
@@ -134,17 +134,13 @@ class Containers:
             folder / "machine", cards=cards, context_bytes=CONTEXT, profile=profile
         )
         self._free = list(range(cards))
+        self._stack = ExitStack()
         self.all: list[Container] = []
 
     def add(self, mode: int, *shares: int) -> Container:
-        """Add a container on cards of its own, one for each share (percent of its time)."""
-        return self._add(mode, [self._free.pop(0) for _ in shares], shares)
-
-    def add_beside(self, other: Container, mode: int, *shares: int) -> Container:
-        """Add a container on the cards that another one has as well."""
-        return self._add(mode, other.cards, shares)
-
-    def _add(self, mode: int, cards: Sequence[int], shares: Sequence[int]) -> Container:
+        """Add a container on cards of its own, one for each share (percent of its time). Its limits
+        are written once, without the node agent."""
+        cards = [self._free.pop(0) for _ in shares]
         slot = Slot(self._folder / f"slot-{len(self.all)}", self._layout)
         limits = [
             Card(
@@ -156,8 +152,26 @@ class Containers:
             )
             for card, share in zip(cards, shares, strict=True)
         ]
-        self.all.append(Container(self._machine, slot, cards, limits))
+        slot.set_limits(*limits)
+        env = {
+            "PATH": os.environ["PATH"],
+            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
+            "MIZAR_DIR": str(slot.path),
+            **simgpu.environment(self._machine.directory),
+        }
+        self.all.append(Container(self._machine, cards, env, slot))
         return self.all[-1]
+
+    def share_card(self, mode: ComputeMode, *shares: int) -> list[Container]:
+        """Add containers on the only card, with these shares (percent), as they are deployed: the
+        node agent runs beside them."""
+        (card,) = self._machine.cards
+        division = Division(devices=100, compute=mode)
+        node = self._stack.enter_context(Node(self._folder / "node", self._machine, [division]))
+        for share in shares:
+            env = node.container({card.uuid: share})
+            self.all.append(Container(self._machine, [0], env))
+        return self.all
 
     def begin(self) -> None:
         """Let all containers begin once they have started."""
@@ -222,6 +236,7 @@ class Containers:
     def __exit__(self, *_: object) -> None:
         for each in self.all:
             each.end()
+        self._stack.close()
         self._machine.close()
 
 

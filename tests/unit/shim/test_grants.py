@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from bench.compute.rig import time_slicer
 from support.waiting import PATIENCE_S
 
 from .busy import Container, Containers, kept
@@ -55,12 +54,11 @@ def test_many_streams_and_their_neighbour_have_their_shares(
     how: tuple[str, ...], tmp_path: Path, layout: dict[str, Any]
 ) -> None:
     with Containers(tmp_path, layout, cards=1) as containers:
-        one = containers.add(HARD, 50)
+        one, other = containers.share_card("Hard", 50, 50)
         one.start("bench/load", "us_200", "8", *how)
-        containers.add_beside(one, HARD, 50).start("bench/load", "us_200")
-        with time_slicer([each.timed for each in containers.all]):
-            containers.begin()
-            containers.await_kept([(50 - APART, 50 + APART)] * 2)
+        other.start("bench/load", "us_200")
+        containers.begin()
+        containers.await_kept([(50 - APART, 50 + APART)] * 2)
 
 
 @pytest.mark.parametrize("load", ["us_200", "ms_5"])
@@ -69,13 +67,11 @@ def test_two_containers_have_their_shares_of_a_harsh_card(
 ) -> None:
     """Its kernels cannot be interrupted, its slices take up to 6 ms, and its events drift."""
     with Containers(tmp_path, layout, cards=1, profile="harsh") as containers:
-        one = containers.add(HARD, 30)
-        one.start("bench/load", load)
-        containers.add_beside(one, HARD, 70).start("bench/load", load)
-        with time_slicer([each.timed for each in containers.all]):
-            containers.begin()
-            wanted = [(share - APART, share + APART) for share in (30, 70)]
-            containers.await_kept(wanted, look_s=1.0)
+        for each in containers.share_card("Hard", 30, 70):
+            each.start("bench/load", load)
+        containers.begin()
+        wanted = [(share - APART, share + APART) for share in (30, 70)]
+        containers.await_kept(wanted, look_s=1.0)
 
 
 def test_threads_that_launch_little_pay_for_what_they_launch(

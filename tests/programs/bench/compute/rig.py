@@ -1,39 +1,34 @@
 """Runs containers side by side on simulated cards and records which of them each card worked for,
-and when."""
+and when. The node agent runs beside them in one process, as on a node: it starts the containers,
+audits them and slices their time."""
 
-import ctypes
 import math
-import multiprocessing
 import os
-import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
+from math import lcm
 from operator import itemgetter
 from pathlib import Path
 
 import simgpu
 from bench.compute.windows import as_long_as_all
 from bench.figures import ROOT
-from bench.precedence import give_precedence
-from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode
-from mizar_nodeagent.regions import limits_file, usage_file
-from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
+from simgpu import environment
 from simgpu.machine import HARSH, Busy
+from support.node import Division, Node
 
 BUILD = ROOT / "build" / "shim"
-MIB = 1 << 20
-CONTEXT = 16 * MIB
-MEMORY = 1024 * MIB
+CONTEXT = 16 << 20
 SM_COUNTS = (108, 188, 132, 8)  # of the cards, in turn
 BUS = 500  # bytes per us; slow, so that copies take long on the card and not on this machine
 LOOK_S = 0.05
-PR_SET_PDEATHSIG = 1
 PROGRAMS = {name: ("programs", name) for name in ("short_lived", "workers", "functions")}
 """Loads of bench/workloads/programs.c; all others are of load.c."""
 
@@ -42,10 +37,10 @@ PROGRAMS = {name: ("programs", name) for name in ("short_lived", "workers", "fun
 class Tenant:
     """A container.
 
-    `share`: percent of the card. `loads`: what its processes do, one for each (PROGRAMS, or the
-    arguments of bench/workloads/load.c). Without a mode it runs without the shim. `changes`: its
-    share after so many seconds. `wakes`: when it begins to work (seconds). `processor`: the only
-    processor that it may use."""
+    `share`: percent of the card; 0 for one that borrows the card. `loads`: what its processes do,
+    one for each (PROGRAMS, or the arguments of bench/workloads/load.c). Without a mode it runs
+    without the shim. `changes`: its share after so many seconds. `wakes`: when it begins to work
+    (seconds). `processor`: the only processor that it may use."""
 
     loads: tuple[str, ...]
     share: float = 100.0
@@ -65,6 +60,8 @@ class Case:
     harsh: bool = False  # the card has simgpu's profile `harsh`
 
 
+Permit = Callable[[Division], None]
+"""Divides a card so from now on."""
 Work = list[int]
 """ns of the card's time in each millisecond since the start of the tenants' work."""
 
@@ -79,46 +76,59 @@ class Recorded:
     throughput_percent: float
 
 
-class _Room:
-    """The slot and the processes of a tenant."""
+def division(case: Case) -> Division | None:
+    """How the case's card is divided: into the fewest devices of which each tenant with a share has
+    a whole number. All of them have one mode, as on a card that a shadow pod holds. None if no
+    tenant has the shim."""
+    owners = [one for one in case.tenants if one.mode and one.share]
+    if not owners:
+        return None
+    (mode,) = {one.mode for one in owners}
+    return Division(lcm(*(_part(one.share).denominator for one in owners)), compute=mode or "None")
 
-    def __init__(self, folder: Path, tenant: Tenant, uuid: str) -> None:
+
+def _part(percent: float) -> Fraction:
+    return Fraction(percent) / 100
+
+
+class _Room:
+    """The container and the processes of a tenant. `permit`: divides its card differently."""
+
+    def __init__(
+        self, tenant: Tenant, uuid: str, node: Node, shared: Division | None, permit: Permit
+    ) -> None:
         self.tenant, self._uuid = tenant, uuid
-        due = [(at, partial(self.permit, share)) for at, share in tenant.changes]
+        self._node, self._shared, self._permit = node, shared, permit
+        due = [(at, partial(self._change, share)) for at, share in tenant.changes]
         self._due: list[tuple[float, Callable[[], None]]]
         self._due = sorted([*due, (tenant.wakes, self._begin)], key=itemgetter(0))
-        self.container = Container(folder.name, folder / "limits", folder / "usage")
-        folder.mkdir()
-        limits_file.create_empty(self.container.limits)
-        usage_file.create(self.container.usage)
-        self.permit(tenant.share)
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def permit(self, share: float) -> None:
-        """Write the limits as the node agent does, also while the container runs."""
-        identity = limits_file.ContainerIdentity(
-            "bench", self.container.name, "", "main", self.container.name
-        )
-        mode = self.tenant.mode or "None"
-        priority = self.tenant.priority
-        limit = CardLimit(self._uuid, MEMORY, round(share * 100), "Hard", mode, priority)
-        limits_file.write(self.container.limits, identity, [limit], {})
+    def _environment(self) -> dict[str, str]:
+        """Of the processes: those of a container that starts now, if the tenant has the shim."""
+        if self._shared is None:
+            return {"PATH": os.environ["PATH"], **environment(self._node.machine.directory)}
+        if not self.tenant.share:
+            return self._node.borrower(self._uuid)
+        devices = {self._uuid: int(_part(self.tenant.share) * self._shared.devices)}
+        return self._node.container(devices, self.tenant.priority)
 
-    def start(self, env: dict[str, str]) -> None:
-        env = env | {"CUDA_VISIBLE_DEVICES": self._uuid}
-        if self.tenant.mode:
-            env["LD_PRELOAD"] = str(BUILD / "testing" / "libmizar.so")
-            env["MIZAR_DIR"] = str(self.container.limits.parent)
+    def _change(self, share: float) -> None:
+        """Give the tenant, which is alone on its card, another share: its devices become smaller or
+        larger."""
+        assert self._shared
+        scaling = float(_part(share) / _part(self.tenant.share))
+        self._permit(replace(self._shared, core_scaling=f"{scaling:.4f}"))
+
+    def start(self) -> None:
+        env = self._environment() | {"CUDA_VISIBLE_DEVICES": self._uuid}
         for load in self.tenant.loads:
             name, *arguments = load.split()
             command = [*PROGRAMS.get(name, ("load", name)), *arguments]
             command[0] = str(BUILD / "bench" / command[0])
             pipe = subprocess.PIPE
-            process = subprocess.Popen(
-                command, env=env, stdin=pipe, stdout=pipe, start_new_session=True
-            )
+            process = subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe)
             self.processes.append(process)
-            give_precedence(process.pid)
             if self.tenant.processor is not None:
                 os.sched_setaffinity(process.pid, {self.tenant.processor})
 
@@ -152,16 +162,17 @@ class _Room:
 
 
 def run(cases: Sequence[Case], seconds: float) -> list[Recorded]:
-    """Runs all cases at the same time, each on a card of its own."""
+    """Runs all cases at the same time, each on a card of its own, beside the node agent."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         machine = stack.enter_context(_machine(folder / "machine", cases))
-        rooms = _rooms(folder, cases, machine)
+        divisions = [division(case) for case in cases]
+        node = stack.enter_context(Node(folder / "node", machine, divisions))
+        rooms = _rooms(cases, divisions, node)
         everybody = [room for tenants in rooms for room in tenants]
         for room in everybody:
             stack.callback(room.end)
-            room.start(simgpu.environment(machine.directory))
-        stack.enter_context(time_slicer([room.container for room in everybody if room.tenant.mode]))
+            room.start()
         for room in everybody:
             room.wait_until_ready()
         return _record(machine, rooms, seconds)
@@ -178,38 +189,20 @@ def _machine(folder: Path, cases: Sequence[Case]) -> Iterator[simgpu.Machine]:
         yield machine
 
 
-def _rooms(folder: Path, cases: Sequence[Case], machine: simgpu.Machine) -> list[list[_Room]]:
-    uuids = [card.uuid for card in machine.cards]
+def _rooms(
+    cases: Sequence[Case], divisions: Sequence[Division | None], node: Node
+) -> list[list[_Room]]:
+    def permit(card: int, changed: Division) -> None:
+        node.permit([changed if at == card else None for at in range(len(cases))])
+
+    uuids = [card.uuid for card in node.machine.cards]
     return [
         [
-            _Room(folder / f"slot-{card}-{number}", tenant, uuids[card])
-            for number, tenant in enumerate(case.tenants)
+            _Room(tenant, uuids[card], node, divisions[card], partial(permit, card))
+            for tenant in case.tenants
         ]
         for card, case in enumerate(cases)
     ]
-
-
-@contextmanager
-def time_slicer(containers: list[Container]) -> Iterator[None]:
-    """Runs the time slicer in a process of its own, as on a node. It ends with this process,
-    however that ends."""
-    context = multiprocessing.get_context("fork")
-    process = context.Process(target=_run_time_slicer, args=(containers, os.getpid()), daemon=True)
-    process.start()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.join()
-
-
-def _run_time_slicer(containers: list[Container], parent: int) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before prctl() was called
-        return
-    os.setsid()
-    give_precedence(os.getpid())
-    TimeSlicer(lambda: containers).run()
 
 
 def _record(machine: simgpu.Machine, rooms: list[list[_Room]], seconds: float) -> list[Recorded]:
