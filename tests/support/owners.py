@@ -7,8 +7,9 @@ Pure: `tests/e2e/watcher.py` takes the looks.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.names import SPOT_RESOURCE, card_of_spot_device, is_mig, parse_resource
@@ -107,28 +108,42 @@ def _without_shadow(look: Look) -> Iterator[str]:
                 yield f"{one.pod} holds {device} of another tenant"
 
 
-WITHDRAWN_FOR_S = 90.0
-"""Seconds for which no device may be offered. An agent or kubelet that starts may need the API
-server, which may be down, and each other. Normally all devices are back long before this."""
-ONE_WITHDRAWN_FOR_S = 15.0
-"""Seconds for one device, while others of the resource are offered. A shadow pod's devices are
-withdrawn before it is given back; a container that was being given one at that moment has it
-offered again once the agent has planned anew, far sooner than this."""
+class Withdrawn(Enum):
+    """How a held device is missing. The value: seconds for which it may be."""
+
+    FROM_ITS_USER = 10.0
+    """It was offered while a container that still lives had it, by the same agent and kubelet. The
+    container's shadow pod may be ending, and the kubelet take some seconds to notice."""
+    ALONE = 15.0
+    """Others of its resource are offered. A shadow pod's devices are withdrawn before it is given
+    back; a container that was being given one at that moment has it offered again once the agent
+    has planned anew, far sooner than this."""
+    WITH_ALL = 90.0
+    """No device of its resource is offered. An agent or kubelet that starts may need the API
+    server, which may be down, and each other. Normally all devices are back long before this."""
+
+
+_SAYS = {
+    Withdrawn.FROM_ITS_USER: "which the node offered before, and has not for",
+    Withdrawn.ALONE: "which the node has not offered for",
+    Withdrawn.WITH_ALL: "and the node has offered nothing of its resource for",
+}
 LOOKED_AWAY_S = 10.0
 """Seconds after which, without a look, it is no longer known what was offered."""
 
 
 class Withdrawals:
     """Notices held devices that a node has not offered for long, although the same agent and the
-    same kubelet have run all the while: for ONE_WITHDRAWN_FOR_S where it offers others of the
-    resource, and for WITHDRAWN_FOR_S where it offers none. Resources are tenants' own, so that a
-    tenant's only shadow pod is all that there is of one.
+    same kubelet have run all the while: for as long as `Withdrawn` says. Resources are tenants'
+    own, so that a tenant's only shadow pod is all that there is of one.
 
     One for each node. A withdrawal that ends sooner, as with its users, is not noticed.
     """
 
     def __init__(self) -> None:
-        self._since: dict[tuple[Pod, str, bool], float] = {}
+        self._since: dict[tuple[Pod, str, Withdrawn], float] = {}
+        self._served: set[tuple[Pod, str]] = set()
+        """Pods and the devices that were offered while they lived and held them."""
         self._serving: frozenset[str] = frozenset()
         self._looked_at = float("-inf")
 
@@ -138,42 +153,48 @@ class Withdrawals:
         if look.serving != self._serving or at - self._looked_at > LOOKED_AWAY_S:
             self.forget()
         self._serving, self._looked_at = look.serving, at
-        withdrawn = set(_withdrawn(look)) if look.serving else set()
+        living = _devices_of_the_living(look)
+        withdrawn = set(_withdrawn(look, self._served & living)) if look.serving else set()
         self._since = {one: self._since.get(one, at) for one in withdrawn}
+        offered = frozenset[str]().union(*look.offered.values())
+        self._served = {one for one in living if one in self._served or one[1] in offered}
         return frozenset(
             f"{look.node}: {_told(*one)}"
             for one, since in self._since.items()
-            if at - since >= _longest(alone=one[2])
+            if at - since >= one[2].value
         )
 
     def forget(self) -> None:
         """The kubelet did not answer, so that nothing lasts until now."""
         self._since.clear()
+        self._served.clear()
 
 
-def _longest(alone: bool) -> float:
-    return ONE_WITHDRAWN_FOR_S if alone else WITHDRAWN_FOR_S
+def _told(pod: Pod, device: str, how: Withdrawn) -> str:
+    return f"{pod} holds {device}, {_SAYS[how]} {how.value:g} s"
 
 
-def _told(pod: Pod, device: str, alone: bool) -> str:
-    if alone:
-        return f"{pod} holds {device}, which the node has not offered for {_longest(alone):g} s"
-    return (
-        f"{pod} holds {device}, and the node has offered nothing of its resource "
-        f"for {_longest(alone):g} s"
-    )
-
-
-def _withdrawn(look: Look) -> Iterator[tuple[Pod, str, bool]]:
-    """Pods, the devices that they hold and that are not offered, and whether others of the resource
-    are. Leaves out pods whose shadow pod is gone (reported elsewhere) or has a failed card."""
+def _withdrawn(
+    look: Look, served: Collection[tuple[Pod, str]]
+) -> Iterator[tuple[Pod, str, Withdrawn]]:
+    """Pods, the devices that they hold and that are not offered, and how these are missing. Leaves
+    out pods whose shadow pod is gone (reported elsewhere) or has a failed card. `served`: devices
+    that their pods had offered before."""
     cards = _cards_of(look)
     for one in _sharers(look):
         offered = look.offered.get(one.resource, frozenset())
+        others = Withdrawn.ALONE if offered else Withdrawn.WITH_ALL
         for device in one.ids - offered:
             own = cards.get(_shadow_of(device))
             if own and not own & look.failed:
-                yield one.pod, device, bool(offered)
+                known = (one.pod, device) in served
+                yield one.pod, device, Withdrawn.FROM_ITS_USER if known else others
+
+
+def _devices_of_the_living(look: Look) -> set[tuple[Pod, str]]:
+    """Pods with a living container, and the virtual devices that they hold."""
+    living = {one.pod for one in look.seen}
+    return {(one.pod, id) for one in _sharers(look) if one.pod in living for id in one.ids}
 
 
 def _on_anothers_card(look: Look) -> Iterator[str]:

@@ -129,6 +129,35 @@ def test_a_device_that_is_withdrawn_while_others_are_offered_is_noticed_sooner()
     assert told(*[replace(others, failed=frozenset({"GPU-b"}))] * 91) == alone
 
 
+ALIVE = replace(SERVED, seen=(has(USER.pod, "GPU-a"),))
+IN_USE = replace(ALIVE, offered=OFFERED.offered)
+VANISHED = f"node-1: team-a/one holds {FIRST}, which the node offered before, and has not for 10 s"
+
+
+def test_a_device_that_is_taken_from_its_user_is_noticed_soon() -> None:
+    """Nothing but a failed card takes an offered device from a container that lives, whatever else
+    is offered: agent and kubelet run on."""
+    others = replace(ALIVE, offered={SHARES: frozenset({SECOND})})
+    for missing in (ALIVE, others):
+        assert told(IN_USE, *[missing] * 10) == set()
+        assert told(IN_USE, *[missing] * 11) == {VANISHED}
+    assert told(IN_USE, *[ALIVE] * 6, *[others] * 5) == {VANISHED}
+    assert told(IN_USE, *[ALIVE] * 8, IN_USE, *[ALIVE] * 10) == set()
+    assert told(IN_USE, *[SERVED] * 90) == set(), "its container has ended"
+    assert told(OFFERED, *[ALIVE] * 90) == set(), "it was offered before its container lived"
+    assert told(IN_USE, *[replace(ALIVE, failed=frozenset({"GPU-a"}))] * 91) == set()
+
+
+@pytest.mark.parametrize(
+    "between",
+    [replace(ALIVE, serving=frozenset({"agent 2", "kubelet 1"})), replace(ALIVE, held=(SHADOW,))],
+    ids=["another agent", "not held"],
+)
+def test_what_another_agent_or_holder_had_offered_does_not_count(between: Look) -> None:
+    assert told(IN_USE, between, *[ALIVE] * 90) == set()
+    assert told(IN_USE, between, IN_USE, *[ALIVE] * 11) == {VANISHED}
+
+
 @pytest.mark.parametrize(
     "other",
     [
