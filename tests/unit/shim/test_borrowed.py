@@ -1,20 +1,18 @@
 """An owner whose card is lent while it sleeps: whatever it does shows that it wakes, and an
-allocation that does not fit beside the borrower waits until the borrower is gone."""
+allocation that does not fit beside the borrower waits until the borrower is gone, by a clock that
+only its waiting moves."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-import threading
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import simgpu
-from support.waiting import PATIENCE_S
 
 from .slot import BUILD, MIB, Card, Slot
 
@@ -23,12 +21,11 @@ CONTEXT = 16
 LEFT = 64
 OUT_OF_MEMORY = 2
 NONE, HARD = range(2)
-LEAVES_AFTER_S = 0.3
-"""Seconds: longer than a call takes that does not wait."""
-WAITS_S = 3.0
-"""Seconds that a call waits, at most, for a borrower that does not go."""
-TRIES = 3
-"""A machine that is busy may take as long for a call that does not wait, but not each time."""
+LEAVES_AFTER_MS = 300
+WAITS_MS = 3000
+"""For how long a call waits, at most, for a borrower that does not go."""
+LOOKS_MS = 1
+"""Milliseconds from one of its looks to the next."""
 
 
 class Owner:
@@ -36,7 +33,11 @@ class Owner:
 
     def __init__(self, folder: Path, layout: dict[str, Any], mode: int) -> None:
         self.machine = simgpu.create(
-            folder / "machine", cards=1, memory_mib=TOTAL, context_bytes=CONTEXT * MIB
+            folder / "machine",
+            cards=1,
+            memory_mib=TOTAL,
+            context_bytes=CONTEXT * MIB,
+            clock="stepped",
         )
         self.slot = Slot(folder / "slot", layout)
         (card,) = self.machine.cards
@@ -53,7 +54,8 @@ class Owner:
         """Start a borrower, which leaves LEFT of the card."""
         self._borrower = self._start({})
         (card,) = self.machine.cards
-        assert self._tell(self._borrower, "alloc", (card.total - card.used) // MIB - LEFT) == 0
+        most = (card.total - card.used) // MIB - LEFT
+        assert self._tell(self._borrower, f"alloc {most}") == "0 0"
 
     def _start(self, env: dict[str, str]) -> subprocess.Popen[str]:
         env = {"PATH": os.environ["PATH"], **env, **simgpu.environment(self.machine.directory)}
@@ -64,15 +66,29 @@ class Owner:
         return made
 
     @staticmethod
-    def _tell(process: subprocess.Popen[str], what: str, mib: int) -> int:
+    def _tell(process: subprocess.Popen[str], line: str) -> str:
         assert process.stdin and process.stdout
-        process.stdin.write(f"{what} {mib}\n")
+        process.stdin.write(f"{line}\n")
         process.stdin.flush()
-        return int(process.stdout.readline())
+        return process.stdout.readline().rstrip()
 
     def do(self, what: str, mib: int = 0) -> int:
         """The driver's answer."""
-        return self._tell(self._owner, what, mib)
+        return self.wait(what, mib)[0]
+
+    def wait(self, what: str, mib: int) -> tuple[int, int]:
+        """The driver's answer, and for how many ms the call waited."""
+        answer, waited = self._tell(self._owner, f"{what} {mib}").split()
+        return int(answer), int(waited)
+
+    def wait_while(self, what: str, mib: int, after_ms: int, do: Callable[[], None]) -> int:
+        """The same, while something happens that many ms after the call's begin. It must wait for
+        so long."""
+        assert self._tell(self._owner, f"pause {after_ms}\n{what} {mib}") == "pausing"
+        do()
+        answer, waited = self._tell(self._owner, "").split()
+        assert int(answer) == 0
+        return int(waited)
 
     def lend(self, lent: bool = True) -> None:
         """Lend the card, as the node agent writes it."""
@@ -87,7 +103,6 @@ class Owner:
         with self._borrower as one:
             one.kill()
         self.lend(False)
-        self.left_at = time.monotonic()
 
     def close(self) -> None:
         for one in (self._owner, self._borrower):
@@ -138,51 +153,31 @@ def test_what_takes_memory_tells(owner: Owner, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["alloc", "pool", "array"])
 def test_what_does_not_fit_waits_for_the_borrower(owner: Owner, what: str) -> None:
-    """A borrower that leaves too late, since the machine was busy, shows nothing."""
-    until = time.monotonic() + PATIENCE_S
-    while True:
-        owner.lend()
-        began = time.monotonic()
-        leaving = threading.Timer(LEAVES_AFTER_S, owner.borrower_leaves)
-        leaving.start()
-        answer, took = owner.do(what, 1024), time.monotonic() - began
-        leaving.join()
-        if answer == 0 or owner.left_at < began + WAITS_S:
-            break
-        assert time.monotonic() < until
-        owner.borrow()
-    assert answer == 0
-    assert LEAVES_AFTER_S <= took < PATIENCE_S
-
-
-def shortest(owner: Owner, mib: int, answer: int) -> float:
-    """Seconds that the shortest of some allocations took, all of which had that answer."""
-    took = []
-    for _ in range(TRIES):
-        began = time.monotonic()
-        assert owner.do("alloc", mib) == answer
-        took.append(time.monotonic() - began)
-    return min(took)
+    owner.lend()
+    waited = owner.wait_while(what, 1024, LEAVES_AFTER_MS, owner.borrower_leaves)
+    assert LEAVES_AFTER_MS <= waited <= LEAVES_AFTER_MS + LOOKS_MS
 
 
 def test_what_fits_does_not_wait(owner: Owner) -> None:
     owner.lend()
-    assert shortest(owner, LEFT // (TRIES + 1), 0) < WAITS_S
+    assert owner.wait("alloc", LEFT // 4) == (0, 0)
 
 
 def test_nobody_waits_for_ever(owner: Owner) -> None:
     """The borrower is not ended."""
     owner.lend()
-    began = time.monotonic()
-    assert owner.do("alloc", 1024) == OUT_OF_MEMORY
-    assert WAITS_S <= time.monotonic() - began < PATIENCE_S
+    answer, waited = owner.wait("alloc", 1024)
+    assert answer == OUT_OF_MEMORY
+    assert WAITS_MS <= waited <= WAITS_MS + LOOKS_MS
 
 
 def test_the_limits_file_may_set_a_shorter_wait(owner: Owner) -> None:
     owner.slot.set_owner_wait(500)
     owner.lend()
-    assert 0.5 <= shortest(owner, 1024, OUT_OF_MEMORY) < WAITS_S
+    answer, waited = owner.wait("alloc", 1024)
+    assert answer == OUT_OF_MEMORY
+    assert 500 <= waited <= 500 + LOOKS_MS
 
 
 def test_who_lends_nothing_waits_for_nobody(owner: Owner) -> None:
-    assert shortest(owner, 1024, OUT_OF_MEMORY) < WAITS_S
+    assert owner.wait("alloc", 1024) == (OUT_OF_MEMORY, 0)

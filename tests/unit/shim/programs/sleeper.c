@@ -1,15 +1,19 @@
 /*
- * `sleeper`: an owner that executes one command per line on its card, and prints the result:
+ * `sleeper`: an owner that executes one command per line on its card, and prints the result ("ok" is 0)
+ * and for how many ms the shim slept in it, on a clock of its own (clock.h). Commands:
  *     launch           a kernel of 1 us
- *     alloc MIB        memory, kept: "ok" or the driver's error
+ *     alloc MIB        memory, kept
  *     pool MIB         from the default pool
  *     array MIB        an array of bytes
  *     context          a second context
  *     copy             a byte from the card
  *     clear            a byte of the card, by a memset
+ *     pause MS         prints nothing: once the shim has slept for so long in the next command, prints
+ *                      "pausing", and goes on when it has read a line
  */
 #include <string.h>
 
+#include "clock.h"
 #include "driver.h"
 
 #define MIB ((size_t)1 << 20)
@@ -19,6 +23,7 @@
 static const char image[4096] = "\177ELF";
 static CUfunction function;
 static CUdeviceptr kept;
+static uint64_t began, pause_at = UINT64_MAX;
 
 static void start(void) {
     CUcontext context;
@@ -55,12 +60,29 @@ static CUresult obey(const char *what, size_t bytes) {
     return CALL(cuCtxCreate_v2, &context, 0, 0);
 }
 
+static void perhaps_pause(void) {
+    if (clock_ns - began < pause_at) return;
+    pause_at = UINT64_MAX;
+    puts("pausing");
+    fflush(stdout);
+    CHECK_IS(getchar(), '\n');
+}
+
+static void execute(const char *what, unsigned number) {
+    pass(MS); /* between two commands */
+    began = clock_ns;
+    CUresult result = obey(what, number * MIB);
+    printf("%d %u\n", (int)result, (unsigned)((clock_ns - began) / MS));
+}
+
 int main(void) {
     char what[16];
-    unsigned mib;
+    unsigned number;
+    while_asleep = perhaps_pause;
     open_driver();
     start();
-    for (puts("up"); fflush(stdout), scanf("%15s %u", what, &mib) == 2;)
-        printf("%d\n", (int)obey(what, mib * MIB));
+    for (puts("up"); fflush(stdout), scanf("%15s %u%*1[\n]", what, &number) == 2;)
+        if (!strcmp(what, "pause")) pause_at = number * MS;
+        else execute(what, number);
     return 0;
 }
