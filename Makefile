@@ -72,7 +72,7 @@ fast: $(FAST) $(MORE)
 # Each file of tests is in one part alone (tests/unit/support/test_make.py); a new folder of tests/unit is in fast-others.
 SHIM := tests/unit/shim
 # These wait for time to pass more than they work.
-WAITING := $(patsubst %,$(SHIM)/test_%.py,contexts nvml scribbled_time shares simulated_card grants mig)
+WAITING := $(patsubst %,$(SHIM)/test_%.py,nvml shares simulated_card grants)
 # Of the shim, what tries long at random or under load, and what needs a build of its own.
 LONG_SHIM := $(patsubst %,$(SHIM)/test_%.py,soak lazy_code deployed handles coverage)
 SANITIZED := $(SHIM)/test_sanitizers.py

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,12 +13,14 @@ from typing import Any
 import pytest
 
 import simgpu
-from support.waiting import PATIENCE_S
 
+from .shared_clock import PRELOAD, share
 from .slot import BUILD, MIB, Card, Slot
 
 SHARE = 2500
-SECONDS = 0.8
+SPAN_NS = 800_000_000
+NEAR = 0.005
+"""By how much the share may differ: what is granted ahead, as part of SPAN_NS."""
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Container:
         """programs/contexts.c, when it is ready."""
         env = {
             "PATH": os.environ["PATH"],
-            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
+            "LD_PRELOAD": PRELOAD,
             "MIZAR_DIR": str(self.slot.path),
             **simgpu.environment(self.machine.directory),
         }
@@ -49,26 +50,17 @@ class Container:
             finally:
                 process.kill()
 
-    def share(self, seconds: float) -> float:
-        uuid = self.machine.cards[0].uuid
-        before = self.machine.busy(uuid)
-        time.sleep(seconds)
-        after = self.machine.busy(uuid)
-        return (after.work_ns - before.work_ns) / (after.now_ns - before.now_ns)
-
-    def shares(self, reached: float) -> list[float]:
-        """The container's shares, one after another once work is under way, until one is this high:
-        a process that waits for a processor launches nothing."""
-        self.share(SECONDS / 4)
-        shares, end = [self.share(SECONDS)], time.monotonic() + PATIENCE_S
-        while shares[-1] <= reached and time.monotonic() < end:
-            shares.append(self.share(SECONDS))
-        return shares
+    def share(self) -> float:
+        """What the container has of the card once work is under way."""
+        share(self.machine, SPAN_NS)
+        return share(self.machine, SPAN_NS)
 
 
 @pytest.fixture
 def container(tmp_path: Path, layout: dict[str, Any]) -> Iterator[Container]:
-    with simgpu.create(tmp_path / "machine", cards=1, context_bytes=MIB) as machine:
+    with simgpu.create(
+        tmp_path / "machine", cards=1, context_bytes=MIB, clock="stepped"
+    ) as machine:
         slot = Slot(tmp_path / "slot", layout)
         card = Card(machine.cards[0].uuid, 1024 * MIB, context_bytes=MIB)
         card.compute_mode, card.core_share = 1, SHARE
@@ -85,17 +77,13 @@ def begin(process: subprocess.Popen[bytes]) -> None:
 def test_the_fortieth_context_is_limited_as_the_first(container: Container) -> None:
     with container.contexts("many", "40") as process:
         begin(process)
-        shares = container.shares(SHARE / 10000 - 0.08)
-        assert shares[-1] > SHARE / 10000 - 0.08
-        assert max(shares) < SHARE / 10000 + 0.08
+        assert container.share() == pytest.approx(SHARE / 10000, abs=NEAR)
 
 
 def test_a_green_context_is_limited_whichever_is_current(container: Container) -> None:
     with container.contexts("green") as process:
         begin(process)
-        shares = container.shares(SHARE / 20000)
-        assert shares[-1] > SHARE / 20000
-        assert max(shares) < SHARE / 10000 + 0.08
+        assert container.share() == pytest.approx(SHARE / 10000, abs=NEAR)
 
 
 def test_work_of_one_context_shows_when_another_has_none(container: Container) -> None:
@@ -106,7 +94,7 @@ def test_work_of_one_context_shows_when_another_has_none(container: Container) -
 def test_nobody_waits_for_work_of_the_dead(container: Container) -> None:
     """One process was killed within a kernel that was said to take a minute."""
     with container.contexts("many", "1") as process:
-        now = time.monotonic_ns()
+        now = container.machine.busy(container.machine.cards[0].uuid).now_ns
         container.slot.leave_dead(1, 0, open_since=now, open_until=now + 60 * 10**9)
         begin(process)
-        assert container.shares(SHARE / 20000)[-1] > SHARE / 20000
+        assert container.share() == pytest.approx(SHARE / 10000, abs=NEAR)

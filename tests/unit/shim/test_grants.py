@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import simgpu
 from support.waiting import PATIENCE_S
 
-from .busy import Container, Containers, kept
+from .busy import CONTEXT, Container, Containers, kept
 from .conftest import run
+from .shared_clock import running, share
 from .slot import MIB, Card, Slot, card_uuid
 
 HARD = 1
-LOADS = {
+OF_ONE_THREAD = {
+    # the share of a container, and what it does: it wants all of the card
+    "two streams, 5 %": (5, ("bench/load", "us_20", "2", "2", "in_turns")),
+    "two streams, 10 %": (10, ("bench/load", "us_20", "2", "2", "in_turns")),
+    "four streams": (10, ("bench/load", "us_20", "4", "1", "in_turns")),
+    "eight streams": (25, ("bench/load", "us_20", "8", "1", "in_turns")),
+    "5,000 functions": (50, ("bench/programs", "functions")),
+}
+OF_THREADS = {
     # the share of a container, what it wants of the card, and what it does
-    "two streams of one thread, 5 %": (5, 100, ("bench/load", "us_20", "2", "2", "in_turns")),
-    "two streams of one thread, 10 %": (10, 100, ("bench/load", "us_20", "2", "2", "in_turns")),
-    "four streams of one thread": (10, 100, ("bench/load", "us_20", "4", "1", "in_turns")),
-    "eight streams of one thread": (25, 100, ("bench/load", "us_20", "8", "1", "in_turns")),
     "threads that end": (25, 100, ("bench/programs", "short_lived")),
     "threads that launch little": (50, 30, ("bench/programs", "workers")),
     "threads that launch little, 10 %": (10, 30, ("bench/programs", "workers")),
-    "5,000 functions": (50, 100, ("bench/programs", "functions")),
 }
+LEARNING_NS, SPAN_NS = 4_000_000_000, 2_000_000_000
+NEAR = 0.003
+"""By how much the share in a span may differ: what is granted ahead."""
 WORKED_NS, STRETCH_S = 50_000_000, 0.5
 OVERCHARGE = 1.6
 APART = 5.0
@@ -34,13 +43,31 @@ HALF_OF_20_MS = 0x1 << 60 | 20_000 << 40 | 10_000
 """A window: mizar_regions.h."""
 
 
-@pytest.mark.parametrize("load", LOADS)
-def test_a_share_is_had_in_whole(load: str, tmp_path: Path, layout: dict[str, Any]) -> None:
-    share, wanted, command = LOADS[load]
+@pytest.mark.parametrize("load", OF_ONE_THREAD)
+def test_one_thread_has_its_share_in_whole(
+    load: str, tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    asked, command = OF_ONE_THREAD[load]
+    with simgpu.create(
+        tmp_path / "machine", cards=1, context_bytes=CONTEXT, clock="stepped"
+    ) as machine:
+        slot = Slot(tmp_path / "slot", layout)
+        card = Card(machine.cards[0].uuid, 4096 * MIB, compute_mode=HARD, core_share=asked * 100)
+        slot.set_limits(replace(card, context_bytes=CONTEXT))
+        with running(machine, slot, *command):
+            share(machine, LEARNING_NS)
+            assert share(machine, SPAN_NS) == pytest.approx(asked / 100, abs=NEAR)
+
+
+@pytest.mark.parametrize("load", OF_THREADS)
+def test_threads_have_their_share_in_whole(
+    load: str, tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    asked, wanted, command = OF_THREADS[load]
     with Containers(tmp_path, layout, cards=1) as containers:
-        containers.add(HARD, share).start(*command)
+        containers.add(HARD, asked).start(*command)
         containers.begin()
-        containers.await_kept([kept(share, wanted)])
+        containers.await_kept([kept(asked, wanted)])
 
 
 def test_no_work_of_many_streams_is_charged_twice(env: dict[str, str], slot: Slot) -> None:

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 
 import simgpu
-from support.waiting import PATIENCE_S, wait_for
+from support.waiting import PATIENCE_S
 
+from .shared_clock import running, share
 from .shell import SUCCESS, Shell
 from .slot import BUILD, MIB, Card, Slot
 
 LIMIT = 300 * MIB
 CONTEXT, ROOM = 10 * MIB, 2 * MIB
-MS = 1_000_000  # ns
+SPAN_NS = 800_000_000
 OUT_OF_MEMORY = 2
 ASK = """
 import json, pynvml as n
@@ -46,7 +47,9 @@ class Container:
     """A container that sees the second of two MIG devices, which its limits name."""
 
     def __init__(self, folder: Path, layout: dict[str, Any]) -> None:
-        self.machine = simgpu.create(folder / "machine", cards=1, context_bytes=CONTEXT)
+        self.machine = simgpu.create(
+            folder / "machine", cards=1, context_bytes=CONTEXT, clock="stepped"
+        )
         self.neighbour, self.own = self.machine.divide(
             self.machine.cards[0].uuid, "1g.5gb", "2g.10gb"
         )
@@ -107,30 +110,11 @@ def test_nvml_tells_of_the_container_on_it_and_nothing_of_the_card(container: Co
 def test_its_share_of_the_mig_devices_time(container: Container) -> None:
     """The shim measures it, without NVML."""
     container.slot.set_limits(Card(container.own, LIMIT, compute_mode=1, core_share=3000))
-    (index,) = (one.index for one in container.machine.instances if one.uuid == container.own)
-    command = [BUILD / "bench" / "load", "us_20"]
-    with subprocess.Popen(
-        command, env=container.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as load:
-        try:
-            assert load.stdin and load.stdout and load.stdout.readline() == b"ready\n"
-            load.stdin.write(b"\n")
-            load.stdin.flush()
-            start, work = working(container, index, load.pid, 200 * MS)
-            end, later = working(container, index, load.pid, work + 600 * MS)
-        finally:
-            load.kill()
-    assert (later - work) / (end - start) < 0.35
-
-
-def working(container: Container, card: int, pid: int, least: int) -> tuple[int, int]:
-    """Simulated time and a process's work, in ns, once that is so much."""
-
-    def enough() -> tuple[int, int] | None:
-        now, works = container.machine.work(card)
-        return (now, works[pid]) if works.get(pid, 0) >= least else None
-
-    return wait_for("work on the MIG device", enough, PATIENCE_S, interval=0.01)
+    env = {"SIMGPU_DEV": str(container.folder)}
+    with running(container.machine, container.slot, "bench/load", "us_20", **env):
+        share(container.machine, SPAN_NS, uuid=container.own)
+        had = share(container.machine, SPAN_NS, uuid=container.own)
+    assert had == pytest.approx(0.3, abs=0.003)
 
 
 def test_another_mig_device_of_the_card_is_refused(container: Container) -> None:
