@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+import simgpu
 from support.waiting import wait_for
 
-from .busy import Container, Containers
+from .busy import CONTEXT, Container, Containers
+from .shared_clock import running, share
+from .slot import MIB, Card, Slot
 
 # Each of several shares may take 100 s to come where the machine has no processor for them.
 pytestmark = pytest.mark.timeout(450)
@@ -37,10 +40,11 @@ STREAMS = {
     "per_thread": ([30], [30]),
     "blocking": ([30], [30]),
     "many": ([30], [30]),
-    "cards": ([30, 60], [30, 60]),
     "in_turn": ([60, 30], [30, 30]),  # the launch that waits keeps the other
     "together": ([30, 60], [30, 30]),  # none of the two works without the other
 }
+OF_TWO_THREADS = "cards", [30, 60]
+SPAN_NS = 1_000_000_000
 
 
 @contextmanager
@@ -83,13 +87,32 @@ def test_what_the_agent_tells_holds_as_long_as_it_lives(
             containers.await_shares(lent)
 
 
-def test_shares_hold_for_every_kind_of_stream(tmp_path: Path, layout: dict[str, Any]) -> None:
-    cards = sum(len(shares) for shares, _ in STREAMS.values())
-    with Containers(tmp_path, layout, cards) as containers:
-        for way, (shares, _) in STREAMS.items():
-            containers.add(HARD, *shares).start("tests/streams", way)
+@pytest.mark.parametrize("way", STREAMS)
+def test_shares_hold_for_every_kind_of_stream(
+    way: str, tmp_path: Path, layout: dict[str, Any]
+) -> None:
+    shares, wanted = STREAMS[way]
+    with simgpu.create(
+        tmp_path / "machine", cards=len(shares), context_bytes=CONTEXT, clock="stepped"
+    ) as machine:
+        slot = Slot(tmp_path / "slot", layout)
+        limits = Card("", 4096 * MIB, compute_mode=HARD, context_bytes=CONTEXT)
+        pairs = zip(machine.cards, shares, strict=True)
+        slot.set_limits(
+            *(replace(limits, uuid=card.uuid, core_share=of * 100) for card, of in pairs)
+        )
+        with running(machine, slot, "tests/streams", way):
+            share(machine, SPAN_NS)
+            had = [100 * share(machine, SPAN_NS, uuid=card.uuid) for card in machine.cards]
+    assert had == pytest.approx(wanted, abs=0.3)
+
+
+def test_each_card_of_two_threads_has_its_share(tmp_path: Path, layout: dict[str, Any]) -> None:
+    way, shares = OF_TWO_THREADS
+    with Containers(tmp_path, layout, len(shares)) as containers:
+        containers.add(HARD, *shares).start("tests/streams", way)
         containers.begin()
-        containers.await_shares([got for _, got in STREAMS.values()])
+        containers.await_shares([shares])
 
 
 @pytest.mark.parametrize("mode", [NONE, HARD])
