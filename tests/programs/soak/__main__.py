@@ -1,9 +1,10 @@
 """`make soak`: random work and sudden deaths, for MIZAR_SOAK_MINUTES (5). MIZAR_SOAK_SEED repeats
 the work of another run.
 
-Fails if the limit was exceeded, if bytes were lost or not available within 30 s, or if something
-made no progress. The part of the limit that is available at the first try (usable_percent) has a
-goal as well, but a miss is only shown in red in the table."""
+Fails if the limit was exceeded, if bytes were lost or not available within 30 s, if a program could
+get less than 98 % of the limit before it was refused more (usable_percent), or if something made no
+progress. Of usable_percent, the rounds are unknown in which the machine was so busy that the node
+agent had no processor (LATE_S); disturbed_percent tells how many. On harsh cards it has no say."""
 
 import os
 import random
@@ -18,14 +19,25 @@ from pathlib import Path
 
 from bench.figures import ROOT, Details, Figure, Report
 from soak.code import LazyContainer
-from soak.container import USABLE, WAYS, Container, Truth
+from soak.container import LATE_S, USABLE, WAYS, Container, Truth
 
 MINUTES = float(os.environ.get("MIZAR_SOAK_MINUTES", "5"))
 SEED = int(os.environ.get("MIZAR_SOAK_SEED", str(random.randrange(1 << 30))))
 OPERATIONS, KILLS = 250_000, 10_000
-FAILS = ("granted_over_limit_bytes", "lost_bytes", "uncounted_bytes", "usable_again_percent")
-"""Figures of which none may miss its goal. How much is usable at the first try, and how soon all of
-it is, depends on when the agent asks NVML and when the card has the dead processes' memory back."""
+FAILS = frozenset(
+    {
+        "granted_over_limit_bytes",
+        "lost_bytes",
+        "uncounted_bytes",
+        "usable_percent",
+        "usable_again_percent",
+    }
+)
+"""Figures of which none may miss its goal. How soon all of a limit is available again depends on
+the machine, too."""
+LATE_ON_HARSH_CARDS = {"usable_percent"}
+"""Not there: they have dead processes' memory back, and NVML tells what code took, later than a
+call waits that is refused memory."""
 ROUND_KILLS, LAUNCH_KILLS, CODE_KILLS, LOWER_S = 500, 100, 12, 3
 
 
@@ -93,6 +105,7 @@ class Soak:
             str(truth.lost),
             str(truth.uncounted),
             f"{truth.usable:.1f}",
+            f"{truth.late_s * 1000:.0f}",
             f"{truth.usable_again:.1f}",
             f"{truth.took_s * 1000:.0f}",
         )
@@ -105,9 +118,7 @@ class Soak:
             self._figure("granted_over_limit_bytes", [one.over for one in self.truths], "<= 0"),
             self._figure("lost_bytes", [one.lost for one in self.truths], "<= 0"),
             self._figure("uncounted_bytes", [one.uncounted for one in self.truths], "<= 0"),
-            self._figure(
-                "usable_percent", [one.usable for one in self.truths], f">= {USABLE}", worst=min
-            ),
+            *self._usable(),
             self._figure(
                 "usable_again_percent",
                 [one.usable_again for one in self.truths],
@@ -127,11 +138,21 @@ class Soak:
             "lost",
             "uncounted",
             "usable %",
+            "agent waited ms",
             "usable again %",
             "whole limit again, ms",
         )
         report.details = [Details(f"soak, seed {SEED}", columns, self.rows)]
         return report
+
+    def _usable(self) -> list[Figure]:
+        """The worst first try of the known ones; empty if none is known."""
+        known = [one.usable for one in self.truths if one.late_s <= LATE_S]
+        if not known:
+            return []
+        found = self._figure("usable_percent", known, f">= {USABLE}", worst=min)
+        disturbed = 100 * (1 - len(known) / len(self.truths))
+        return [replace(found, disturbed_percent=round(disturbed, 2))]
 
     @staticmethod
     def _figure(
@@ -150,8 +171,8 @@ class Soak:
 
 
 def main() -> int:
-    """Print the report. Returns 1 if a limit was exceeded or a byte lost; a hang ends it with an
-    error."""
+    """Print the report. Returns 1 if one of FAILS missed its goal or could not be measured; a hang
+    ends it with an error."""
     subprocess.run(["make", "-s", "-C", ROOT / "shim", "tests", "bench"], check=True)
     print(f"seed {SEED}, {MINUTES:g} minutes", flush=True)
     with (
@@ -162,7 +183,14 @@ def main() -> int:
         report = Soak(container, lazy, MINUTES, SEED).run()
     report.print()
     print(f"written to {report.write()}")
-    return int(any(one.met == "no" for one in report.figures if one.name in FAILS))
+    return int(is_bad(report))
+
+
+def is_bad(report: Report) -> bool:
+    """Whether one of FAILS missed its goal or could not be measured."""
+    is_harsh = report.title != report.area
+    fails = FAILS - LATE_ON_HARSH_CARDS if is_harsh else FAILS
+    return not {one.name for one in report.figures if one.met == "yes"} >= fails
 
 
 if __name__ == "__main__":

@@ -58,6 +58,9 @@ WAYS = {
 }
 USABLE = 98
 """Percent of a limit that must be available."""
+LATE_S = 0.25
+"""A program that is refused memory waits for the node agent for a second at most. If the agent was
+without a processor for longer than this meanwhile, what the program got says nothing."""
 HANG_S = 30.0
 """Without progress for longer, something hangs. Generous, since the machine may be busy."""
 
@@ -96,6 +99,8 @@ class Truth:
     """... and bytes on the card that neither the shim counts nor the node agent reports."""
     usable: float
     """Percent of a limit that a program could get before it was refused more, at its first try."""
+    late_s: float
+    """Seconds for which the node agent waited for a processor during that try."""
     took_s: float
     """Seconds until USABLE percent of the limit were available again."""
     usable_again: float
@@ -335,8 +340,9 @@ class Container:
     def truth(self) -> Truth:
         """Check the limit and the account, and that both the survivor and a new process can get the
         whole limit. To be called when no process works."""
-        began = time.monotonic()
+        began, waited = time.monotonic(), waited_s(self._node.pid)
         first = last = self._usable(self.survivor)
+        late = waited_s(self._node.pid) - waited
         while last < USABLE:
             if time.monotonic() > began + HANG_S:
                 raise Hang(f"{last:.1f} % of a limit can be had: {self.books()}")
@@ -349,7 +355,7 @@ class Container:
         lost, uncounted = self._account()
         self.watch()
         over, self._over = self._over, 0
-        return Truth(over, lost, uncounted, first, took, min(again))
+        return Truth(over, lost, uncounted, first, late, took, min(again))
 
     def _usable(self, shell: Shell) -> float:
         """Percent of a card's limit that the container holds when it can take no more; the least of
@@ -410,6 +416,12 @@ class Container:
             lost.append(max(0, beyond))
             uncounted.append(max(0, -beyond - region.live[card].unaccounted_bytes))
         return max(lost), max(uncounted)
+
+
+def waited_s(pid: int) -> float:
+    """Seconds for which the threads of a process had work and no processor, until now."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(one.read_text().split()[1]) for one in tasks) / 1e9
 
 
 def _divisions(part: float = 1) -> list[Division]:
