@@ -21,6 +21,7 @@ from prometheus_client import Gauge
 from mizar_core.names import FIELD_MANAGER_OPERATOR
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError
+from mizar_kube.kinds import Object
 from mizar_kube.logs import get_logger
 from mizar_operator.default_pool import default_pool
 from mizar_operator.definitions import lacking_fields
@@ -37,6 +38,11 @@ needs no more: a firewall or a CA bundle that somebody changes stays changed."""
 ANSWERS = (AlreadyExists, Invalid, Forbidden)
 """Errors of a dry run that reached the webhook. Forbidden comes from a policy, which is evaluated
 after the webhook; or from missing permissions, so that the webhook cannot be asked at all."""
+ASKS_ALSO_THE_MUTATING: dict[str, object] = {"cardModels": [None]}
+"""A pool's spec that goes through the mutating webhook too, which only pools with other values than
+text go through: it lets this one pass, and the schema refuses it. Mutating and validating webhooks
+have configurations of their own, and so their own certificate authorities, which cert-manager sets
+one after the other. Pods go through mutating ones."""
 NOT_REACHED = re.compile(r'calling webhook "[a-z]+\.mizar\.share"')
 """Part of the API server's message when it has got no answer from Mizar's webhook."""
 POOL_WITHIN_S = 30.0
@@ -50,8 +56,8 @@ _OLDER = (
 
 
 class Readiness:
-    """Checks readiness by reading the CRDs' schemas, and by a dry run that creates a pool. After
-    one success the operator stays ready: whether the API server still reaches the webhook is a
+    """Checks readiness by reading the CRDs' schemas, and by dry runs that create pools. After one
+    success the operator stays ready: whether the API server still reaches the webhook is a
     metric from then on, `reached`, since another replica would reach it no better."""
 
     def __init__(
@@ -120,10 +126,18 @@ class Readiness:
         return None
 
     async def _dry_run(self) -> KubeError | None:
-        """The error of a dry run that creates the default pool; None if there is no such pool."""
+        """The error of two dry runs, of which the first goes through a mutating webhook: the
+        first's, unless that reached the webhook. The second creates the default pool, and has no
+        error if there is no such pool."""
+        error = await self._try(ASKS_ALSO_THE_MUTATING)
+        if error is not None and not isinstance(error, ANSWERS):
+            return error
+        return await self._try({})
+
+    async def _try(self, spec: Object) -> KubeError | None:
         try:
             await self._client.create(
-                default_pool({}), field_manager=FIELD_MANAGER_OPERATOR, dry_run=True
+                default_pool(spec), field_manager=FIELD_MANAGER_OPERATOR, dry_run=True
             )
         except KubeError as error:
             return error

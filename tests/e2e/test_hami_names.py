@@ -9,7 +9,6 @@ import yaml
 
 from cluster import Cluster
 from cluster.mizar import CHART, NAMESPACE, RELEASE
-from support.admission import wait_until_asked
 from support.kube import Kube, Object
 from support.objects import share_pod
 from support.waiting import wait_for
@@ -35,7 +34,6 @@ def use(cluster: Cluster, kube: Kube, **values: Any) -> None:
         kube.run("rollout", "status", name, "--timeout=240s", f"--namespace={NAMESPACE}")
     # The API server goes on using its connection to a webhook that is ending, until it has ended.
     wait_for("the earlier pods to end", lambda: not leaving(kube))
-    wait_until_asked(kube)
 
 
 def leaving(kube: Kube) -> list[Object]:

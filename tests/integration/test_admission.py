@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import pytest
 
 from cluster import Cluster
 from mizar_core.names import LABEL_NODE
+from mizar_operator.default_pool import default_pool
+from mizar_operator.readiness import ASKS_ALSO_THE_MUTATING
 from support import escapes, int_or_string, objects
 from support.admission import (
     OTHER,
@@ -737,3 +740,48 @@ def test_without_the_webhook_only_share_pods_wait(kube: Kube) -> None:
     dry_run(kube, objects.whole_card_pod(TENANT, "x"))
     kube.run(*scale, "--replicas=1")
     wait_for("share pods to be accepted again", lambda: translates(kube))
+
+
+def test_dry_runs_of_pools_go_through_either_configuration(kube: Kube) -> None:
+    """By these the operator sees whether the webhook is reached: readiness.py."""
+    for kind, spec, name in (
+        ("mutatingwebhookconfiguration", ASKS_ALSO_THE_MUTATING, "numbers"),
+        ("validatingwebhookconfiguration", {}, "quotas"),
+    ):
+        pool = default_pool(dict(spec))
+        assert "failed calling webhook" not in answer(kube, pool)
+        with led_astray(kube, kind):
+            wait_for(
+                "another service to be asked",
+                lambda pool=pool, name=name: (  # type: ignore[misc]
+                    f'failed calling webhook "{name}.mizar.share"' in answer(kube, pool)
+                ),
+            )
+        wait_for(
+            "the webhook to be asked again",
+            lambda pool=pool: "failed calling webhook" not in answer(kube, pool),  # type: ignore[misc]
+        )
+
+
+def answer(kube: Kube, pool: Object) -> str:
+    """What a dry run that creates the pool says."""
+    return kube.attempt("create", "--dry-run=server", "--filename=-", input=json.dumps(pool))[1]
+
+
+@contextmanager
+def led_astray(kube: Kube, kind: str) -> Iterator[None]:
+    """Inside, the configuration's webhooks name a service that does not exist."""
+    found = kube.get(kind, WEBHOOK)
+    assert found is not None
+
+    def lead(service: str) -> None:
+        where = "/clientConfig/service/name"
+        places = (f"/webhooks/{at}{where}" for at in range(len(found["webhooks"])))
+        patch = json.dumps([{"op": "replace", "path": one, "value": service} for one in places])
+        kube.run("patch", kind, WEBHOOK, "--type=json", f"--patch={patch}")
+
+    lead("nobody")
+    try:
+        yield
+    finally:
+        lead(found["webhooks"][0]["clientConfig"]["service"]["name"])

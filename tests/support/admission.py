@@ -46,7 +46,8 @@ def released(cluster: Cluster, *, operator: bool = False) -> Iterator[Kube]:
     kube.run("wait", "--for=condition=Established", "--timeout=60s", crds)
     install(cluster, operator=operator)
     try:
-        wait_until_asked(kube)
+        if not operator:  # which is ready only once the webhook is reached
+            wait_until_asked(kube)
         kube.apply(objects.namespace(TENANT), objects.namespace(OTHER), objects.pool(RELEASE))
         kube.wait_namespaces(TENANT, OTHER)
         profiles = [{"devices": size, "max": 1} for size in (2, 4)]
@@ -73,7 +74,9 @@ def install(cluster: Cluster, *, operator: bool = False, **nodeagent: Any) -> No
 
 
 def wait_until_asked(kube: Kube) -> None:
-    """Pods that are ready are asked only once every node's service rules say so."""
+    """Wait until the API server reaches the webhook: a pod that is ready is reached only once every
+    node's service rules name it. After an installation, the operator's readiness includes this; it
+    does not where no operator runs, or if all of the webhook's pods ended while one did."""
     pool = json.dumps(objects.pool(RELEASE))
     ask = ("create", "--dry-run=server", "--filename=-")
     wait_for(

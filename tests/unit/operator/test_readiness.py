@@ -13,15 +13,22 @@ from mizar_operator.metrics import Metrics
 from mizar_operator.readiness import POOL_WITHIN_S, Readiness
 
 NO_WAY = Unavailable('failed calling webhook "quotas.mizar.share": failed to call webhook')
+UNTRUSTED = Unavailable('failed calling webhook "numbers.mizar.share": x509: unknown authority')
 
 
 class Api:
-    """Answers dry runs with what a test says, the last answer again and again, and tells the
-    schemas of a test one after the other, in the end none."""
+    """Answers dry runs of the default pool with what a test says, the last answer again and again,
+    and those that go through a mutating webhook with `mutating`. Tells the schemas of a test one
+    after the other, in the end none."""
 
-    def __init__(self, *answers: KubeError | None, told: Sequence[Object] = ()) -> None:
+    def __init__(
+        self,
+        *answers: KubeError | None,
+        told: Sequence[Object] = (),
+        mutating: Sequence[KubeError] = (Invalid("cardModels[0]: must be a string"),),
+    ) -> None:
         self.asked: list[Object] = []
-        self._answers = list(answers)
+        self._answers: dict[bool, list[KubeError | None]] = {False: [*answers], True: [*mutating]}
         self._told = list(told)
 
     async def request(self, method: str, path: str, **_: Any) -> Object:
@@ -31,7 +38,8 @@ class Api:
     async def create(self, obj: Object, *, dry_run: bool = False, **_: Any) -> Object:
         assert dry_run, "it keeps what it asks with"
         self.asked.append(obj)
-        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        answers = self._answers[obj["spec"] != {}]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if answer is not None:
             raise answer
         return obj
@@ -92,11 +100,28 @@ async def test_it_waits_until_the_webhook_is_reached(pauses: Pauses) -> None:
     api = Api(*[NO_WAY] * 20, AlreadyExists("default"))
     found = readiness(api, pauses)
     await found.wait()
-    assert len(api.asked) == 21
+    assert len([one for one in api.asked if one["spec"] == {}]) == 21
     assert set(pauses.problems) == {f"the API server does not reach the webhook: {NO_WAY}"}
     assert pauses.lengths[0] < 0.5
     assert max(pauses.lengths) == 2
     assert found.problems() == []
+
+
+async def test_it_waits_until_mutating_webhooks_are_reached_too(pauses: Pauses) -> None:
+    """They have a certificate authority of their own, and all pods go through them."""
+    found = readiness(Api(AlreadyExists("there"), mutating=[UNTRUSTED, Invalid("no")]), pauses)
+    await found.wait()
+    assert pauses.problems == [f"the API server does not reach the webhook: {UNTRUSTED}"]
+    assert found.problems() == []
+
+
+async def test_it_tells_when_mutating_webhooks_are_not_reached_any_more(pauses: Pauses) -> None:
+    answers = [Invalid("no"), UNTRUSTED, Invalid("no")]
+    found = readiness(Api(AlreadyExists("there"), mutating=answers), pauses)
+    pauses.most = 2
+    with suppress(asyncio.CancelledError):
+        await found.run()
+    assert pauses.reachable == [1, 0, 1]
 
 
 async def test_it_waits_until_definitions_have_the_fields_that_it_knows(pauses: Pauses) -> None:
