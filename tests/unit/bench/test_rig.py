@@ -99,7 +99,8 @@ def _saw_the_change_and_the_borrower() -> bool:
     assert _percent(changed[1000:]) < SHARE + 10
     assert not any(owner[:600])
     assert _percent(borrower[1000:]) < 10 or not any(owner[1000:])
-    return _percent(changed[:600]) > SHARE + 20 and any(borrower[:600]) and any(owner[600:])
+    lent_time = _percent(borrower[100:600])
+    return _percent(changed[:600]) > SHARE + 20 and lent_time > 20 and any(owner[600:])
 
 
 BENCH = """

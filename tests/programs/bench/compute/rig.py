@@ -20,9 +20,11 @@ import simgpu
 from bench.compute.windows import as_long_as_all
 from bench.figures import ROOT
 from mizar_core.models import ComputeMode
+from mizar_nodeagent.regions import limits_file
 from simgpu import environment
 from simgpu.machine import HARSH, Busy
 from support.node import Division, Node
+from support.waiting import wait_for
 
 BUILD = ROOT / "build" / "shim"
 CONTEXT = 16 << 20
@@ -108,7 +110,7 @@ class _Room:
         """Of the processes: those of a container that starts now, if the tenant has the shim."""
         if self._shared is None:
             return {"PATH": os.environ["PATH"], **environment(self._node.machine.directory)}
-        if not self.tenant.share:
+        if self.borrows:
             return self._node.borrower(self._uuid)
         devices = {self._uuid: int(_part(self.tenant.share) * self._shared.devices)}
         return self._node.container(devices, self.tenant.priority)
@@ -122,6 +124,7 @@ class _Room:
 
     def start(self) -> None:
         env = self._environment() | {"CUDA_VISIBLE_DEVICES": self._uuid}
+        self._slot = env.get("MIZAR_DIR", "")
         for load in self.tenant.loads:
             name, *arguments = load.split()
             command = [*PROGRAMS.get(name, ("load", name)), *arguments]
@@ -131,6 +134,22 @@ class _Room:
             self.processes.append(process)
             if self.tenant.processor is not None:
                 os.sched_setaffinity(process.pid, {self.tenant.processor})
+
+    @property
+    def borrows(self) -> bool:
+        """Whether it borrows the card."""
+        return self._shared is not None and not self.tenant.share
+
+    def wait_until_seen(self) -> None:
+        """Wait until the time slicer has seen what the processes have done so far: until it has
+        begun and ended a round."""
+        limits = Path(self._slot) / "limits"
+
+        def beat() -> int:
+            return int(limits_file.read(limits).live[0].beat)
+
+        seen = beat()
+        wait_for("the time slicer", lambda: beat() >= seen + 2, interval=0.01)
 
     def wait_until_ready(self) -> None:
         for process in self.processes:
@@ -170,12 +189,26 @@ def run(cases: Sequence[Case], seconds: float) -> list[Recorded]:
         node = stack.enter_context(Node(folder / "node", machine, divisions))
         rooms = _rooms(cases, divisions, node)
         everybody = [room for tenants in rooms for room in tenants]
-        for room in everybody:
-            stack.callback(room.end)
-            room.start()
-        for room in everybody:
-            room.wait_until_ready()
+        for borrows in (False, True):
+            now = [room for room in everybody if room.borrows == borrows]
+            for room in now:
+                stack.callback(room.end)
+                room.start()
+            for room in now:
+                room.wait_until_ready()
+            if not borrows:
+                _wait_until_asleep(rooms)
         return _record(machine, rooms, seconds)
+
+
+def _wait_until_asleep(rooms: Sequence[Sequence[_Room]]) -> None:
+    """Wait until the owners of cards that will be lent are seen to do nothing: an owner that takes
+    memory, as in its start, pauses borrowers for two seconds."""
+    for tenants in rooms:
+        if any(room.borrows for room in tenants):
+            for room in tenants:
+                if not room.borrows:
+                    room.wait_until_seen()
 
 
 @contextmanager
