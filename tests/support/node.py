@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,7 +36,9 @@ class Division:
 
 class Node:
     """`divisions`: how each of the machine's cards is divided; None for a card that is not shared.
-    Use it as a context manager: the agent runs in it."""
+    Use it as a context manager: the agent runs in it, as the process `pid`."""
+
+    pid: int
 
     def __init__(
         self, folder: Path, machine: simgpu.Machine, divisions: Sequence[Division | None]
@@ -44,28 +51,22 @@ class Node:
             "folder": str(folder),
             "library": str(LIBRARY),
             "divisions": self._divisions,
+            "driver": str(machine.directory / "driver"),
+            "environment": simgpu.environment(machine.directory),
         }
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "support.node_agent", json.dumps(self._given)]
-        self._agent = subprocess.Popen(
-            command,
-            env={**os.environ, **simgpu.environment(self.machine.directory)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        self._answer()
+        self._connection, agents = socket.socketpair()
+        with agents:
+            socket.send_fds(_agents(), [json.dumps(self._given).encode()], [agents.fileno()])
+        self._told = self._connection.makefile("r")
+        self.pid = int(self._answer())
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._agent:  # closes its pipes and waits for it
-            self._agent.kill()
-
-    @property
-    def pid(self) -> int:
-        """The agent's process."""
-        return self._agent.pid
+        with self._connection, self._told, suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+            self._told.read()  # until it has ended
 
     def container(
         self, devices: Mapping[str, int] | None = None, priority: int = 0, **env: str
@@ -100,14 +101,29 @@ class Node:
         return {uuid: asdict(division) for uuid, division in pairs if division}
 
     def _do(self, **command: object) -> str:
-        assert self._agent.stdin
-        self._agent.stdin.write(json.dumps(command) + "\n")
-        self._agent.stdin.flush()
+        self._connection.sendall(f"{json.dumps(command)}\n".encode())
         return self._answer()
 
     def _answer(self) -> str:
-        assert self._agent.stdout
-        line = self._agent.stdout.readline()
+        line = self._told.readline()
         if not line:
-            raise RuntimeError(f"the node agent ended with {self._agent.wait()}")
+            raise RuntimeError("the node agent has ended; it says why on standard error")
         return line.rstrip("\n")
+
+
+@cache
+def _agents() -> socket.socket:
+    """Where agents are ordered: from a process that ends with this one."""
+    orders, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, "-m", "support.node_agent", str(theirs.fileno())]
+        process = subprocess.Popen(
+            command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+
+    def end() -> None:
+        orders.close()
+        process.wait()
+
+    atexit.register(end)
+    return orders

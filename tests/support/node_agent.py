@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import socket
 import sys
 import time
+import traceback
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import IO, Any, NoReturn, cast
 
 from mizar_core.carve import Carve
 from mizar_core.models import Isolation
@@ -37,6 +41,8 @@ from mizar_nodeagent.time_slicing.containers import containers_of
 from mizar_nodeagent.time_slicing.time_slicer import TimeSlicer
 from unit.nodeagent.makers import card_claim, carve, shadow, share, share_claim, snapshot
 
+ORDER_BYTES = 1 << 16
+"""More than what an agent is given."""
 RESERVE = "1Gi"
 """Memory of a lent card that no borrower may have."""
 
@@ -136,8 +142,8 @@ class NodeAgent:
     """The parts, assembled as in mizar_nodeagent.assembly. All borrowers may have the cards that
     they ask for."""
 
-    def __init__(self, folder: Path, library: Path) -> None:
-        self._cards = Residents(Nvml(), folder / "proc")
+    def __init__(self, folder: Path, library: Path, driver: Path) -> None:
+        self._cards = Residents(Nvml(driver), folder / "proc")
         slots = Slots(folder / "slots", shim_install.install(library, folder))
         slots.load(time.time())
         self._state, self._slots = AgentState(), slots
@@ -247,13 +253,18 @@ class NodeAgent:
 def _nothing(*_: object) -> None: ...
 
 
-async def _serve(agent: NodeAgent) -> None:
-    """Answer the commands on standard input, one in each line."""
+async def _serve(agent: NodeAgent, asked: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer the commands, one in each line."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), asked)
     while line := await reader.readline():
-        print(await _answer(agent, **json.loads(line)), flush=True)
+        _say(answers, await _answer(agent, **json.loads(line)))
+
+
+def _say(to: IO[bytes], text: str) -> None:
+    to.write(f"{text}\n".encode())
+    to.flush()
 
 
 async def _answer(agent: NodeAgent, do: str, **given: Any) -> str:
@@ -266,18 +277,49 @@ async def _answer(agent: NodeAgent, do: str, **given: Any) -> str:
     return ""
 
 
-async def _main(given: Mapping[str, Any]) -> None:
-    agent = NodeAgent(Path(given["folder"]), Path(given["library"]))
+async def _main(given: Mapping[str, Any], asked: IO[bytes], answers: IO[bytes]) -> None:
+    agent = NodeAgent(Path(given["folder"]), Path(given["library"]), Path(given["driver"]))
     await agent.start(given["divisions"])
     running = asyncio.create_task(agent.run())
-    print("", flush=True)
+    _say(answers, str(os.getpid()))
     done, _ = await asyncio.wait(
-        [running, asyncio.create_task(_serve(agent))], return_when=asyncio.FIRST_COMPLETED
+        [running, asyncio.create_task(_serve(agent, asked, answers))],
+        return_when=asyncio.FIRST_COMPLETED,
     )
     for one in done:
         one.result()
 
 
+def _fork_agents(orders: socket.socket) -> None:
+    """For each order, an agent in a process of its own, until nobody can order any more. An order
+    is what the agent is given, and a socket for its commands and answers: so each starts at once,
+    with all of its code imported."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        message, files, _, _ = socket.recv_fds(orders, ORDER_BYTES, 1)
+        if not message:
+            return
+        if not os.fork():
+            orders.close()
+            _be_agent(json.loads(message), *files)
+        os.close(files[0])
+
+
+def _be_agent(given: Mapping[str, Any], connection: int) -> NoReturn:
+    """An agent until its connection ends."""
+    status = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.environ.update(given["environment"])
+        with os.fdopen(connection, "rb") as asked, os.fdopen(os.dup(connection), "wb") as answers:
+            asyncio.run(_main(given, asked, answers))
+        status = 0
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
 if __name__ == "__main__":
     sys.setswitchinterval(THREAD_SWITCH_S)
-    asyncio.run(_main(json.loads(sys.argv[1])))
+    _fork_agents(socket.socket(fileno=int(sys.argv[1])))
