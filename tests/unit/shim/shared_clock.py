@@ -16,6 +16,8 @@ from .slot import BUILD, Slot
 
 PRELOAD = f"{BUILD / 'tests' / 'libsharedclock.so'}:{BUILD / 'testing' / 'libmizar.so'}"
 """LD_PRELOAD of such a program. Its machine's clock is `stepped`."""
+LOOK_S = 0.001
+"""Seconds of real time between two looks, each of which keeps the program from its card."""
 
 
 def share(
@@ -33,7 +35,7 @@ def share(
         meanwhile()
         return machine.busy(card).now_ns - before.now_ns >= ns
 
-    wait_for("the machine's time to pass", is_over, interval=0)
+    wait_for("the machine's time to pass", is_over, interval=LOOK_S)
     after = machine.busy(card)
     return (after.work_ns - before.work_ns) / (after.now_ns - before.now_ns)
 
