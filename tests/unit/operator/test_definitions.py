@@ -1,15 +1,14 @@
 """What definitions of Mizar's kinds lack that this operator knows."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from mizar_kube.errors import Forbidden, KubeError
 from mizar_kube.kinds import Object
 from mizar_operator.definitions import PATH, lacking_fields
+from support.chart import parsed
 
 CRDS = Path(__file__).parents[3] / "crds"
 
@@ -45,7 +44,7 @@ def told(definition: Object) -> Object:
 @pytest.fixture
 def definitions() -> list[Object]:
     """Those that the chart brings, by their kinds' names."""
-    return [copy.deepcopy(yaml.safe_load(one.read_text())) for one in sorted(CRDS.glob("*.yaml"))]
+    return [each for one in sorted(CRDS.glob("*.yaml")) for each in parsed(one.read_text())]
 
 
 def without(definitions: list[Object], kind: str, *path: str) -> None:
