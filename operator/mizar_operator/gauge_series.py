@@ -32,7 +32,7 @@ class Series:
         before = self._values.pop(key, {})
         if values:
             self._values[key] = dict(values)
-        for labels in {**before, **values}:
+        for labels in {changed for changed, _ in before.items() ^ values.items()}:
             found = [one[labels] for one in self._values.values() if labels in one]
             if found:
                 self._gauge.labels(*labels).set(self._together(found))
