@@ -26,6 +26,8 @@ CHECK_EVERY_S = 60.0
 RETRY_FIRST_S, RETRY_MOST_S = 1.0, 60.0
 """Seconds between tries while they fail, and between renewals in a row: at first, and at most."""
 CONFIGURATIONS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+HELM = "meta.helm.sh/"
+"""Prefix of the annotations by which helm knows the objects of its releases."""
 
 
 class SelfSigned:
@@ -146,13 +148,28 @@ class SelfSigned:
         secret = {
             "apiVersion": SECRET.api_version,
             "kind": SECRET.name,
-            "metadata": {"name": self._secret.name, "namespace": self._secret.namespace},
+            "metadata": await self._metadata(),
             "data": bundle.to_secret(),
         }
         try:
             await self._client.create(secret)
         except AlreadyExists as error:
             raise Conflict(str(error), status=error.status) from error
+
+    async def _metadata(self) -> Object:
+        """Metadata of a new Secret, with the marks of the release that the webhook's configurations
+        have: helm takes over no object without them. Raises KubeError if the configuration cannot
+        be read, for example when cert-manager's certificate replaces this one: the Secret that helm
+        deletes then must not come back."""
+        ref = Ref(MUTATING_WEBHOOKS, self._configuration)
+        meta = (await self._client.get(ref))["metadata"]
+        notes = (meta.get("annotations") or {}).items()
+        return {
+            "name": self._secret.name,
+            "namespace": self._secret.namespace,
+            "labels": meta.get("labels") or {},
+            "annotations": {key: value for key, value in notes if key.startswith(HELM)},
+        }
 
     async def _trust(self, ref: Ref, bundle: Bundle) -> None:
         found = await self._client.get(ref)

@@ -128,6 +128,46 @@ async def test_without_a_secret_one_is_made() -> None:
     assert from_secret(objects.stored[SECRET_PATH]["data"])
 
 
+async def test_a_secret_that_is_made_anew_is_the_releases() -> None:
+    """Helm refuses to install or upgrade over an object that lacks these marks."""
+    objects = installed()
+    del objects.stored[SECRET_PATH]
+    labels = {"app.kubernetes.io/managed-by": "Helm"}
+    notes = {"meta.helm.sh/release-name": "mizar", "meta.helm.sh/release-namespace": "system"}
+    others = {"argocd.argoproj.io/tracking-id": "of the configuration alone"}
+    objects.stored[CONFIGURATIONS[0]]["metadata"] |= {
+        "labels": labels,
+        "annotations": notes | others,
+    }
+    async with replicas(objects) as (one, _):
+        await one.self_signed.reconcile()
+    meta = objects.stored[SECRET_PATH]["metadata"]
+    assert (meta["labels"], meta["annotations"]) == (labels, notes)
+
+
+async def test_who_may_not_have_its_certificate_trusted_makes_no_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An upgrade to cert-manager takes this right from the webhook, and then deletes the Secret,
+    while the old pods still run."""
+    objects = installed()
+    async with replicas(objects) as (one, _):
+        await one.self_signed.reconcile()
+        del objects.stored[SECRET_PATH]
+        read = KubeClient.get
+
+        async def refused(client: KubeClient, ref: Ref, **more: Any) -> Object:
+            if ref.kind is MUTATING_WEBHOOKS:
+                raise Forbidden("no right", status=403)
+            return await read(client, ref, **more)
+
+        monkeypatch.setattr(KubeClient, "get", refused)
+        with pytest.raises(Forbidden):
+            await one.self_signed.reconcile()
+        assert SECRET_PATH not in objects.stored
+        assert one.self_signed.problem() is None
+
+
 async def test_a_secret_that_is_deleted_brings_a_certificate_of_a_new_authority() -> None:
     objects = installed()
     async with replicas(objects) as (one, two):
@@ -174,6 +214,8 @@ class Refusing:
         self.error: KubeError = Forbidden("secrets is forbidden: cannot create", status=403)
 
     async def get(self, ref: Ref, **_: Any) -> Object:
+        if ref.kind is MUTATING_WEBHOOKS:
+            return {"metadata": {"name": ref.name}}
         raise NotFound("no secret", status=404)
 
     async def create(self, obj: Object, **_: Any) -> Object:
