@@ -112,27 +112,31 @@ def _as_held(shadow: Object, staying: set[tuple[str, str]]) -> Held:
     )
 
 
-async def operator_runs(client: KubeClient, settings: Settings) -> bool:
-    """Whether the operator runs, without which no shadow pod is deleted; True if that is not
-    known."""
+async def start_operator(client: KubeClient, settings: Settings) -> str:
+    """The command that starts the operator, without which no shadow pod is deleted; empty if it
+    runs, or if that is not known."""
     try:
         found = await client.get(Ref(DEPLOYMENT, settings.deployment, settings.namespace))
     except NotFound:
-        return False
+        return f"{_rollback(settings)}  # the operator is gone, and only it deletes them"
     except KubeError as error:
         log.info("the operator's Deployment could not be read", error=error)
-        return True
-    return bool((found.get("status") or {}).get("readyReplicas"))
+        return ""
+    if (found.get("status") or {}).get("readyReplicas"):
+        return ""
+    scale = f"kubectl scale deployment {settings.deployment} --namespace {settings.namespace}"
+    return f"{scale} --replicas=1  # it is not running, and only it deletes them"
 
 
-def refusal(held: Sequence[Held], settings: Settings, *, operator: bool) -> str:
-    """Why Mizar is not uninstalled, and what to do. `operator`: whether it runs."""
+def refusal(held: Sequence[Held], settings: Settings, start: str = "") -> str:
+    """Why Mizar is not uninstalled, and what to do. `start`: the command that starts the operator
+    first; empty if it runs."""
     where = f"{settings.release} --namespace {settings.namespace}"
     return "\n".join(
         [
             f"Mizar is not uninstalled, since {_who_holds(held)}. Everything keeps running.",
             "To uninstall it:",
-            *(f"  {line}" for line in _steps(held, settings, operator=operator)),
+            *(f"  {line}" for line in _steps(held, start)),
             f"  helm uninstall {where}",
             "To leave shadow pods, their cards and their users as they are, for a later install:",
             f"  helm uninstall {where} --no-hooks",
@@ -156,22 +160,28 @@ def _who_holds(held: Sequence[Held]) -> str:
     return f"{len(held)} shadow pods hold cards, {len(used) or 'none'} of them in use{by}"
 
 
-def _steps(held: Sequence[Held], settings: Settings, *, operator: bool) -> list[str]:
+def _steps(held: Sequence[Held], start: str) -> list[str]:
     steps = ["kubectl get shadowpods --all-namespaces  # wait until it shows none"]
     if any(one.users for one in held):
         steps.insert(0, "end the pods that use them")
     if not all(one.going for one in held):
         steps.insert(0, "kubectl delete gpuquota --all --all-namespaces")
-    if not operator:
-        scale = f"kubectl scale deployment {settings.deployment} --namespace {settings.namespace}"
-        steps.insert(0, f"{scale} --replicas=1  # it is not running, and only it deletes them")
-    return steps
+    return [start, *steps] if start else steps
 
 
-async def borrowers(client: KubeClient) -> list[str]:
-    """The spot pods that have a node and have not ended, as namespace/name. Raises KubeError."""
-    found = (await client.list(POD, label_selector=f"{LABEL_SPOT_POD}=true")).items
-    return sorted("/".join(key_of(one)) for one in found if _borrows(one))
+async def borrowers(client: KubeClient, wait: float, clock: Callable[[], float]) -> list[str]:
+    """The spot pods that have a node and have not ended, as namespace/name. Asks again for at most
+    `wait` seconds. Raises KubeError if the API server does not answer by then."""
+    deadline = clock() + wait
+    while True:
+        try:
+            found = (await client.list(POD, label_selector=f"{LABEL_SPOT_POD}=true")).items
+            return sorted("/".join(key_of(one)) for one in found if _borrows(one))
+        except KubeError as error:
+            if clock() >= deadline:
+                raise
+            log.info("the spot pods could not be listed", error=error)
+        await asyncio.sleep(PAUSE_S)
 
 
 def _borrows(pod: Object) -> bool:
@@ -211,11 +221,13 @@ def _some(names: Sequence[str]) -> str:
 async def check(settings: Settings) -> str:
     """Why Mizar must stay; empty if it may go. Raises ConfigError, KubeError."""
     clock = asyncio.get_running_loop().time
+    deadline = clock() + settings.wait
     async with await KubeClient.connect(settings.kubeconfig) as client:
         held = await still_held(client, settings.wait, clock)
         if held:
-            return refusal(held, settings, operator=await operator_runs(client, settings))
-        return borrowed(await borrowers(client), settings)
+            return refusal(held, settings, await start_operator(client, settings))
+        left = max(0.0, deadline - clock())
+        return borrowed(await borrowers(client, left, clock), settings)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -143,9 +143,9 @@ async def test_an_api_server_that_is_away_is_asked_again(api: Api) -> None:
     assert api.seconds == 1
 
 
-def sentences(*held: Held, operator: bool = True) -> list[str]:
+def sentences(*held: Held, start: str = "") -> list[str]:
     settings = uninstall.load(Settings, MINUTE)
-    return uninstall.refusal(held, settings, operator=operator).splitlines()
+    return uninstall.refusal(held, settings, start).splitlines()
 
 
 def idle(count: int) -> list[Held]:
@@ -194,24 +194,30 @@ def test_nobody_is_told_to_do_what_is_done() -> None:
 
 
 def test_an_operator_that_does_not_run_is_to_be_started_first() -> None:
-    steps = sentences(*idle(1), operator=False)
-    assert steps[2].startswith("  kubectl scale deployment mizar-operator --namespace infra --rep")
+    assert sentences(*idle(1), start="start it")[2] == "  start it"
+
+
+SCALE = "kubectl scale deployment mizar-operator --namespace infra --replicas=1"
+ROLLBACK = "helm rollback gpus 3 --namespace infra"
 
 
 @pytest.mark.parametrize(
-    ("answer", "runs"),
+    ("answer", "command"),
     [
-        ({"status": {"readyReplicas": 2}}, True),
-        ({"status": {}}, False),
-        ({}, False),
-        (NotFound("gone"), False),
-        (Forbidden("no"), True),
+        ({"status": {"readyReplicas": 2}}, ""),
+        ({"status": {}}, SCALE),
+        ({}, SCALE),
+        (NotFound("gone"), ROLLBACK),
+        (Forbidden("no"), ""),
     ],
 )
-async def test_whether_the_operator_runs(api: Api, answer: Any, runs: bool) -> None:
+async def test_what_starts_the_operator(api: Api, answer: Any, command: str) -> None:
+    """Of a Deployment that is gone, for example after an uninstall that stopped half-way, there is
+    nothing to scale."""
     api.operator = answer
     settings = uninstall.load(Settings, MINUTE)
-    assert await uninstall.operator_runs(api, settings) == runs  # type: ignore[arg-type]
+    said = await uninstall.start_operator(api, settings)  # type: ignore[arg-type]
+    assert said.partition("  #")[0] == command
 
 
 def test_the_program_succeeds_when_nothing_is_held(api: Api) -> None:
@@ -251,6 +257,17 @@ def test_borrowed_cards_would_not_go_back_either(api: Api) -> None:
     assert rollback.startswith("helm rollback gpus 3 --namespace infra ")
     assert upgrade.startswith("helm upgrade gpus CHART --namespace infra --reset-then-reuse-values")
     assert steps[-1] == "  helm uninstall gpus --namespace infra"
+
+
+def test_an_api_server_that_is_away_is_asked_for_spot_pods_again(api: Api) -> None:
+    api.lists[POD] = Unavailable("away")
+
+    def then() -> None:
+        api.lists[POD] = []
+
+    api.then = then
+    uninstall.main(MINUTE)
+    assert api.seconds == 1
 
 
 def test_spot_pods_that_wait_or_have_ended_borrow_nothing(api: Api) -> None:
