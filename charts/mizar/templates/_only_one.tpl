@@ -5,10 +5,12 @@ Argo CD, do not query the cluster, so this check does not work with them. */ -}}
 {{- $root := . -}}
 {{- range (lookup "admissionregistration.k8s.io/v1" "MutatingWebhookConfiguration" "" "").items -}}
 {{- $labels := .metadata.labels | default dict -}}
+{{- if eq (get $labels "app.kubernetes.io/name") "mizar" -}}
 {{- $release := get $labels "app.kubernetes.io/instance" -}}
-{{- if and (eq (get $labels "app.kubernetes.io/name") "mizar") (ne $release $root.Release.Name) -}}
 {{- $namespace := (first .webhooks).clientConfig.service.namespace -}}
+{{- if or (ne $release $root.Release.Name) (ne $namespace $root.Release.Namespace) -}}
 {{- fail (printf "Mizar is in this cluster already, as release %s of namespace %s, and can be there once: upgrade that one, or uninstall it first" $release $namespace) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
