@@ -36,8 +36,9 @@ RETRY_MOST_S: Final = 60.0
 
 class RuleSource:
     """Follows the rules and the node's labels. Labels are read only while there are rules. If the
-    ConfigMap is damaged, the previous rules stay in force. `changed` is called when rules or labels
-    change; `random` returns numbers in [0, 1)."""
+    ConfigMap is damaged or empty, the previous rules stay in force: `helm upgrade --force` empties
+    it, and the operator, which also writes that nothing is lent, fills it again within 30 s.
+    `changed` is called when rules or labels change; `random` returns numbers in [0, 1)."""
 
     def __init__(
         self,
@@ -55,14 +56,15 @@ class RuleSource:
         self._changed = changed
         self._random = random
         self._rules = SpotRules()
+        self._unwritten = False
         self._lends = asyncio.Event()
         self._labels: Mapping[str, str] | None = None
 
     @property
     def known(self) -> bool:
-        """Whether the rules have been read, and also the labels if there are rules."""
+        """Whether the rules have been written and read, and also the labels if there are rules."""
         labelled = self._labels is not None or not self._lends.is_set()
-        return self._informer.synced.is_set() and labelled
+        return self._informer.synced.is_set() and labelled and not self._unwritten
 
     def of(self, card: Card, resource: str) -> SpotRule | None:
         """The rule for a card that is held as this resource; None if it is not lent."""
@@ -107,6 +109,11 @@ class RuleSource:
         return True
 
     def _take(self, old: str | None, new: str | None) -> None:
+        self._unwritten = new == ""
+        if self._unwritten:
+            log.info("the lending rules are not written yet: keeping the previous ones")
+            self._changed()
+            return
         try:
             self._rules = SpotRules.from_json(new) if new else SpotRules()
         except SpotRulesRefused as error:

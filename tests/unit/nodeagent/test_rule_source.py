@@ -35,16 +35,16 @@ class Api:
     """Has the operator's rules and the node's labels. `asked`: when the agent asked for the
     node."""
 
-    def __init__(self, rules: SpotRules) -> None:
+    def __init__(self, rules: SpotRules | None) -> None:
         self.labels: dict[str, str] = dict(ZONE)
         self.asked: list[float] = []
         self.down = False
         self._first = rules
-        self._told: asyncio.Queue[SpotRules] = asyncio.Queue()
+        self._told: asyncio.Queue[SpotRules | None] = asyncio.Queue()
         self._version = 1
 
-    def tell(self, rules: SpotRules) -> None:
-        """The operator writes other rules."""
+    def tell(self, rules: SpotRules | None) -> None:
+        """The operator writes other rules, or helm replaces the ConfigMap by an empty one."""
         self._told.put_nowait(rules)
 
     async def list_pages(self, *_: object, **__: object) -> AsyncIterator[Page]:
@@ -61,17 +61,17 @@ class Api:
             raise Unavailable("no answer", status=503)
         return {"metadata": {"name": ref.name, "labels": self.labels}}
 
-    def _object(self, rules: SpotRules) -> Object:
+    def _object(self, rules: SpotRules | None) -> Object:
         self._version += 1
         meta = {"name": CONFIG_MAP, "namespace": "system", "uid": "u"}
         meta["resourceVersion"] = str(self._version)
-        return {"metadata": meta, "data": {KEY: rules.to_json()}}
+        return {"metadata": meta, **({"data": {KEY: rules.to_json()}} if rules else {})}
 
 
 class World:
     """A node agent's rules. `random`: the random number that it always gets."""
 
-    def __init__(self, rules: SpotRules, random: float = 0.5) -> None:
+    def __init__(self, rules: SpotRules | None, random: float = 0.5) -> None:
         self.api = Api(rules)
         self.changes = 0
         client: Any = self.api
@@ -173,5 +173,38 @@ def test_an_api_server_that_is_away_is_asked_less_and_less() -> None:
         world.api.down = False
         await asyncio.sleep(RETRY_MOST_S)
         assert world.lends()
+
+    world.go(story())
+
+
+def test_an_emptied_config_map_takes_no_card_back() -> None:
+    """`helm upgrade --force` empties it until the operator has looked."""
+    world = World(LENDING)
+
+    async def story() -> None:
+        await asyncio.sleep(0.1)
+        world.api.tell(None)
+        await asyncio.sleep(0.1)
+        assert world.rules.of(card(), "nvidia.com/gpu") is not None
+        world.api.tell(LENDING)
+        await asyncio.sleep(0.1)
+        assert world.lends()
+        world.api.tell(NOTHING)
+        await asyncio.sleep(0.1)
+        assert world.rules.known and not world.lends()
+
+    world.go(story())
+
+
+def test_until_the_rules_are_written_it_does_not_know_what_is_lent() -> None:
+    """An agent that starts meanwhile leaves lent cards as they are."""
+    world = World(None)
+
+    async def story() -> None:
+        await asyncio.sleep(HOUR)
+        assert not world.rules.known
+        world.api.tell(NOTHING)
+        await asyncio.sleep(0.1)
+        assert world.rules.known
 
     world.go(story())
