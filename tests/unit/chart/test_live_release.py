@@ -1,0 +1,137 @@
+"""What the chart refuses on a cluster in which Mizar runs already."""
+
+from typing import Any
+
+import pytest
+
+from support.chart import Chart, Object, pick
+from unit.chart.api_server import serving
+
+NAMESPACE = "mizar-system"
+SHADOW_CLASS = "mizar-shadow-pods"
+
+
+def upgraded(chart: Chart, live: list[Object], **values: Any) -> tuple[int, str]:
+    """Exit status of helm and what it prints when a release with these objects is upgraded."""
+    with serving(live) as server:
+        return chart.run(
+            *("template", "mizar", f"--namespace={NAMESPACE}", "--kube-version=1.36.0"),
+            *("--is-upgrade", "--dry-run=server", "--kubeconfig=/dev/null"),
+            f"--kube-apiserver={server.url}",
+            values=values,
+        )
+
+
+def installed(chart: Chart, **values: Any) -> list[Object]:
+    """The chart's objects as helm leaves them in the cluster."""
+    notes = {"meta.helm.sh/release-name": "mizar", "meta.helm.sh/release-namespace": NAMESPACE}
+    found = chart.render(**values)
+    for one in found:
+        one["metadata"].setdefault("annotations", {}).update(notes)
+    return found
+
+
+@pytest.fixture(scope="module")
+def live(chart: Chart) -> list[Object]:
+    """What is in the cluster after an install without any values."""
+    return installed(chart)
+
+
+def shadow(*holders: str) -> Object:
+    """A ShadowPod whose devices these pods hold, and one more that is free."""
+    held = [{"holder": {"namespace": "team-a", "name": one}} for one in holders]
+    meta = {"namespace": "team-a", "name": "shadow-2-abcde"}
+    return {"kind": "ShadowPod", "metadata": meta, "status": {"devices": [{"id": "free"}, *held]}}
+
+
+def pool(lent: int) -> Object:
+    return {
+        "kind": "GPUPool",
+        "metadata": {"name": "big"},
+        "spec": {},
+        "status": {"cards": {"lent": lent}},
+    }
+
+
+def refusal(answer: tuple[int, str]) -> str:
+    """The sentence with which helm refuses; empty if it does not."""
+    status, said = answer
+    return said.partition("): ")[2].partition("\n")[0] if status else ""
+
+
+def test_the_same_values_are_no_change(chart: Chart, live: list[Object]) -> None:
+    status, said = upgraded(chart, [*live, shadow("a"), pool(1)])
+    assert status == 0, said
+
+
+def test_objects_keep_their_names(chart: Chart, live: list[Object]) -> None:
+    """The policies of both names would refuse each other's requests."""
+    assert refusal(upgraded(chart, live, nameOverride="gpus")) == (
+        "nameOverride cannot be changed while Mizar is installed: its objects are named mizar-..."
+        " Leave it as it is, or run helm uninstall mizar --namespace mizar-system --no-hooks, which"
+        " leaves pods and their cards as they are, and install Mizar again"
+    )
+    named = installed(chart, nameOverride="gpus")
+    assert upgraded(chart, named, nameOverride="gpus")[0] == 0
+    assert "objects are named gpus-..." in refusal(upgraded(chart, named))
+
+
+@pytest.mark.parametrize("field", ["name", "namespace"])
+def test_there_is_one_release(chart: Chart, field: str) -> None:
+    (webhook,) = [one for one in chart.render() if one["kind"] == "MutatingWebhookConfiguration"]
+    if field == "name":
+        webhook["metadata"]["labels"]["app.kubernetes.io/instance"] = "first"
+    else:
+        webhook["webhooks"][0]["clientConfig"]["service"]["namespace"] = "infra"
+    others = {"kind": webhook["kind"], "metadata": {"name": "by-url"}, "webhooks": [{}]}
+    assert "Mizar is in this cluster already" in refusal(upgraded(chart, [others, webhook]))
+    assert upgraded(chart, [others])[0] == 0
+
+
+def test_the_state_stays_where_it_is_while_it_is_used(chart: Chart, live: list[Object]) -> None:
+    elsewhere = {"nodeagent": {"stateDir": "/data/mizar"}}
+    used = [*live, shadow("d", "c"), shadow("b", "a", "a"), pool(1)]
+    assert refusal(upgraded(chart, used, **elsewhere)) == (
+        "nodeagent.stateDir cannot be changed from /var/lib/mizar to /data/mizar while pods share"
+        " or borrow cards, since their limits would never be updated again: end team-a/a, team-a/b,"
+        " team-a/c and 2 more first, or leave the value as it is"
+    )
+    assert "end the spot pods on cards of pool big first" in refusal(
+        upgraded(chart, [*live, pool(2)], **elsewhere)
+    )
+    same = {"nodeagent": {"stateDir": "/var/lib/mizar/"}}
+    assert upgraded(chart, used, **same)[0] == 0
+    for unused in (live, [*live, shadow(), pool(0)], []):
+        status, said = upgraded(chart, unused, **elsewhere)
+        assert status == 0, said
+
+
+@pytest.mark.parametrize(("section", "name"), [("shadowPods", SHADOW_CLASS), ("spot", "lent")])
+def test_a_class_that_is_still_named_is_not_deleted(chart: Chart, section: str, name: str) -> None:
+    def values(**of: Any) -> Object:
+        found: Object = {"spot": {"enabled": True}}
+        found.setdefault(section, {})["priorityClass"] = {"name": name, **of}
+        return found
+
+    there, left = installed(chart, **values()), values(create=False)
+    assert refusal(upgraded(chart, there, **left)) == (
+        f"this upgrade would delete PriorityClass {name}, which {section}.priorityClass.name still"
+        f" names: run kubectl annotate priorityclass {name} helm.sh/resource-policy=keep first, or"
+        " name another class"
+    )
+    kept = pick(there, "PriorityClass", name)["metadata"]["annotations"]
+    kept["helm.sh/resource-policy"] = "keep"
+    assert upgraded(chart, there, **left)[0] == 0
+    kept["meta.helm.sh/release-name"] = "of-somebody-else"
+    del kept["helm.sh/resource-policy"]
+    assert upgraded(chart, there, **left)[0] == 0
+
+
+def test_a_class_keeps_its_value(chart: Chart, live: list[Object]) -> None:
+    changed: Object = {"shadowPods": {"priorityClass": {"value": 7}}}
+    assert refusal(upgraded(chart, live, **changed)) == (
+        f"Kubernetes does not allow changing the value of PriorityClass {SHADOW_CLASS} from"
+        " 1000000000 to 7: change shadowPods.priorityClass.name as well"
+    )
+    changed["shadowPods"]["priorityClass"]["name"] = "another"
+    assert upgraded(chart, live, **changed)[0] == 0
