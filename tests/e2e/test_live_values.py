@@ -13,7 +13,7 @@ from e2e.components import SYSTEM, WORKLOADS, wait_component
 from e2e.test_spot import borrowing, lender, start_borrower
 from e2e.test_upgrade import containers
 from e2e.watching import wait_held
-from support.kube import Kube, condition
+from support.kube import Kube
 from support.objects import share_pod
 from support.waiting import wait_for
 

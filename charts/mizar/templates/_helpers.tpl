@@ -101,3 +101,24 @@ capabilities: {drop: [ALL]}
 {{- define "mizar.userName" -}}
 system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "mizar.name" .root }}-{{ .part }}
 {{- end -}}
+
+{{- /* "true" if an object has all that is wanted of it. Call with (list $wanted $found). What it has in addition, such as
+defaults, does not count. */ -}}
+{{- define "mizar.isPart" -}}
+{{- $found := last . -}}
+{{- $same := true -}}
+{{- if kindIs "map" (first .) -}}
+{{- $same = kindIs "map" $found -}}
+{{- range $key, $value := first . -}}
+{{- $same = and $same (eq (include "mizar.isPart" (list $value (get $found $key))) "true") -}}
+{{- end -}}
+{{- else if kindIs "slice" (first .) -}}
+{{- $same = and (kindIs "slice" $found) (eq (len (first .)) (len $found)) -}}
+{{- range $at, $value := first . -}}
+{{- $same = and $same (eq (include "mizar.isPart" (list $value (index $found $at))) "true") -}}
+{{- end -}}
+{{- else -}}
+{{- $same = eq (first . | toJson | trimAll "\"") ($found | toJson | trimAll "\"") -}}
+{{- end -}}
+{{- $same -}}
+{{- end -}}

@@ -17,7 +17,7 @@ def upgraded(chart: Chart, live: list[Object], **values: Any) -> tuple[int, str]
         return chart.run(
             *("template", "mizar", f"--namespace={NAMESPACE}", "--kube-version=1.36.0"),
             *("--is-upgrade", "--dry-run=server", "--kubeconfig=/dev/null"),
-            f"--kube-apiserver={server.url}",
+            *(f"--kube-apiserver={server.url}", "--api-versions=mizar.share/v1alpha1"),
             values=values,
         )
 

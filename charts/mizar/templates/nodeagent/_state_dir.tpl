@@ -5,7 +5,8 @@ cluster, so this check does not work with them. */ -}}
 {{- $map := lookup "v1" "ConfigMap" .Release.Namespace (printf "%s-nodeagent" (include "mizar.name" .)) | default dict -}}
 {{- $before := (dig "data" "nodeagent.yaml" "" $map | fromYaml).stateDir -}}
 {{- $after := .Values.nodeagent.stateDir -}}
-{{- if and $before (ne (clean $before) (clean $after)) -}}
+{{- $served := .Capabilities.APIVersions.Has "mizar.share/v1alpha1" -}}
+{{- if and $before $served (ne (clean $before) (clean $after)) -}}
 {{- $users := include "mizar.users" . | fromJsonArray -}}
 {{- if $users -}}
 {{- $more := gt (len $users) 3 | ternary (printf " and %d more" (sub (len $users) 3)) "" -}}
