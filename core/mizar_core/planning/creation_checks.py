@@ -12,6 +12,7 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import HOSTNAME, Needs
 from mizar_core.planning.postponed import EPOCH, next_turn
 from mizar_core.planning.quotas import Entitlement
+from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
 
 MOVE_TURN = timedelta(seconds=60)
@@ -195,22 +196,22 @@ def finds_no_node(draft: Draft, shadow: ShadowView) -> str:
     )
 
 
-def creation_elsewhere(draft: Draft, share: ShareView) -> Creation | Denial:
+def creation_elsewhere(draft: Draft, share: ShareView, unoffered: str = "") -> Creation | Denial:
     """A shadow pod on another node, for a share pod that the scheduler refuses although devices are
-    free; or a denial with the scheduler's message.
+    free; or a denial, as by `scheduler_refuses`.
 
     It is not known whether the share pod can run on that node, so only one shadow pod is created at
     a time for all share pods of an owner, and the next one only after a delay if the last did not
     help. Of a pod's several resources, one at a time is moved (see `may_move`).
     """
     if not may_move(share, draft.now):
-        return scheduler_refuses(share)
+        return scheduler_refuses(share, unoffered)
     what = f"carry/{share.owner or share.uid}/{share.resource}"
     found = creation_for(draft, share) if what not in draft.attempted else None
     if isinstance(found, Creation):
         draft.record_attempt(Attempt(what, share.uid))
         return found
-    return scheduler_refuses(share, found)
+    return scheduler_refuses(share, unoffered, found)
 
 
 def may_move(share: ShareView, now: datetime) -> bool:
@@ -230,12 +231,30 @@ def next_move(now: datetime) -> datetime:
     return next_turn(now, MOVE_TURN)
 
 
-def scheduler_refuses(share: ShareView, elsewhere: Denial | None = None) -> Denial:
-    """The denial of a share pod that the scheduler refuses although devices are free. `elsewhere`:
-    why no shadow pod is created on another node."""
+def scheduler_refuses(share: ShareView, unoffered: str, elsewhere: Denial | None = None) -> Denial:
+    """The denial of a share pod that the scheduler refuses although devices are free. `unoffered`:
+    a sentence about free devices that their node does not offer, empty if all are offered.
+    `elsewhere`: why no shadow pod is created on another node."""
     also = f" (on other nodes: {elsewhere.message})" if elsewhere else ""
+    entitlement = elsewhere.entitlement if elsewhere else None
+    if unoffered and share.lacks_devices:
+        return Denial(EventReason.NODE_AGENT_SILENT, f"{unoffered}{also}", entitlement)
     return Denial(
         EventReason.NO_NODE_FITS,
         f"devices are free, but the scheduler finds no node: {share.unschedulable}{also}",
-        elsewhere.entitlement if elsewhere else None,
+        entitlement,
     )
+
+
+def unoffered_devices(draft: Draft, resource: str) -> str:
+    """A sentence about a node whose status has no device of the resource although a shadow pod is
+    ready there; empty if there is none. Its agent has ended, and can no longer say so."""
+    for shadow in sorted(draft.of_resource(resource), key=lambda one: one.key):
+        node = draft.nodes.get(shadow.on_node or "")
+        ready = draft.stages[shadow.key] is ShadowStage.READY and shadow.healthy
+        if ready and node is not None and node.available and not node.devices.get(resource):
+            return (
+                f"shadow pod {shadow.name} is ready, but node {node.name} does not offer its "
+                "devices: check that mizar-nodeagent runs there"
+            )
+    return ""

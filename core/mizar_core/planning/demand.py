@@ -18,6 +18,7 @@ from mizar_core.planning.creation_checks import (
     has_node,
     scheduler_refuses,
     too_many_devices,
+    unoffered_devices,
 )
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.feasible_nodes import on_node
@@ -117,6 +118,8 @@ def meet_demand(
     devices, arrives at the same placement and plans nothing.
     """
     waiting, postponed = pending_demand(draft, resource)
+    unoffered = unoffered_devices(draft, resource) if waiting else ""
+    elsewhere = partial(creation_elsewhere, unoffered=unoffered)
     while True:
         placement = schedule(draft, resource, waiting)
         planned = len(draft.actions)
@@ -127,20 +130,21 @@ def meet_demand(
         open_, later = [one for one in unserved if one.uid not in helped], list[ShareView]()
         choose = creation_for if claimed is None else partial(_creation_without_node, claimed)
         denials = _create(draft, open_, choose, later if claimed is None else None)
-        denials |= _create(draft, refused, creation_elsewhere)
+        denials |= _create(draft, refused, elsewhere)
         if len(draft.actions) == planned:
-            denials |= dict(_in_vain(draft, waiting, placement))
+            denials |= dict(_in_vain(draft, waiting, placement, unoffered))
             return _outcome(waiting, placement, denials, postponed, deferred=bool(later))
 
 
 def _in_vain(
-    draft: Draft, waiting: Iterable[ShareView], placement: Placement
+    draft: Draft, waiting: Iterable[ShareView], placement: Placement, unoffered: str
 ) -> Iterator[tuple[str, Denial]]:
-    """The share pods whose devices are free and that the scheduler refuses on every node."""
+    """The share pods whose devices are free and that the scheduler refuses on every node.
+    `unoffered`: as for `scheduler_refuses`."""
     for share in waiting:
         free = _availability(placement, share) is Availability.FREE
         if free and refused_on_every_node(draft, share):
-            yield share.uid, scheduler_refuses(share)
+            yield share.uid, scheduler_refuses(share, unoffered)
 
 
 def _outcome(

@@ -224,3 +224,27 @@ def test_an_agent_that_comes_late_serves_who_still_waits() -> None:
     _let_work(operator, ("n1", "n2"), 60)
     assert _node_of(operator, "p") is not None
     assert len(list(operator.model.api.all(SHADOW_POD))) == 1
+
+
+def test_devices_that_their_node_no_longer_offers_are_named() -> None:
+    """An agent that ended, for example because the DaemonSet leaves its node out since an upgrade,
+    no longer says that its shadow pod is not ready. To the scheduler, the node has none of them."""
+    resource = "team-a.mizar.share/gpu.2"
+    lacks = {"unschedulable": f"2 Insufficient {resource}", "unschedulable_since": at(60)}
+    share = waiting("p", lacks_devices=True, **lacks)
+    free = {(resource, "n1"): (at(20), at(20))}
+    full = quota("team-a", profiles=[{"devices": 2, "max": 1}])
+    held = ready(holders=(("team-a", "ended"),), idle_since=None, in_use=True, heard_at=at(300))
+    one = _given(quotas=(full,), shadows=(held,), shares=(share,), free_since=free)
+    said = satisfied(one)
+    assert said.reason == "NodeAgentSilent"
+    assert (
+        "shadow pod shadow-2-aaaaa is ready, but node n1 does not offer its devices: check that"
+        " mizar-nodeagent runs there (on other nodes: " in said.message
+    )
+    (event,) = actions(EmitEvent, one)
+    assert event.reason is EventReason.NODE_AGENT_SILENT
+    for other in (replace(share, lacks_devices=False), share):
+        offers = {resource: 2} if other is share else {}
+        offered = replace(one, nodes=(replace(TWO[0], devices=offers), TWO[1]), shares=(other,))
+        assert satisfied(offered).reason != "NodeAgentSilent"
