@@ -74,6 +74,26 @@ def rules(objects: list[Object], part: str) -> list[Object]:
     return found
 
 
+def test_no_setting_of_the_operator_is_left_out(chart: Chart, default: list[Object]) -> None:
+    """helm keeps what an upgrade that failed has added, unless the next one sets it otherwise."""
+    others = chart.render(
+        operator={"extraArgs": ["--workers=1"]},
+        shadowPods={"labels": {"a": "b"}, "annotations": {"a": "b"}},
+        defaultPool={"create": False},
+    )
+    without = chart.render(shadowPods={"priorityClass": {"create": False}})
+    (first, *rest) = [
+        pick(objects, "Deployment", "mizar-operator")["spec"]["template"]["spec"]["containers"][0]
+        for objects in (default, others, without)
+    ]
+    assert first["args"] == []
+    for one in rest:
+        assert one.keys() == first.keys()
+        assert [each["name"] for each in one["env"]] == [each["name"] for each in first["env"]]
+    assert operator_settings(others).default_pool is None
+    assert operator_settings(without).shadow_priority_class == ""
+
+
 def test_the_cpu_of_shadow_pods_is_settable(chart: Chart) -> None:
     operator = pick(chart.render(shadowPods={"cpu": "50m"}), "Deployment", "mizar-operator")
     (container,) = operator["spec"]["template"]["spec"]["containers"]
