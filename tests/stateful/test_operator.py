@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 from mizar_core.names import BUDGET_NAME, LABEL_IN_USE, LABEL_SHADOW_POD
 from mizar_core.planning import plan
 from mizar_kube.errors import Conflict, KubeError, Unavailable
-from mizar_kube.kinds import BUDGET, GPU_QUOTA, POD, SHADOW_POD, Object
+from mizar_kube.kinds import BUDGET, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from stateful.harness import KINDS, Harness
 from stateful.memory_api import Crash, Write
 from stateful.model import Model
@@ -341,7 +341,7 @@ class Cluster(RuleBasedStateMachine):
         """So that nothing evicts it; a namespace without shadow pods has no budget."""
         for shadow in self._shadows():
             pod, key = self._pod_of(shadow), shadow["metadata"]
-            if pod is None or "deletionTimestamp" in pod["metadata"]:
+            if pod is None or "deletionTimestamp" in pod["metadata"] or self._is_on_lost_node(pod):
                 continue
             held = bool(self.model.holders(key["namespace"], key["name"]))
             marked = pod["metadata"]["labels"].get(LABEL_IN_USE) == "true"
@@ -349,6 +349,12 @@ class Cluster(RuleBasedStateMachine):
             assert not held or self._demanded(key["namespace"]) > 0
         tenants = {one["metadata"]["namespace"] for one in self._shadows()}
         assert {one["metadata"]["namespace"] for one in self.model.api.all(BUDGET)} <= tenants
+
+    def _is_on_lost_node(self, pod: Object) -> bool:
+        """Whether the pod is on a node that is gone, and was not collected yet: what held its
+        devices is gone with the node's kubelet."""
+        node = pod["spec"].get("nodeName")
+        return node is not None and self.model.api.find(NODE, node) is None
 
     def _demanded(self, namespace: str) -> int:
         """How many pods the namespace's budget demands."""
