@@ -7,7 +7,8 @@ devices. After an error, the kubelet calls again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -81,6 +82,7 @@ class PreStart:
     turns: Turns = field(default_factory=Turns)
     pods: Callable[[], Mapping[Key, Pod]] | None = None
     by_way: Callable[[], str] = lambda: ""
+    _starting: list[frozenset[str]] = field(default_factory=list)
 
     async def prepare(self, resource: str, ids: Sequence[str]) -> None:
         """Write the limits of the container that holds the devices. Raises NotYet, StartRefused."""
@@ -92,6 +94,24 @@ class PreStart:
         await self.turns.wait()
         owner = self.owner(resource, ids, claims)
         bind(**owner.names)
+        with self.starting(ids):
+            await self._prepare(owner, resource, ids, claims)
+
+    @contextmanager
+    def starting(self, ids: Iterable[str]) -> Iterator[None]:
+        """To be entered as soon as `owner` has found the container with the devices, and left when
+        its start has been prepared. Otherwise, the start of another container with one of them
+        could overtake this one meanwhile."""
+        devices = frozenset(ids)
+        self._starting.append(devices)
+        try:
+            yield
+        finally:
+            self._starting.remove(devices)
+
+    async def _prepare(
+        self, owner: Owner, resource: str, ids: Sequence[str], claims: Claims
+    ) -> None:
         try:
             if not self._has_started(owner, resource, ids):
                 check_same_card(self.state, self.pod(owner.namespace, owner.pod), ids)
@@ -176,10 +196,15 @@ class PreStart:
 
     def _check_not_shared(self, resource: str, ids: frozenset[str], claims: Claims) -> None:
         """Raise StartRefused if another container has one of the devices as well, with an event on
-        the pods that have to go; NotYet if none has to, since the others end anyway."""
+        the pods that have to go; NotYet if none has to, since the others end anyway, or if it is
+        not decided yet, since another container is starting."""
         holdings = [*self._claimed(resource, ids, claims), *self._kept_by_init(resource, ids)]
         shared = sharing(ids, holdings, self._pods(), self.slots.by_age())
-        if shared is None or shared.first_may_start:
+        if shared is None:
+            return
+        if any(one & ids for one in self._starting):
+            raise NotYet(f"a container with one of {', '.join(sorted(ids))} is just starting")
+        if shared.first_may_start:
             return
         why, leaving = shared.describe(), shared.leaving
         if not leaving:

@@ -111,6 +111,12 @@ class SpotPreStart:
             raise NotYet(str(error)) from error
         owner = self.start.owner(resource, ids, claims)
         bind(**owner.names)
+        with self.start.starting(ids):
+            await self._prepare(owner, resource, ids, uuids)
+
+    async def _prepare(
+        self, owner: Owner, resource: str, ids: Sequence[str], uuids: Sequence[str]
+    ) -> None:
         slots = self.start.slots_of(owner, resource, ids)
         try:
             await self._check_slots(owner, slots, uuids)

@@ -36,7 +36,7 @@ from unit.nodeagent.makers import (
     snapshot,
 )
 
-D0 = device(0)
+D0, D1 = device(0), device(1)
 FOUR = "team-a.mizar.share/gpu.4"
 WIDE = shadow("shadow-4-bbbbb", carve=carve(resource=FOUR, devices=4))
 OWNER = Owner("team-a", "share", "uid-share", "main")
@@ -411,3 +411,45 @@ async def test_what_a_plan_changes_during_a_start_holds(node: Node, lost: bool) 
         assert (found.compute_mode, found.memory_limit) == (layout.COMPUTE_STOPPED, 0)
     else:
         assert found.memory_limit == GIB
+
+
+async def test_no_start_overtakes_another_one_with_the_same_device(node: Node) -> None:
+    """A container with two devices is found alone, and waits, say for the container runtime. Then
+    the kubelet gives one of its devices to another pod, which nothing would replace."""
+    first, second = share("first", controller="ReplicaSet"), share("second")
+    claims = [share_claim(D0, D1, pod="first")]
+    state = AgentState()
+    held = [share_claim(D0, D1, pod="first"), share_claim(D1, pod="second")]
+    state.replan(snapshot(1.0, [shadow(), first, second], [card_claim(), *held]))
+    for one in held:
+        node.slots.create(RESOURCE, one.ids, 0.0)
+
+    async def ask() -> Claims:
+        return Claims(tuple(claims), 2.0)
+
+    async def check(slots: object, uuids: object) -> None:
+        if len(claims) == 1:
+            claims.append(held[1])
+            with pytest.raises(NotYet, match="is just starting"):
+                await prestart.prepare(RESOURCE, [D1])
+
+    told: list[str] = []
+
+    def tell(owner: Owner, reason: str, note: str, warning: bool = False) -> None:
+        told.append(f"{owner.pod} {reason}")
+
+    prestart = PreStart(
+        state,
+        node.slots,
+        ask,
+        lambda: (),
+        tell,
+        tell,
+        ContextCosts(node.folder / "contexts", state, AsyncMock(return_value=0)),
+        node.minors,
+        check,
+    )
+    await prestart.prepare(RESOURCE, [D0, D1])
+    with pytest.raises(StartRefused, match="pod team-a/second gives way"):
+        await prestart.prepare(RESOURCE, [D1])
+    assert told == ["first DeviceGranted", "second DeviceGivenTwice"]
