@@ -109,7 +109,14 @@ def sharing(
     keys = {one.pod for one in found}
     if len(keys) < 2 and sum(not one.init for one in found) < 2:
         return None
-    owners = [one.owner for one in slots if one.owner is not None and one.ids & ids]
-    started = {one.pod for one in found if any(owner.of_pod(one.owner) for owner in owners)}
     known = {key: pods[key] for key in keys & pods.keys()}
+    owners = [one.owner for one in slots if one.owner is not None and one.ids & ids]
+    # A slot that was lost, or is in an earlier stateDir, does not say that its container runs.
+    created = {(key, name) for key, pod in known.items() for _, name in pod.container_ids}
+    started = {
+        one.pod
+        for one in found
+        if (one.pod, one.owner.container) in created
+        or any(owner.of_pod(one.owner) for owner in owners)
+    }
     return Sharing(ids, found, known, frozenset(started))

@@ -86,6 +86,16 @@ def test_who_has_started_goes_first(slots: Slots) -> None:
     assert "team-a/b starts after that" in found.describe()
 
 
+def test_who_runs_without_its_slot_goes_first(slots: Slots) -> None:
+    """The slot was lost, or is in an earlier stateDir."""
+    runs = replace(B, container_ids=(("0123", "main"),))
+    both = holding(A, D0, D1), holding(B, D1)
+    found = shared(slots, *both, ids=(D0, D1), pods=(A, runs))
+    assert (found.first, found.leaving, found.first_may_start) == (B.key, [A.key], False)
+    beside = replace(B, container_ids=(("0123", "side"),))
+    assert shared(slots, *both, ids=(D0, D1), pods=(A, beside)).first == A.key
+
+
 def test_a_slot_of_an_earlier_pod_of_the_name_does_not_count(slots: Slots) -> None:
     start(slots, holding(replace(B, uid="uid-earlier")))
     assert shared(slots, holding(A), holding(B)).first == A.key
