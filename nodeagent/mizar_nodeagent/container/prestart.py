@@ -27,7 +27,7 @@ from mizar_nodeagent.container.limits import (
     priority_of,
 )
 from mizar_nodeagent.container.opt_out import REFUSED, may_opt_out, wants_out
-from mizar_nodeagent.container.shared_devices import Holding, sharing
+from mizar_nodeagent.container.shared_devices import Holding, may_be_given_to_others, sharing
 from mizar_nodeagent.container.slot_gc import recorded_slots
 from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, NotifyGranted, Owner, Slot, Slots
 from mizar_nodeagent.container.start_checks import (
@@ -191,15 +191,23 @@ class PreStart:
         } or set(self._recorded_owners(resource, ids))
         if not found:
             raise NotYet(f"the kubelet names no pod for {', '.join(sorted(ids))}")
-        self._check_not_shared(resource, frozenset(ids), claims)
-        return min(found, key=lambda one: one.container)
+        owner = min(found, key=lambda one: one.container)
+        self._check_not_shared(owner, resource, [self._with(one, ids) for one in found], claims)
+        return owner
 
-    def _check_not_shared(self, resource: str, ids: frozenset[str], claims: Claims) -> None:
+    def _check_not_shared(
+        self, owner: Owner, resource: str, found: Sequence[Holding], claims: Claims
+    ) -> None:
         """Raise StartRefused if another container has one of the devices as well, with an event on
         the pods that have to go; NotYet if none has to, since the others end anyway, or if it is
-        not decided yet, since another container is starting."""
-        holdings = [*self._claimed(resource, ids, claims), *self._kept_by_init(resource, ids)]
-        shared = sharing(ids, holdings, self._pods(), self.slots.by_age())
+        not decided yet, since another container is starting. `found`: the containers that may be
+        the one that is to start, of which `owner` is one."""
+        ids, slots = found[0].ids, self.slots.by_age()
+        holdings = [*self._claimed(resource, ids, claims)]
+        if may_be_given_to_others(owner, ids, slots):
+            holdings += self._kept_by_init(resource, ids)
+        holdings += [one for one in found if one not in holdings]
+        shared = sharing(ids, holdings, self._pods(), slots)
         if shared is None:
             return
         if any(one & ids for one in self._starting):
@@ -223,15 +231,20 @@ class PreStart:
 
     def _kept_by_init(self, resource: str, ids: frozenset[str]) -> Iterable[Holding]:
         """The init containers that have one of the devices, which only the kubelet's record
-        names."""
+        names. While it cannot be read, they are left out, or no container could start."""
         asking = [one for one in self._running() if one.requested(resource) and one.init_containers]
         pods = {uid: pod for pod in asking for uid in pod.uids}
-        for entry in self._entries() if pods else ():
+        for entry in self._readable_entries() if pods else ():
             is_one = entry.resource == resource and bool(entry.ids & ids)
             pod = pods.get(entry.pod_uid) if is_one else None
             if pod is not None and entry.container in pod.init_containers:
                 owner = Owner(pod.namespace, pod.name, pod.uid, entry.container)
                 yield Holding(owner, entry.ids, init=True)
+
+    def _with(self, owner: Owner, ids: Iterable[str]) -> Holding:
+        pod = self.pod(owner.namespace, owner.pod)
+        init = pod is not None and owner.container in pod.init_containers
+        return Holding(owner, frozenset(ids), init)
 
     def _owner_of(self, namespace: str, pod: str, container: str) -> Owner:
         found = self.pod(namespace, pod)
@@ -260,6 +273,14 @@ class PreStart:
             return self.records()
         except KubeletAway as error:
             raise NotYet(str(error)) from error
+
+    def _readable_entries(self) -> tuple[Entry, ...]:
+        """The kubelet's record; nothing if it cannot be read."""
+        try:
+            return self.records()
+        except KubeletAway as error:
+            log.warning("nothing is known of init containers", error=error)
+            return ()
 
     def _running(self) -> Iterable[Pod]:
         return (pod for pod in self._pods().values() if not pod.ended)
@@ -305,11 +326,7 @@ class PreStart:
         kubelet's record says which slot is whose."""
         if sum(slot.owner is None for slot in slots) < 2:
             return {}
-        try:
-            entries = self._entries()
-        except NotYet:
-            return {}
-        recorded = recorded_slots(entries, self._running(), self.slots.root)
+        recorded = recorded_slots(self._readable_entries(), self._running(), self.slots.root)
         return {name: entry.container for name, entry in recorded.items()}
 
     def _recovered(self, resource: str, ids: Sequence[str]) -> list[Slot]:

@@ -97,6 +97,17 @@ class Sharing:
         return sum(device in one.ids for one in self.holdings)
 
 
+def may_be_given_to_others(owner: Owner, ids: frozenset[str], slots: Iterable[Slot]) -> bool:
+    """Whether the devices may have been given to containers of other pods as well, by the slots:
+    each Allocate has made one. `owner`: the container that is to start."""
+    known = [one for one in slots if one.ids & ids]
+    own = [one for one in known if one.owner is not None and one.owner.of_pod(owner)]
+    others = [one for one in known if one not in own]
+    if any(one.owner is not None and one.owner.container == owner.container for one in own):
+        return bool(others)  # it restarts
+    return not (len(others) == 1 and others[0].owner is None and others[0].ids == ids)
+
+
 def sharing(
     ids: frozenset[str],
     holdings: Iterable[Holding],

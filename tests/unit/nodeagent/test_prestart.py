@@ -1,7 +1,7 @@
 """PreStartContainer: its checks, and the slots that it writes."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock
@@ -56,13 +56,19 @@ class Node:
         self.minors = AsyncMock(side_effect=AssertionError("nobody was given a device node"))
 
     async def start(
-        self, *claims: Claim, pod: Pod | None = None, isolation: Isolation | None = None
+        self,
+        *claims: Claim,
+        pod: Pod | None = None,
+        isolation: Isolation | None = None,
+        pods: Sequence[Pod] = (),
+        ids: Sequence[str] = (),
     ) -> None:
-        """Start a container; the first of the claims is that container's."""
+        """Start a container; the first of the claims is that container's, unless its devices are
+        named. `pods`: others beside the pod."""
         state = AgentState()
         cards = [card_claim(), card_claim(WIDE.name, card(2).uuid)]
         first = shadow(carve=carve(isolation=isolation or Isolation()))
-        state.replan(snapshot(1.0, [first, WIDE, pod or share()], cards))
+        state.replan(snapshot(1.0, [first, WIDE, pod or share(), *pods], cards))
 
         async def ask() -> Claims:
             return Claims(claims, 2.0)
@@ -80,7 +86,7 @@ class Node:
             ContextCosts(self.folder / "contexts", state, measure),
             self.minors,
         )
-        await prestart.prepare(claims[0].resource, sorted(claims[0].ids))
+        await prestart.prepare(claims[0].resource, ids or sorted(claims[0].ids))
 
     def slot(self, owner: Owner | None = None, created: float = 0.0) -> Slot:
         """A slot of the first device."""
@@ -453,3 +459,65 @@ async def test_no_start_overtakes_another_one_with_the_same_device(node: Node) -
     with pytest.raises(StartRefused, match="pod team-a/second gives way"):
         await prestart.prepare(RESOURCE, [D1])
     assert told == ["first DeviceGranted", "second DeviceGivenTwice"]
+
+
+class TestInitContainersOfOthers:
+    """Only the kubelet's record names them."""
+
+    POD = share(init_containers=frozenset({"prepare"}))
+
+    def away(self) -> tuple[Entry, ...]:
+        raise KubeletAway("not in the format that is known")
+
+    @pytest.mark.parametrize("before", [None, OWNER, replace(OWNER, container="prepare")])
+    async def test_are_not_looked_for_where_the_device_was_given_once(
+        self, node: Node, before: Owner | None
+    ) -> None:
+        """The record is large where many containers are, and its format may change."""
+        node.records = self.away
+        node.slot(before)
+        if before is not None and before != OWNER:
+            node.slot(created=1.0)
+        await node.start(share_claim(D0), pod=self.POD)
+        assert node.warnings == []
+
+    async def test_are_left_out_while_the_record_cannot_be_read(self, node: Node) -> None:
+        """An earlier pod's slot is still there."""
+        node.records = self.away
+        node.slot(Owner("team-a", "earlier", "uid-earlier", "main"))
+        node.slot(created=1.0)
+        await node.start(share_claim(D0), pod=self.POD)
+        assert node.told == ["DeviceGranted"]
+
+    @pytest.mark.parametrize("started", [True, False])
+    async def test_take_turns_with_several_of_their_own_pod(
+        self, node: Node, started: bool
+    ) -> None:
+        """Also when the pod's sandbox was lost, and all its containers start again."""
+        node.recorded = tuple(
+            Entry("uid-share", name, RESOURCE, frozenset(ids), frozenset())
+            for name, ids in {"prepare": [D0, D1], "main": [D0], "side": [D1]}.items()
+        )
+        for entry in node.recorded:
+            made = node.slots.create(RESOURCE, entry.ids, 0.0)
+            if started:
+                node.slots.assign(made, replace(OWNER, container=entry.container))
+        claims = share_claim(D0), replace(share_claim(D1), container="side")
+        await node.start(*claims, pod=self.POD, ids=[D0, D1])
+        assert node.warnings == []
+
+
+async def test_none_of_two_starts_whom_only_the_kubelets_record_names(node: Node) -> None:
+    node.slot()
+    node.recorded = tuple(
+        Entry(uid, "main", RESOURCE, frozenset([D0]), frozenset()) for uid in ("uid-a", "uid-b")
+    )
+    with pytest.raises(StartRefused, match="pod team-a/b gives way"):
+        await node.start(share_claim(D1, pod="c"), pods=[share("a"), share("b")], ids=[D0])
+
+
+async def test_two_pods_of_one_name_are_two(node: Node) -> None:
+    """A static pod and one from the API server, of which the watch has one."""
+    node.slot()
+    with pytest.raises(StartRefused, match="to 2 containers: pod team-a/share gives way"):
+        await node.start(share_claim(D0), share_claim(D0))
