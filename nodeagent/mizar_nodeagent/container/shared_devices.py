@@ -69,8 +69,9 @@ class Sharing:
 
     def describe(self) -> str:
         """Why the container does not start, and which pod gives way, as a sentence."""
-        shared = sorted(one for one in self.ids if self._count(one) > 1)
-        what = f"the kubelet gave {', '.join(shared)} to {len(self.holdings)} containers"
+        shared = sorted(one for one in self.ids if self._is_shared(one))
+        count = sum(not one.ids.isdisjoint(shared) for one in self.holdings)
+        what = f"the kubelet gave {', '.join(shared)} to {count} containers"
         first, leaving = self.first, self.leaving
         if not leaving:
             return f"{what}: it starts once the other pod has ended"
@@ -93,8 +94,10 @@ class Sharing:
         reluctance = _RELUCTANCE.get(pod.controller, 0)
         return pod.key not in self.started, -reluctance, -pod.priority, pod.key
 
-    def _count(self, device: str) -> int:
-        return sum(device in one.ids for one in self.holdings)
+    def _is_shared(self, device: str) -> bool:
+        """Whether containers have the device that do not take turns."""
+        having = [one for one in self.holdings if device in one.ids]
+        return len({one.pod for one in having}) > 1 or sum(not one.init for one in having) > 1
 
 
 def may_be_given_to_others(owner: Owner, ids: frozenset[str], slots: Iterable[Slot]) -> bool:

@@ -153,3 +153,9 @@ def test_a_pod_that_has_a_device_twice_gives_way(slots: Slots) -> None:
 def test_the_message_names_the_shared_devices_alone(slots: Slots) -> None:
     found = shared(slots, holding(A, D0, D1), holding(B, D1), ids=(D0, D1))
     assert found.describe().startswith(f"the kubelet gave {D1} to 2 containers: ")
+
+
+def test_the_message_leaves_out_what_an_init_container_hands_on(slots: Slots) -> None:
+    first = holding(A, D0, D1, container="prepare", init=True)
+    found = shared(slots, first, holding(A, D0), holding(B, D1), ids=(D0, D1))
+    assert found.describe().startswith(f"the kubelet gave {D1} to 2 containers: ")
