@@ -474,3 +474,14 @@ def gives_way(namespace: str, pod: str) -> str:
     replaced, since the kubelet gave one of its devices to another container as well. The operator
     looks for them in the pod's status."""
     return f"pod {namespace}/{pod} gives way"
+
+
+def starts_after(namespace: str, pod: str) -> str:
+    """The words by which such a refusal names the pod that keeps the device."""
+    return f"and {namespace}/{pod} starts after that"
+
+
+def who_starts_after(refusal: str) -> tuple[str, str] | None:
+    """The pod (namespace, name) that the refusal says keeps the device; None if it names none."""
+    found = re.search(r"and ([^\s/]+)/([^\s/]+) starts after that", refusal)
+    return (found[1], found[2]) if found else None

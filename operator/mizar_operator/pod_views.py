@@ -22,6 +22,7 @@ from mizar_core.names import (
     EventReason,
     gives_way,
     parse_resource,
+    who_starts_after,
 )
 from mizar_core.planning.refusal_message import gives_reasons, lacks, lacks_alone
 from mizar_core.planning.snapshot import Key, PendingView, PodView, ShareView
@@ -144,6 +145,7 @@ def share_view(obj: Object) -> SharePod | None:
     refusals = tuple(_refusals(status))
     given_twice = any(_names(EventReason.DEVICE_GIVEN_TWICE, one) for one in refusals)
     own_words = gives_way(meta["namespace"], meta["name"])
+    told_to_go = next((one for one in refusals if given_twice and own_words in one), None)
     views = (
         ShareView(
             namespace=sys.intern(meta["namespace"]),
@@ -172,7 +174,8 @@ def share_view(obj: Object) -> SharePod | None:
             beside=tuple(one for one in asked if one != resource),
             several_cards=any(_names(EventReason.SEVERAL_CARDS, one) for one in refusals),
             given_twice=given_twice,
-            gives_way=given_twice and any(own_words in one for one in refusals),
+            gives_way=told_to_go is not None,
+            gives_way_to=who_starts_after(told_to_go or ""),
         )
         for resource, count in asked.items()
     )

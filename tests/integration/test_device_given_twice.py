@@ -81,6 +81,7 @@ def test_one_of_two_pods_with_a_device_gives_way(tenant: Tenant, prepared: Local
         for name in ("one", "two")
     )
     assert (first.gives_way, second.gives_way) == (False, True)
+    assert second.gives_way_to == (tenant.name, "one")
     told = wait_for("its event", lambda: dict(tenant.kube.events(tenant.name, "two"))[REASON])
     assert f"pod {tenant.name}/two gives way, and {tenant.name}/one starts after that" in told
     assert REASON not in dict(tenant.kube.events(tenant.name, "one"))

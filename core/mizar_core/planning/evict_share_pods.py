@@ -79,9 +79,12 @@ def _attempted(share: ShareView) -> str:
 def _refused(draft: Draft) -> dict[str, list[ShareView]]:
     """The pods of each controller that can never start with their devices, by name: those that give
     way to another pod, or else those whose devices are on several cards."""
-    refused = (one for one in draft.shares if one.must_go and not one.deleting)
+    staying = {one.key for one in draft.shares if one.node is not None and not one.deleting}
+    # A pod whose device another one kept until it ended starts when its kubelet tries again.
+    keepers = {None, *staying}
+    refused = (one for one in draft.shares if one.must_go and one.gives_way_to in keepers)
     # A pod has a view for each resource that it requests.
-    pods = {one.uid: one for one in refused if one.owner not in ("", one.uid)}
+    pods = {one.uid: one for one in refused if one.owner not in ("", one.uid) and not one.deleting}
     found = defaultdict[str, list[ShareView]](list)
     for one in sorted(pods.values(), key=lambda one: (not one.gives_way, one.key)):
         if not found[one.owner] or found[one.owner][0].gives_way == one.gives_way:

@@ -164,7 +164,8 @@ class ShareView:
     and no other gate. `beside`: the other resources of which the pod requests devices, of whatever
     pools. `several_cards`: whether a container of it does not start because it demands one card and
     its devices are on several. `given_twice`: whether one does not start because the kubelet gave a
-    device to two containers; `gives_way`: whether this is then the pod that has to go.
+    device to two containers; `gives_way`: whether this is then the pod that has to go,
+    `gives_way_to`: the pod that keeps the device, unless none can.
 
     Pods that have ended, that are being deleted before they got a node, or that another program's
     scheduling gate holds back are not in a snapshot.
@@ -195,6 +196,7 @@ class ShareView:
     several_cards: bool = False
     given_twice: bool = False
     gives_way: bool = False
+    gives_way_to: Key | None = None
 
     @property
     def key(self) -> Key:

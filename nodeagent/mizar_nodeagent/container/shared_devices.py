@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
-from mizar_core.names import gives_way
+from mizar_core.names import gives_way, starts_after
 from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.pods import Key, Pod
 
@@ -75,7 +75,7 @@ class Sharing:
         first, leaving = self.first, self.leaving
         if not leaving:
             return f"{what}: it starts once the other pod has ended"
-        then = f", and {'/'.join(first)} starts after that" if first else ""
+        then = f", {starts_after(*first)}" if first else ""
         return (
             f"{what}: {', '.join(gives_way(*one) for one in leaving)}{then}; the operator replaces "
             "a share pod that has a controller (a Job's only while no pod of the Job runs): delete "

@@ -320,6 +320,7 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
         several_cards=place is not None and draw(st.integers(0, 3)) == 0,
         given_twice=given_twice,
         gives_way=given_twice and draw(st.booleans()),
+        gives_way_to=draw(st.sampled_from([None, (namespace, "p0")])),
     )
 
 

@@ -218,7 +218,13 @@ def test_who_is_not_replaced_stays(changes: dict[str, Any]) -> None:
     assert _evicted(_snapshot(ready(**HELD), shares=(share,))) == []
 
 
-GIVES_WAY = replace(SHARE, owner="uid-set", given_twice=True, gives_way=True)
+GIVES_WAY = replace(
+    SHARE,
+    owner="uid-set",
+    given_twice=True,
+    gives_way=True,
+    gives_way_to=(SHARE.namespace, "a"),
+)
 """A pod of a controller whose device another pod has as well, and keeps."""
 KEEPS_IT = replace(SHARE, name="a", uid="uid-a", owner="uid-set", given_twice=True)
 """That other pod, which does not start before the first one is gone."""
@@ -245,6 +251,16 @@ def test_a_pod_that_nothing_replaces_or_that_goes_already_is_not_evicted(
     assert _evicted(_snapshot(ready(**HELD), shares=(KEEPS_IT, share))) == []
 
 
+def test_a_pod_whose_device_another_pod_kept_until_it_ended_starts_and_is_not_replaced() -> None:
+    """The kubelet has not tried again yet. A Job's pods would be replaced in that very moment,
+    since none of it runs any more."""
+    share = replace(GIVES_WAY, of_job=True)
+    for others in ((), (replace(KEEPS_IT, deleting=True),)):
+        assert _evicted(_snapshot(ready(**HELD), shares=(share, *others))) == []
+    has_it_twice = replace(share, gives_way_to=None)
+    assert _evicted(_snapshot(ready(**HELD), shares=(has_it_twice,))) == [("p", SHARE.uid)]
+
+
 def test_a_job_of_which_two_pods_have_one_device_loses_one_pod_once_none_of_it_runs() -> None:
     """The pod that keeps the device does not run either, so nothing would ever change."""
     first, second = replace(KEEPS_IT, of_job=True), replace(GIVES_WAY, of_job=True)
@@ -258,7 +274,7 @@ def test_a_device_given_twice_comes_before_several_cards() -> None:
     """The attempts are apart: one that gets devices of several cards again and again waits ever
     longer."""
     other = replace(FRAGMENTED, name="b", uid="uid-b")
-    snapshot = _snapshot(ready(**HELD), shares=(other, GIVES_WAY))
+    snapshot = _snapshot(ready(**HELD), shares=(other, GIVES_WAY, KEEPS_IT))
     assert _evicted(snapshot) == [("p", SHARE.uid)]
     tried = replace(snapshot, attempted=frozenset({"one-card/uid-set"}))
     assert _evicted(tried) == [("p", SHARE.uid)]

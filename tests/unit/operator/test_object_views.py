@@ -162,7 +162,8 @@ def test_a_container_that_does_not_start_on_several_cards(
 
 TWICE = (
     "device plugin PreStartContainer rpc failed with err: rpc error: code = PermissionDenied desc ="
-    " DeviceGivenTwice: the kubelet gave team-a/shadow-2-aaaaa-0 to 2 containers: {}, and team-a/x"
+    " DeviceGivenTwice: the kubelet gave team-a/shadow-2-aaaaa-0 to 2 containers: {}, "
+    "and team-a/x starts after that"
 )
 
 
@@ -185,6 +186,7 @@ def test_a_container_that_does_not_start_since_another_has_its_device(
     assert isinstance(pod, SharePod)
     view = pod.demands[0][1]
     assert (view.given_twice, view.gives_way) == (given_twice, has_to_go)
+    assert view.gives_way_to == (("team-a", "x") if has_to_go else None)
     assert not view.several_cards
 
 
