@@ -24,14 +24,16 @@ NAMESPACED = ("ConfigMap", "ShadowPod")
 
 
 class ApiServer:
-    """Serves objects to helm. `url`: its address."""
+    """Serves objects to helm. `url`: its address; `asked`: the paths that it was asked for."""
 
     def __init__(self, url: str, objects: list[Object]) -> None:
         self.url = url
+        self.asked: list[str] = []
         self._objects = objects
 
     def answer(self, path: str) -> Object | None:
         """The answer to a question; None if there is no such object."""
+        self.asked.append(path)
         if kinds := SERVED.get(path):
             return _resources(path, kinds)
         group, plural, namespace, name = _parsed(path)

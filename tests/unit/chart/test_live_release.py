@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from support.chart import Chart, Object, pick
-from unit.chart.api_server import serving
+from unit.chart.api_server import ApiServer, serving
 
 NAMESPACE = "mizar-system"
 SHADOW_CLASS = "mizar-shadow-pods"
@@ -14,12 +14,17 @@ SHADOW_CLASS = "mizar-shadow-pods"
 def upgraded(chart: Chart, live: list[Object], **values: Any) -> tuple[int, str]:
     """Exit status of helm and what it prints when a release with these objects is upgraded."""
     with serving(live) as server:
-        return chart.run(
-            *("template", "mizar", f"--namespace={NAMESPACE}", "--kube-version=1.36.0"),
-            *("--is-upgrade", "--dry-run=server", "--kubeconfig=/dev/null"),
-            *(f"--kube-apiserver={server.url}", "--api-versions=mizar.share/v1alpha1"),
-            values=values,
-        )
+        return run_upgrade(chart, server, values)
+
+
+def run_upgrade(chart: Chart, server: ApiServer, values: Object) -> tuple[int, str]:
+    """Like `upgraded`, with an API server that the caller has."""
+    return chart.run(
+        *("template", "mizar", f"--namespace={NAMESPACE}", "--kube-version=1.36.0"),
+        *("--is-upgrade", "--dry-run=server", "--kubeconfig=/dev/null"),
+        *(f"--kube-apiserver={server.url}", "--api-versions=mizar.share/v1alpha1"),
+        values=values,
+    )
 
 
 def installed(chart: Chart, **values: Any) -> list[Object]:
@@ -135,3 +140,31 @@ def test_a_class_keeps_its_value(chart: Chart, live: list[Object]) -> None:
     )
     changed["shadowPods"]["priorityClass"]["name"] = "another"
     assert upgraded(chart, live, **changed)[0] == 0
+
+
+def test_a_class_of_a_release_of_the_same_name_elsewhere_is_left_alone(chart: Chart) -> None:
+    there = installed(chart)
+    notes = pick(there, "PriorityClass", SHADOW_CLASS)["metadata"]["annotations"]
+    notes["meta.helm.sh/release-namespace"] = "classes"
+    named: Object = {"priorityClass": {"create": False, "name": SHADOW_CLASS}}
+    status, said = upgraded(chart, there, shadowPods=named)
+    assert status == 0, said
+
+
+def test_where_nothing_is_lent_any_more_the_class_of_spot_pods_may_go(chart: Chart) -> None:
+    there = installed(chart, spot={"enabled": True})
+    for left in ({"value": -5}, {"create": False, "name": "mizar-spot-pods"}):
+        status, said = upgraded(chart, there, spot={"enabled": False, "priorityClass": left})
+        assert status == 0, said
+
+
+def test_classes_that_are_not_used_are_not_read(chart: Chart, live: list[Object]) -> None:
+    """helm fails if whoever runs it has no right to what a template looks up."""
+    with serving(live) as server:
+        none: Object = {"shadowPods": {"priorityClass": {"create": False}}}
+        status, said = run_upgrade(chart, server, none)
+        assert status == 0, said
+        assert not [one for one in server.asked if "priorityclasses" in one]
+        assert run_upgrade(chart, server, {})[0] == 0
+        (asked,) = [one for one in server.asked if "priorityclasses" in one]
+        assert asked.endswith(f"/priorityclasses/{SHADOW_CLASS}")
