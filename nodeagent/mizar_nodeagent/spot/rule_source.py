@@ -37,7 +37,8 @@ RETRY_MOST_S: Final = 60.0
 class RuleSource:
     """Follows the rules and the node's labels. Labels are read only while there are rules. If the
     ConfigMap is damaged or empty, the previous rules stay in force: `helm upgrade --force` empties
-    it, and the operator, which also writes that nothing is lent, fills it again within 30 s.
+    it, and the operator, which also writes that nothing is lent, fills it again: within 30 s while
+    cards are lent, otherwise with its next resync.
     `changed` is called when rules or labels change; `random` returns numbers in [0, 1)."""
 
     def __init__(
@@ -62,7 +63,9 @@ class RuleSource:
 
     @property
     def known(self) -> bool:
-        """Whether the rules have been written and read, and also the labels if there are rules."""
+        """Whether the rules have been written and read, and also the labels if there are rules.
+        Rules that were read stay known while the ConfigMap is empty: otherwise a card whose owner
+        has gone or has a problem would stay lent until it is filled."""
         labelled = self._labels is not None or not self._lends.is_set()
         return self._informer.synced.is_set() and labelled and not self._unwritten
 
@@ -109,11 +112,12 @@ class RuleSource:
         return True
 
     def _take(self, old: str | None, new: str | None) -> None:
-        self._unwritten = new == ""
-        if self._unwritten:
+        if new == "":
+            self._unwritten = old is None or self._unwritten
             log.info("the lending rules are not written yet: keeping the previous ones")
             self._changed()
             return
+        self._unwritten = False
         try:
             self._rules = SpotRules.from_json(new) if new else SpotRules()
         except SpotRulesRefused as error:
