@@ -1,14 +1,16 @@
 """What the chart refuses on a cluster in which Mizar runs already."""
 
+import re
 from typing import Any
 
 import pytest
 
-from support.chart import Chart, Object, pick
+from support.chart import CHART, Chart, Object, pick
 from unit.chart.api_server import ApiServer, serving
 
 NAMESPACE = "mizar-system"
 SHADOW_CLASS = "mizar-shadow-pods"
+RUNBOOK = CHART.parents[1] / "docs" / "runbooks" / "change-values.md"
 
 
 def upgraded(chart: Chart, live: list[Object], **values: Any) -> tuple[int, str]:
@@ -74,7 +76,8 @@ def test_objects_keep_their_names(chart: Chart, live: list[Object]) -> None:
     assert refusal(upgraded(chart, live, nameOverride="gpus")) == (
         "nameOverride cannot be changed while Mizar is installed: its objects are named mizar-..."
         " Leave it as it is, or run helm uninstall mizar --namespace mizar-system --no-hooks, which"
-        " leaves pods and their cards as they are, and install Mizar again"
+        " leaves pods and their cards as they are, and install Mizar again;"
+        " docs/runbooks/change-values.md says how to remove what an earlier release or upgrade left"
     )
     named = installed(chart, nameOverride="gpus")
     assert upgraded(chart, named, nameOverride="gpus")[0] == 0
@@ -89,8 +92,27 @@ def test_there_is_one_release(chart: Chart, field: str) -> None:
     else:
         webhook["webhooks"][0]["clientConfig"]["service"]["namespace"] = "infra"
     others = {"kind": webhook["kind"], "metadata": {"name": "by-url"}, "webhooks": [{}]}
-    assert "Mizar is in this cluster already" in refusal(upgraded(chart, [others, webhook]))
+    said = refusal(upgraded(chart, [others, webhook]))
+    assert "Mizar is in this cluster already" in said
+    assert f"{RUNBOOK.relative_to(CHART.parents[1])} says how to remove what it left" in said
     assert upgraded(chart, [others])[0] == 0
+
+
+def test_the_runbook_removes_all_that_a_deleted_namespace_leaves(chart: Chart) -> None:
+    (command,) = re.findall("^kubectl delete (.*) --selector (.*)$", RUNBOOK.read_text(), re.M)
+    labels = dict(one.split("=") for one in command[1].split(","))
+    left = [
+        one
+        for one in chart.render(spot={"enabled": True})
+        if not one["metadata"].get("namespace") and one["kind"] != "CustomResourceDefinition"
+    ]
+    assert {plural(one["kind"]) for one in left} == set(command[0].split(","))
+    assert all(labels.items() <= one["metadata"]["labels"].items() for one in left)
+
+
+def plural(kind: str) -> str:
+    """The name of a kind in kubectl's commands."""
+    return re.sub("(?<=s)$", "e", re.sub("y$", "ie", kind.lower())) + "s"
 
 
 def test_the_state_stays_where_it_is_while_it_is_used(chart: Chart, live: list[Object]) -> None:
