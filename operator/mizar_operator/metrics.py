@@ -113,7 +113,7 @@ class Metrics:
         )
         self.webhook_reachable = Gauge(
             "mizar_webhook_reachable",
-            "1 if the API server reached the webhook when it was last tried, by a dry run, else 0.",
+            "1 if the API server reached the webhook when it was last tried, by dry runs, else 0.",
             registry=registry,
         )
         self.leader = Gauge("mizar_leader", "1 while this replica leads.", registry=registry)

@@ -38,11 +38,13 @@ needs no more: a firewall or a CA bundle that somebody changes stays changed."""
 ANSWERS = (AlreadyExists, Invalid, Forbidden)
 """Errors of a dry run that reached the webhook. Forbidden comes from a policy, which is evaluated
 after the webhook; or from missing permissions, so that the webhook cannot be asked at all."""
-ASKS_ALSO_THE_MUTATING: dict[str, object] = {"cardModels": [None]}
+ASKS_ALSO_THE_MUTATING: dict[str, object] = {"memoryScaling": 1 << 63}
 """A pool's spec that goes through the mutating webhook too, which only pools with other values than
-text go through: it lets this one pass, and the schema refuses it. Mutating and validating webhooks
-have configurations of their own, and so their own certificate authorities, which cert-manager sets
-one after the other. Pods go through mutating ones."""
+text go through. API servers read a whole number that is so large as a fraction: the webhook lets it
+pass, and the schema refuses it. Of this field, whose schema is int-or-string, API servers do not
+check the type before that; of others they do, and log an error each time. Mutating and validating
+webhooks have configurations of their own, and so their own certificate authorities, which
+cert-manager sets one after the other. Pods go through mutating ones."""
 NOT_REACHED = re.compile(r'calling webhook "[a-z]+\.mizar\.share"')
 """Part of the API server's message when it has got no answer from Mizar's webhook."""
 POOL_WITHIN_S = 30.0

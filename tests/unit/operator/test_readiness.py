@@ -3,15 +3,20 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError, Unavailable
 from mizar_kube.kinds import Object
+from mizar_operator.default_pool import default_pool
 from mizar_operator.metrics import Metrics
-from mizar_operator.readiness import POOL_WITHIN_S, Readiness
+from mizar_operator.readiness import ASKS_ALSO_THE_MUTATING, POOL_WITHIN_S, Readiness
+from mizar_operator.webhook.quota_review import unquoted_numbers
 
+CRDS = Path(__file__).parents[3] / "crds"
 NO_WAY = Unavailable('failed calling webhook "quotas.mizar.share": failed to call webhook')
 UNTRUSTED = Unavailable('failed calling webhook "numbers.mizar.share": x509: unknown authority')
 
@@ -25,7 +30,7 @@ class Api:
         self,
         *answers: KubeError | None,
         told: Sequence[Object] = (),
-        mutating: Sequence[KubeError] = (Invalid("cardModels[0]: must be a string"),),
+        mutating: Sequence[KubeError] = (Invalid("memoryScaling: must be an integer"),),
     ) -> None:
         self.asked: list[Object] = []
         self._answers: dict[bool, list[KubeError | None]] = {False: [*answers], True: [*mutating]}
@@ -113,6 +118,16 @@ async def test_it_waits_until_mutating_webhooks_are_reached_too(pauses: Pauses) 
     await found.wait()
     assert pauses.problems == [f"the API server does not reach the webhook: {UNTRUSTED}"]
     assert found.problems() == []
+
+
+def test_api_servers_log_nothing_when_mutating_webhooks_are_asked() -> None:
+    """A value of another type than its field's makes them log "failed to update managedFields", but
+    for fields that may be numbers or text. Nor does the webhook refuse it, which would be logged
+    too."""
+    (version,) = yaml.safe_load((CRDS / "gpupools.yaml").read_text())["spec"]["versions"]
+    fields = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    assert all(fields[name].get("x-kubernetes-int-or-string") for name in ASKS_ALSO_THE_MUTATING)
+    assert not list(unquoted_numbers(default_pool(dict(ASKS_ALSO_THE_MUTATING))))
 
 
 async def test_it_tells_when_mutating_webhooks_are_not_reached_any_more(pauses: Pauses) -> None:
