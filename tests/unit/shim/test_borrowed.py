@@ -21,11 +21,13 @@ CONTEXT = 16
 LEFT = 64
 OUT_OF_MEMORY = 2
 NONE, HARD = range(2)
-LEAVES_AFTER_MS = 300
+LEAVES_AFTER_MS = 317
 WAITS_MS = 3000
 """For how long a call waits, at most, for a borrower that does not go."""
+SHORTER_MS = 503
 LOOKS_MS = 1
-"""Milliseconds from one of its looks to the next."""
+"""Milliseconds from one of its looks to the next. The other times here are of no other period."""
+MS = 1_000_000
 
 
 class Owner:
@@ -81,14 +83,15 @@ class Owner:
         answer, waited = self._tell(self._owner, f"{what} {mib}").split()
         return int(answer), int(waited)
 
-    def wait_while(self, what: str, mib: int, after_ms: int, do: Callable[[], None]) -> int:
+    def wait_while(
+        self, what: str, mib: int, after_ms: int, do: Callable[[], None]
+    ) -> tuple[int, int]:
         """The same, while something happens that many ms after the call's begin. It must wait for
         so long."""
         assert self._tell(self._owner, f"pause {after_ms}\n{what} {mib}") == "pausing"
         do()
         answer, waited = self._tell(self._owner, "").split()
-        assert int(answer) == 0
-        return int(waited)
+        return int(answer), int(waited)
 
     def lend(self, lent: bool = True) -> None:
         """Lend the card, as the node agent writes it."""
@@ -143,19 +146,43 @@ def test_who_only_copies_tells_while_the_card_is_lent(owner: Owner, what: str) -
         assert owner.woke_at > before
 
 
-@pytest.mark.parametrize("what", ["alloc", "pool", "array", "context"])
-def test_what_takes_memory_tells(owner: Owner, what: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "mib"), [("alloc", 1), ("pool", 1), ("array", 1), ("array", 0), ("context", 1)]
+)
+def test_what_takes_memory_tells(owner: Owner, what: str, mib: int) -> None:
     owner.lend()
     before = owner.woke_at
-    assert owner.do(what, 1) == 0
+    assert owner.do(what, mib) == 0
     assert owner.woke_at > before
 
 
 @pytest.mark.parametrize("what", ["alloc", "pool", "array"])
 def test_what_does_not_fit_waits_for_the_borrower(owner: Owner, what: str) -> None:
     owner.lend()
-    waited = owner.wait_while(what, 1024, LEAVES_AFTER_MS, owner.borrower_leaves)
+    answer, waited = owner.wait_while(what, 1024, LEAVES_AFTER_MS, owner.borrower_leaves)
+    assert answer == 0
     assert LEAVES_AFTER_MS <= waited <= LEAVES_AFTER_MS + LOOKS_MS
+
+
+def test_who_waits_goes_on_telling(owner: Owner) -> None:
+    """Otherwise the card of an owner that waits for long would be lent again."""
+    owner.lend()
+    assert owner.do("copy") == 0
+    before, told = owner.woke_at, list[int]()
+
+    def look_and_leave() -> None:
+        told.append(owner.woke_at)
+        owner.borrower_leaves()
+
+    assert owner.wait_while("alloc", 1024, LEAVES_AFTER_MS, look_and_leave)[0] == 0
+    assert told[0] - before >= (LEAVES_AFTER_MS - LOOKS_MS) * MS
+
+
+def test_who_lends_no_more_waits_no_longer(owner: Owner) -> None:
+    """Whatever takes the memory then is no borrower."""
+    owner.lend()
+    found = owner.wait_while("alloc", 1024, LEAVES_AFTER_MS, lambda: owner.lend(False))
+    assert found == (OUT_OF_MEMORY, LEAVES_AFTER_MS)
 
 
 def test_what_fits_does_not_wait(owner: Owner) -> None:
@@ -172,11 +199,11 @@ def test_nobody_waits_for_ever(owner: Owner) -> None:
 
 
 def test_the_limits_file_may_set_a_shorter_wait(owner: Owner) -> None:
-    owner.slot.set_owner_wait(500)
+    owner.slot.set_owner_wait(SHORTER_MS)
     owner.lend()
     answer, waited = owner.wait("alloc", 1024)
     assert answer == OUT_OF_MEMORY
-    assert 500 <= waited <= 500 + LOOKS_MS
+    assert SHORTER_MS <= waited <= SHORTER_MS + LOOKS_MS
 
 
 def test_who_lends_nothing_waits_for_nobody(owner: Owner) -> None:
