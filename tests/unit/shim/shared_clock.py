@@ -41,9 +41,10 @@ def share(
 
 
 @contextmanager
-def running(machine: simgpu.Machine, slot: Slot, *command: str, **env: str) -> Iterator[None]:
-    """A program in the container whose slot this is: one that says `ready` and begins when it reads
-    a line, which it has read inside."""
+def started(
+    machine: simgpu.Machine, slot: Slot, *command: str, **env: str
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in the container whose slot this is, which has said `ready`."""
     environment = {
         "PATH": os.environ["PATH"],
         "LD_PRELOAD": PRELOAD,
@@ -56,11 +57,23 @@ def running(machine: simgpu.Machine, slot: Slot, *command: str, **env: str) -> I
         [path, *command[1:]], env=environment, stdin=pipe, stdout=pipe
     ) as process:
         try:
-            assert process.stdout and process.stdin
-            assert process.stdout.readline() == b"ready\n"
-            process.stdin.write(b"\n")
-            process.stdin.flush()
-            yield
+            assert process.stdout and process.stdout.readline() == b"ready\n"
+            yield process
             assert process.poll() is None
         finally:
             process.kill()
+
+
+def begin(process: subprocess.Popen[bytes]) -> None:
+    """Let the program begin, by a line that it reads."""
+    assert process.stdin
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+
+
+@contextmanager
+def running(machine: simgpu.Machine, slot: Slot, *command: str, **env: str) -> Iterator[None]:
+    """The same, and it has begun."""
+    with started(machine, slot, *command, **env) as process:
+        begin(process)
+        yield

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import pytest
 
 import simgpu
 
-from .shared_clock import PRELOAD, share
-from .slot import BUILD, MIB, Card, Slot
+from .shared_clock import begin, share, started
+from .slot import MIB, Card, Slot
 
 SHARE = 2500
 SPAN_NS = 800_000_000
@@ -30,25 +29,9 @@ class Container:
     machine: simgpu.Machine
     slot: Slot
 
-    @contextmanager
-    def contexts(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    def contexts(self, *arguments: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
         """programs/contexts.c, when it is ready."""
-        env = {
-            "PATH": os.environ["PATH"],
-            "LD_PRELOAD": PRELOAD,
-            "MIZAR_DIR": str(self.slot.path),
-            **simgpu.environment(self.machine.directory),
-        }
-        command = [str(BUILD / "tests" / "contexts"), *arguments]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        with subprocess.Popen(command, env=env, **pipes) as process:
-            try:
-                assert process.stdout
-                assert process.stdout.readline() == b"ready\n"
-                yield process
-                assert process.poll() is None
-            finally:
-                process.kill()
+        return started(self.machine, self.slot, "tests/contexts", *arguments)
 
     def share(self) -> float:
         """What the container has of the card once work is under way."""
@@ -66,12 +49,6 @@ def container(tmp_path: Path, layout: dict[str, Any]) -> Iterator[Container]:
         card.compute_mode, card.core_share = 1, SHARE
         slot.set_limits(card)
         yield Container(machine, slot)
-
-
-def begin(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin
-    process.stdin.write(b"\n")
-    process.stdin.flush()
 
 
 def test_the_fortieth_context_is_limited_as_the_first(container: Container) -> None:
