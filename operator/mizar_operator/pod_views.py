@@ -145,7 +145,9 @@ def share_view(obj: Object) -> SharePod | None:
     refusals = tuple(_refusals(status))
     given_twice = any(_names(EventReason.DEVICE_GIVEN_TWICE, one) for one in refusals)
     own_words = gives_way(meta["namespace"], meta["name"])
-    told_to_go = next((one for one in refusals if given_twice and own_words in one), None)
+    told_to_go = next((one for one in refusals if given_twice and own_words in one), "")
+    gives_way_to = who_starts_after(told_to_go) if told_to_go else None
+    several_cards = any(_names(EventReason.SEVERAL_CARDS, one) for one in refusals)
     views = (
         ShareView(
             namespace=sys.intern(meta["namespace"]),
@@ -172,10 +174,10 @@ def share_view(obj: Object) -> SharePod | None:
             refused_by=refused_by,
             gated=node is None and bool(gates),
             beside=tuple(one for one in asked if one != resource),
-            several_cards=any(_names(EventReason.SEVERAL_CARDS, one) for one in refusals),
+            several_cards=several_cards,
             given_twice=given_twice,
-            gives_way=told_to_go is not None,
-            gives_way_to=who_starts_after(told_to_go or ""),
+            gives_way=bool(told_to_go),
+            gives_way_to=gives_way_to,
         )
         for resource, count in asked.items()
     )

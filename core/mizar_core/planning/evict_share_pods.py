@@ -55,9 +55,11 @@ def evict_who_cannot_start(draft: Draft) -> None:
     while, which grows each time. A Job counts an evicted pod as failed, and ends all its pods when
     there are too many of these: one is evicted at a time, and none while others of it run.
     """
+    if not (by_owner := _refused(draft)):
+        return
     going = {one.uid for one in draft.actions if isinstance(one, EvictShare)}
     working = {one.owner for one in draft.shares if one.node is not None and not one.cannot_start}
-    for owner, refused in sorted(_refused(draft).items()):
+    for owner, refused in sorted(by_owner.items()):
         if refused[0].of_job and owner in working:
             continue
         shares = refused[:1] if refused[0].of_job else refused
@@ -79,12 +81,15 @@ def _attempted(share: ShareView) -> str:
 def _refused(draft: Draft) -> dict[str, list[ShareView]]:
     """The pods of each controller that can never start with their devices, by name: those that give
     way to another pod, or else those whose devices are on several cards."""
+    refused = [one for one in draft.shares if one.must_go and not one.deleting]
+    if not refused:
+        return {}
     staying = {one.key for one in draft.shares if one.node is not None and not one.deleting}
     # A pod whose device another one kept until it ended starts when its kubelet tries again.
     keepers = {None, *staying}
-    refused = (one for one in draft.shares if one.must_go and one.gives_way_to in keepers)
+    refused = [one for one in refused if one.gives_way_to in keepers]
     # A pod has a view for each resource that it requests.
-    pods = {one.uid: one for one in refused if one.owner not in ("", one.uid) and not one.deleting}
+    pods = {one.uid: one for one in refused if one.owner not in ("", one.uid)}
     found = defaultdict[str, list[ShareView]](list)
     for one in sorted(pods.values(), key=lambda one: (not one.gives_way, one.key)):
         if not found[one.owner] or found[one.owner][0].gives_way == one.gives_way:
