@@ -6,18 +6,22 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import simgpu
 from support.waiting import wait_for
 
-from .slot import BUILD, Slot
+from .busy import CONTEXT
+from .slot import BUILD, MIB, Card, Slot
 
 PRELOAD = f"{BUILD / 'tests' / 'libsharedclock.so'}:{BUILD / 'testing' / 'libmizar.so'}"
 """LD_PRELOAD of such a program. Its machine's clock is `stepped`."""
 LOOK_S = 0.001
 """Seconds of real time between two looks, each of which keeps the program from its card."""
+HARD = 1
 
 
 def share(
@@ -77,3 +81,29 @@ def running(machine: simgpu.Machine, slot: Slot, *command: str, **env: str) -> I
     with started(machine, slot, *command, **env) as process:
         begin(process)
         yield
+
+
+@contextmanager
+def running_with_shares(
+    folder: Path, layout: dict[str, Any], shares: Sequence[int], *command: str
+) -> Iterator[simgpu.Machine]:
+    """The same on a machine of its own with a card for each of the shares: the percent of the
+    card's time that the program has and no more."""
+    with simgpu.create(
+        folder / "machine", cards=len(shares), context_bytes=CONTEXT, clock="stepped"
+    ) as machine:
+        slot = Slot(folder / "slot", layout)
+        slot.set_limits(
+            *(
+                Card(
+                    card.uuid,
+                    4096 * MIB,
+                    compute_mode=HARD,
+                    core_share=percent * 100,
+                    context_bytes=CONTEXT,
+                )
+                for card, percent in zip(machine.cards, shares, strict=True)
+            )
+        )
+        with running(machine, slot, *command):
+            yield machine

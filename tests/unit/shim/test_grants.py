@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import simgpu
 from support.waiting import PATIENCE_S
 
-from .busy import CONTEXT, Container, Containers, kept
+from .busy import Container, Containers, kept
 from .conftest import run
-from .shared_clock import running, share
+from .shared_clock import running_with_shares, share
 from .slot import MIB, Card, Slot, card_uuid
 
 HARD = 1
@@ -50,15 +48,9 @@ def test_one_thread_has_its_share_in_whole(
     load: str, tmp_path: Path, layout: dict[str, Any]
 ) -> None:
     asked, command = OF_ONE_THREAD[load]
-    with simgpu.create(
-        tmp_path / "machine", cards=1, context_bytes=CONTEXT, clock="stepped"
-    ) as machine:
-        slot = Slot(tmp_path / "slot", layout)
-        card = Card(machine.cards[0].uuid, 4096 * MIB, compute_mode=HARD, core_share=asked * 100)
-        slot.set_limits(replace(card, context_bytes=CONTEXT))
-        with running(machine, slot, *command):
-            share(machine, LEARNING_NS.get(load, SPAN_NS))
-            assert share(machine, SPAN_NS) == pytest.approx(asked / 100, abs=NEAR)
+    with running_with_shares(tmp_path, layout, [asked], *command) as machine:
+        share(machine, LEARNING_NS.get(load, SPAN_NS))
+        assert share(machine, SPAN_NS) == pytest.approx(asked / 100, abs=NEAR)
 
 
 @pytest.mark.parametrize("load", OF_THREADS)

@@ -12,12 +12,10 @@ from typing import Any
 
 import pytest
 
-import simgpu
 from support.waiting import wait_for
 
-from .busy import CONTEXT, Container, Containers
-from .shared_clock import running, share
-from .slot import MIB, Card, Slot
+from .busy import Container, Containers
+from .shared_clock import running_with_shares, share
 
 # Each of several shares may take 100 s to come where the machine has no processor for them.
 pytestmark = pytest.mark.timeout(450)
@@ -92,18 +90,9 @@ def test_shares_hold_for_every_kind_of_stream(
     way: str, tmp_path: Path, layout: dict[str, Any]
 ) -> None:
     shares, wanted = STREAMS[way]
-    with simgpu.create(
-        tmp_path / "machine", cards=len(shares), context_bytes=CONTEXT, clock="stepped"
-    ) as machine:
-        slot = Slot(tmp_path / "slot", layout)
-        limits = Card("", 4096 * MIB, compute_mode=HARD, context_bytes=CONTEXT)
-        pairs = zip(machine.cards, shares, strict=True)
-        slot.set_limits(
-            *(replace(limits, uuid=card.uuid, core_share=of * 100) for card, of in pairs)
-        )
-        with running(machine, slot, "tests/streams", way):
-            share(machine, SPAN_NS)
-            had = [100 * share(machine, SPAN_NS, uuid=card.uuid) for card in machine.cards]
+    with running_with_shares(tmp_path, layout, shares, "tests/streams", way) as machine:
+        share(machine, SPAN_NS)
+        had = [100 * share(machine, SPAN_NS, uuid=card.uuid) for card in machine.cards]
     assert had == pytest.approx(wanted, abs=0.3)
 
 
