@@ -4,9 +4,9 @@ when a quota shrinks, those that are there stay."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Container, Iterable
 from datetime import timedelta
+from itertools import groupby
 
 from mizar_core.names import EventReason, LossReason
 from mizar_core.planning.actions import EmitEvent, EvictShare
@@ -55,22 +55,25 @@ def evict_who_cannot_start(draft: Draft) -> None:
     while, which grows each time. A Job counts an evicted pod as failed, and ends all its pods when
     there are too many of these: one is evicted at a time, and none while others of it run.
     """
-    if not (by_owner := _refused(draft)):
+    if not (found := _refused(draft)):
         return
     going = {one.uid for one in draft.actions if isinstance(one, EvictShare)}
-    working = {one.owner for one in draft.shares if one.node is not None and not one.cannot_start}
-    for owner, refused in sorted(by_owner.items()):
-        if refused[0].of_job and owner in working:
+    busy = {one.owner for one in draft.shares if one.node is not None and _occupies_job(one)}
+    for owner, refused in found:
+        attempt = Attempt(f"{_attempted(refused[0])}/{owner}", owner)
+        if attempt.what in draft.attempted or (refused[0].of_job and owner in busy):
             continue
-        shares = refused[:1] if refused[0].of_job else refused
-        attempt = Attempt(f"{_attempted(shares[0])}/{owner}", owner)
-        if attempt.what in draft.attempted:
-            continue
+        busy.add(owner)
         draft.record_attempt(attempt)
-        for share in shares:
+        for share in refused[:1] if refused[0].of_job else refused:
             if share.uid not in going:
                 draft.post(_share_event(share, GIVEN_TWICE if share.gives_way else SEVERAL_CARDS))
                 draft.actions.append(EvictShare(share.key, share.uid))
+
+
+def _occupies_job(share: ShareView) -> bool:
+    """Whether no other pod of its Job is evicted because of it: it runs, or has yet to end."""
+    return share.deleting or not share.cannot_start
 
 
 def _attempted(share: ShareView) -> str:
@@ -78,23 +81,25 @@ def _attempted(share: ShareView) -> str:
     return "sole-holder" if share.gives_way else "one-card"
 
 
-def _refused(draft: Draft) -> dict[str, list[ShareView]]:
-    """The pods of each controller that can never start with their devices, by name: those that give
-    way to another pod, or else those whose devices are on several cards."""
+def _refused(draft: Draft) -> list[tuple[str, list[ShareView]]]:
+    """Controllers with their pods that can never start with their devices, by name: those that give
+    way to another pod, and apart from them those whose devices are on several cards."""
     refused = [one for one in draft.shares if one.must_go and not one.deleting]
     if not refused:
-        return {}
+        return []
     staying = {one.key for one in draft.shares if one.node is not None and not one.deleting}
     # A pod whose device another one kept until it ended starts when its kubelet tries again.
     keepers = {None, *staying}
     refused = [one for one in refused if one.gives_way_to in keepers]
     # A pod has a view for each resource that it requests.
     pods = {one.uid: one for one in refused if one.owner not in ("", one.uid)}
-    found = defaultdict[str, list[ShareView]](list)
-    for one in sorted(pods.values(), key=lambda one: (not one.gives_way, one.key)):
-        if not found[one.owner] or found[one.owner][0].gives_way == one.gives_way:
-            found[one.owner].append(one)
-    return found
+    by_cause = sorted(pods.values(), key=lambda one: (_cause(one), one.key))
+    return [(owner, list(of)) for (owner, _), of in groupby(by_cause, _cause)]
+
+
+def _cause(share: ShareView) -> tuple[str, bool]:
+    """Its controller, and whether it cannot start for another cause than that it gives way."""
+    return share.owner, not share.gives_way
 
 
 def lost_in_use(draft: Draft, among: Iterable[ShadowView]) -> list[ShadowView]:

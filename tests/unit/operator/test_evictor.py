@@ -270,14 +270,28 @@ def test_a_job_of_which_two_pods_have_one_device_loses_one_pod_once_none_of_it_r
     assert _evicted(replace(snapshot, shares=(first, second, runs))) == []
 
 
-def test_a_device_given_twice_comes_before_several_cards() -> None:
-    """The attempts are apart: one that gets devices of several cards again and again waits ever
-    longer."""
+def test_the_attempts_for_a_device_given_twice_and_for_several_cards_are_apart() -> None:
+    """A controller that gets devices of several cards again and again waits ever longer. The next
+    plan evicts nobody else."""
     other = replace(FRAGMENTED, name="b", uid="uid-b")
     snapshot = _snapshot(ready(**HELD), shares=(other, GIVES_WAY, KEEPS_IT))
+    assert _evicted(snapshot) == [("p", SHARE.uid), ("b", "uid-b")]
+    assert _evicted(apply_plan(snapshot, plan(snapshot, NOW))) == []
+    for tried, evicted in (("one-card", [("p", SHARE.uid)]), ("sole-holder", [("b", "uid-b")])):
+        attempted = frozenset({f"{tried}/uid-set"})
+        assert _evicted(replace(snapshot, attempted=attempted)) == evicted
+
+
+def test_a_job_with_both_loses_one_pod_at_a_time() -> None:
+    """The one with a device that another pod keeps first; the next one when that has ended."""
+    other = replace(FRAGMENTED, name="b", uid="uid-b")
+    shares = tuple(replace(one, of_job=True) for one in (other, GIVES_WAY, KEEPS_IT))
+    snapshot = _snapshot(ready(**HELD), shares=shares)
     assert _evicted(snapshot) == [("p", SHARE.uid)]
-    tried = replace(snapshot, attempted=frozenset({"one-card/uid-set"}))
-    assert _evicted(tried) == [("p", SHARE.uid)]
+    after = apply_plan(snapshot, plan(snapshot, NOW))
+    assert _evicted(after) == []
+    ended = tuple(one for one in after.shares if not one.deleting)
+    assert _evicted(replace(after, shares=ended)) == [("b", "uid-b")]
 
 
 def test_who_lost_its_cards_as_well_is_told_so_alone() -> None:
