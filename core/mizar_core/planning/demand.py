@@ -188,7 +188,7 @@ def _cancel_drains(
     candidates = _cancellable(draft, resource)
     drains = Bins()
     for shadow in candidates:
-        _add_node(draft, drains, shadow, 1, groups)
+        _add_node(draft, drains, shadow, shadow.usable, groups)
     bins, helped = Bins(), set[str]()
     for share in waiting:
         fits = bins.put(share.count, share.needs, share.groups) is not None
@@ -197,7 +197,7 @@ def _cancel_drains(
             if chosen is None:
                 continue
             draft.do(CancelDrain(chosen.key))
-            _add_node(draft, bins, chosen, chosen.devices, groups)
+            _add_node(draft, bins, chosen, chosen.usable, groups)
             fits = bins.put(share.count, share.needs, share.groups) is not None
         if fits:
             helped.add(share.uid)
@@ -239,10 +239,11 @@ def _is_cancellable(draft: Draft, shadow: ShadowView) -> bool:
 def _pick_drain(
     draft: Draft, candidates: Sequence[ShadowView], drains: Bins, share: ShareView
 ) -> ShadowView | None:
-    """The first candidate that the share pod may use and whose quota allows it. `drains`: a bin per
-    candidate, which is used up when the candidate is considered: a quota that does not allow it now
-    will not allow it later in this round."""
-    while (number := drains.put(1, share.needs, share.groups)) is not None:
+    """The first candidate that has enough devices for the share pod, that it may use, and whose
+    quota allows it. `drains`: a bin per candidate, which is used up when the candidate is
+    considered: a quota that does not allow it now will not allow it later in this round."""
+    while (number := drains.put(share.count, share.needs, share.groups)) is not None:
+        drains.fill(number)
         shadow = candidates[number]
         entitlement = draft.entitlements.of(shadow.quota_key, shadow.devices)
         if entitlement is not None and draft.usage.live.limit_reached(entitlement) is None:

@@ -75,6 +75,10 @@ class Bins:
         self._groups[number] |= groups
         return number
 
+    def fill(self, number: int) -> None:
+        """Leave no room in a bin."""
+        self._free[number] = 0
+
     def left(self, number: int) -> int:
         """How many devices are left in a bin."""
         return self._free[number]

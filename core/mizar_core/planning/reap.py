@@ -67,10 +67,10 @@ class SpareDevices:
         return self._left.get(_where(shadow), 0) - others >= self._counted(shadow)
 
     def _counted(self, shadow: ShadowView) -> int:
-        """Its healthy devices. Where share pods wait and it has none for the moment, all of its
-        devices: its drain would be cancelled for one of them."""
+        """Its healthy devices. Where share pods wait, those too that are not offered for the moment
+        although their cards work: its drain would be cancelled for one of them."""
         waited_for = bool(self._draft.waiting(shadow.resource))
-        return shadow.devices if waited_for and not shadow.healthy else shadow.healthy
+        return shadow.usable if waited_for else shadow.healthy
 
     def _drain_would_be_cancelled(self, shadow: ShadowView) -> bool:
         """Whether the shadow pod's drain would be cancelled for a share pod whose refusal by the

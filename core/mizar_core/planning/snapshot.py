@@ -132,6 +132,12 @@ class ShadowView:
         return self.in_use or bool(self.holders)
 
     @property
+    def usable(self) -> int:
+        """How many devices it has for pods once they are all offered: those of failed cards are
+        not."""
+        return self.healthy if self.broken else self.devices
+
+    @property
     def on_node(self) -> str | None:
         """The name of the node that it is on, by its pod or else its status; None without one."""
         return (self.pod.node if self.pod else None) or self.node

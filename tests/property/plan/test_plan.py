@@ -28,7 +28,7 @@ from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.scheduling import is_admitted
 from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of
 from mizar_core.planning.snapshot import Key, NodeView, ShadowView, quota_key
-from property.plan.clusters import cluster, snapshots
+from property.plan.clusters import changed, cluster, snapshots
 from property.plan.snapshots import NOW, node, pool, quota, shadow, waiting
 from support.effort import effort
 from support.projection import apply_plan
@@ -61,6 +61,8 @@ def _is_stranded(shadow: ShadowView, nodes: dict[str, NodeView]) -> bool:
 @example(cluster(1017))
 @example(cluster(1061))
 @example(cluster(3935))
+# A shadow pod whose card has failed in part is idle, and a pod waits for all of its devices.
+@example(changed(1826))
 def test_planning_again_plans_nothing(snapshot: Snapshot) -> None:
     """Invariant 6: idempotent. Only a default quota's shadow pods come in the plan after its own:
     see CreateQuota."""

@@ -550,6 +550,19 @@ def test_a_broken_shadow_pod_is_drained_and_replaced() -> None:
     assert actions(CreateShadow, snapshot)
 
 
+def test_no_drain_is_cancelled_for_devices_of_a_failed_card() -> None:
+    """One of two cards has failed, and the pod that waits needs the devices of both: the plan
+    drained the shadow pod and kept it again and again."""
+    partly = ready(broken=True, healthy=1, idle_since=at(600))
+    snapshot = small(shadows=(partly,), shares=(waiting("p", 2),))
+    first = plan(snapshot, NOW)
+    assert len([one for one in first.actions if isinstance(one, Drain)]) == 1
+    assert not first.unsettled
+    draining = small(shadows=(_draining(broken=True, healthy=1),), shares=(waiting("p", 2),))
+    assert not actions(CancelDrain, draining)
+    assert actions(CancelDrain, replace(draining, shares=(waiting("p"),)))
+
+
 def test_nobody_is_drained_who_would_be_needed_at_once() -> None:
     snapshot = small(
         pools=(pool(idleTimeoutSeconds=0),), shadows=(ready(),), shares=(waiting("p", 2),)
