@@ -2,8 +2,8 @@
 
 The driver gives a card the lowest number that is free, so that numbers move when a card drops out
 and comes back. So they are looked up by UUID whenever they are used, and never cached. The numbers
-that a container got are recorded in its slot, and start_checks.py compares them before each of its
-starts.
+that a container got are recorded in its slot, and prestart_checks.py compares them before each of
+its starts.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from mizar_core.names import (
 )
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container.limits import wants_shim
+from mizar_nodeagent.container.prestart_checks import present_carving
 from mizar_nodeagent.container.slots import Slot, Slots
-from mizar_nodeagent.container.start_checks import present_carving
 from mizar_nodeagent.errors import ContainerRefused, NotYet, StartRefused
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.proto import nri_pb2 as pb

@@ -27,10 +27,7 @@ from mizar_nodeagent.container.limits import (
     priority_of,
 )
 from mizar_nodeagent.container.opt_out import REFUSED, may_opt_out, wants_out
-from mizar_nodeagent.container.shared_devices import Holding, may_be_given_to_others, sharing
-from mizar_nodeagent.container.slot_gc import recorded_slots
-from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, NotifyGranted, Owner, Slot, Slots
-from mizar_nodeagent.container.start_checks import (
+from mizar_nodeagent.container.prestart_checks import (
     check_device_nodes,
     check_one_resource,
     check_same_card,
@@ -38,6 +35,9 @@ from mizar_nodeagent.container.start_checks import (
     check_tenant,
     present_carving,
 )
+from mizar_nodeagent.container.shared_devices import Holding, may_be_given_to_others, sharing
+from mizar_nodeagent.container.slot_gc import recorded_slots
+from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, NotifyGranted, Owner, Slot, Slots
 from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionUnserved, StartRefused
 from mizar_nodeagent.kubelet.claims import Claims

@@ -16,8 +16,8 @@ from mizar_nodeagent.container.allocate import add_shim
 from mizar_nodeagent.container.device_nodes import Minors, minors_of
 from mizar_nodeagent.container.limits import ContainerLimits
 from mizar_nodeagent.container.prestart import PreStart
+from mizar_nodeagent.container.prestart_checks import check_device_nodes
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
-from mizar_nodeagent.container.start_checks import check_device_nodes
 from mizar_nodeagent.errors import (
     AllocationRefused,
     CardsUnknown,

@@ -1,5 +1,5 @@
-"""Checks before a container starts. Each raises StartRefused, with the reason for an event, if the
-container must not start."""
+"""The checks of PreStartContainer (prestart.py). Each raises StartRefused, with the reason for an
+event, if the container must not start."""
 
 from __future__ import annotations
 
