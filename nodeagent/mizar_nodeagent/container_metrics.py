@@ -16,8 +16,8 @@ from mizar_core.errors import DeviceIDRefused
 from mizar_core.quantities import WHOLE_CARD
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.audit.auditor import Auditor
-from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.container.used_slots import slots_in_use
 from mizar_nodeagent.container_utilization import ContainerUtilization
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.regions import layout, limits_file, usage_snapshot

@@ -15,8 +15,8 @@ from mizar_kube.logs import get_logger
 from mizar_nodeagent import container_processes
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.cards import CardSource
-from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.container.used_slots import slots_in_use
 from mizar_nodeagent.errors import CardsUnknown, RegionDamaged
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.regions import limits_file

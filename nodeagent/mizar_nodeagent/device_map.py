@@ -12,8 +12,8 @@ from typing import Any
 from mizar_core.device_ids import DeviceID
 from mizar_core.models import Holder
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Slot
+from mizar_nodeagent.container.used_slots import slots_in_use
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key

@@ -19,8 +19,9 @@ from pathlib import Path
 from mizar_kube.informer import Informer
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import ALLOCATING_FOR_S, AgentState
-from mizar_nodeagent.container.slot_gc import recorded_slots, unused_slots
+from mizar_nodeagent.container.slot_gc import unused_slots
 from mizar_nodeagent.container.slots import Slot, Slots
+from mizar_nodeagent.container.used_slots import recorded_slots
 from mizar_nodeagent.cuda_context.costs import CONTEXTS
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import device_checkpoint

@@ -38,8 +38,8 @@ from mizar_nodeagent.audit.processes_without_shim import ProcessesWithoutShim
 from mizar_nodeagent.audit.unaccounted import Unaccounted, UnaccountedMemory
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.container.limits import wants_shim
-from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Notify, Slot, Slots
+from mizar_nodeagent.container.used_slots import slots_in_use
 from mizar_nodeagent.errors import CardsUnknown, RegionDamaged
 from mizar_nodeagent.pods import Key
 from mizar_nodeagent.regions import limits_file, usage_snapshot

@@ -26,8 +26,8 @@ from mizar_nodeagent.container.limits import (
 )
 from mizar_nodeagent.container.opt_out import NO_MORE, may_opt_out
 from mizar_nodeagent.container.prestart_checks import WITHOUT_SHIM
-from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
+from mizar_nodeagent.container.used_slots import slots_in_use
 from mizar_nodeagent.errors import RegionDamaged, RegionUnserved, StartRefused
 from mizar_nodeagent.planning.card_loss import loss_reason
 from mizar_nodeagent.planning.carving import Carving, DrainStage

@@ -36,8 +36,8 @@ from mizar_nodeagent.container.prestart_checks import (
     present_carving,
 )
 from mizar_nodeagent.container.shared_devices import Holding, may_be_given_to_others, sharing
-from mizar_nodeagent.container.slot_gc import recorded_slots
 from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, NotifyGranted, Owner, Slot, Slots
+from mizar_nodeagent.container.used_slots import recorded_slots
 from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionUnserved, StartRefused
 from mizar_nodeagent.kubelet.claims import Claims

@@ -11,12 +11,12 @@ from pathlib import Path
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import shim_install
-from mizar_nodeagent.container.slots import Owner, Slot, Slots, is_slot_path
+from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.container.used_slots import recorded_slots
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import device_checkpoint
 from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.kubelet.device_checkpoint import Entry
-from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Pod
 
 log = get_logger(__name__)
@@ -97,19 +97,6 @@ class SlotGarbageCollector:
             self._slots.assign(slot, owner)
 
 
-def recorded_slots(entries: Iterable[Entry], pods: Iterable[Pod], root: Path) -> dict[str, Entry]:
-    """The entries of the kubelet's record that mount a slot below `root`, by the slot's name; only
-    those of pods that have not ended."""
-    running = {uid for pod in pods if not pod.ended for uid in pod.uids}
-    return {
-        name: entry
-        for entry in entries
-        if entry.pod_uid in running
-        for path in entry.mounts
-        if (name := is_slot_path(root, path)) is not None
-    }
-
-
 def unused_slots(
     slots: Iterable[Slot],
     recorded: Container[str],
@@ -147,19 +134,6 @@ def _was_recorded(slot: Slot, boot: str) -> bool:
     """Whether the kubelet's record must have the slot by now if it is in use: its container has
     started, or the slot is from an earlier boot."""
     return slot.owner is not None or bool(boot and slot.boot not in ("", boot))
-
-
-def slots_in_use(slots: Iterable[Slot], snapshot: NodeSnapshot) -> list[Slot]:
-    """The newest slot of each container that holds devices now."""
-    holding = {
-        (claim.namespace, claim.pod, claim.container, claim.ids) for claim in snapshot.live_claims()
-    }
-    newest = {
-        (slot.owner.namespace, slot.owner.pod, slot.owner.container, slot.ids): slot
-        for slot in slots
-        if slot.owner is not None
-    }
-    return [slot for key, slot in newest.items() if key in holding]
 
 
 def _may_be_of(claim: Claim | None, slot: Slot) -> bool:

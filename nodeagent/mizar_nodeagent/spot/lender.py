@@ -14,8 +14,8 @@ from mizar_core.names import PHYSICAL_RESOURCE, POD_CONDITION_ACTIVE, SPOT_RESOU
 from mizar_core.spot_rules import SpotRule
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import ALLOCATING_FOR_S, AgentState
-from mizar_nodeagent.container.slot_gc import slots_in_use
 from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
+from mizar_nodeagent.container.used_slots import slots_in_use
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.node_status import NodeStatusWriter

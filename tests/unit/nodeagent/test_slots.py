@@ -17,9 +17,10 @@ from mizar_nodeagent import checkpoint
 from mizar_nodeagent.card_health import KnownHealth
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.shim_install import PRELOAD
-from mizar_nodeagent.container.slot_gc import GRACE_S, recorded_slots, unused_slots
+from mizar_nodeagent.container.slot_gc import GRACE_S, unused_slots
 from mizar_nodeagent.container.slots import Owner, Slots, is_slot_path
 from mizar_nodeagent.container.spare_copies import SPARES
+from mizar_nodeagent.container.used_slots import recorded_slots
 from mizar_nodeagent.errors import ConfigRefused, KubeletAway
 from mizar_nodeagent.kubelet import device_checkpoint
 from mizar_nodeagent.kubelet.device_checkpoint import Entry
