@@ -45,7 +45,7 @@ from mizar_operator.apply_result import CHANGES, Result
 from mizar_operator.caches import Caches
 from mizar_operator.delete_guard import StillInUse
 from mizar_operator.disruption_budgets import DisruptionBudgets
-from mizar_operator.evictor import Evictor
+from mizar_operator.evict_or_delete import Evictor
 from mizar_operator.quota_creation import QuotaCreator
 from mizar_operator.scheduling_gates import open_gate
 from mizar_operator.shadow_creation import ShadowCreator

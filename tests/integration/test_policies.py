@@ -25,7 +25,7 @@ from mizar_core.planning.node_fit import Needs
 from mizar_kube.errors import Forbidden
 from mizar_kube.kinds import POD, Ref
 from mizar_operator import manifests
-from mizar_operator.evictor import SEVERAL_BUDGETS, disruption_target, has_disruption_target
+from mizar_operator.evict_or_delete import SEVERAL_BUDGETS, disruption_target, has_disruption_target
 from mizar_operator.manifests import PodSettings
 from mizar_operator.webhook.certificates import fresh
 from property.plan.snapshots import pool, quota

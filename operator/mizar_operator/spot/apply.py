@@ -20,7 +20,7 @@ from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, Object
 from mizar_kube.logs import bound, get_logger
 from mizar_operator.caches import Caches
-from mizar_operator.evictor import BUDGET_RESPECTED_S, Evictor
+from mizar_operator.evict_or_delete import BUDGET_RESPECTED_S, Evictor
 from mizar_operator.scheduling_gates import open_gate
 from mizar_operator.spot.metrics import SpotMetrics
 from mizar_operator.status_writer import StatusWriter

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from mizar_core.planning.spot.actions import OpenGate, SpotAction
 from mizar_kube.errors import BadRequest, Forbidden, Invalid, KubeError
-from mizar_operator.evictor import INTERNAL_ERROR
+from mizar_operator.evict_or_delete import INTERNAL_ERROR
 from mizar_operator.reconcile_state import REFUSED_FIRST_S, REFUSED_MOST_S, Backoffs
 from mizar_operator.spot.apply import Failure
 

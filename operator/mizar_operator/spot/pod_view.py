@@ -9,7 +9,7 @@ from mizar_core.planning.spot import SpotView
 from mizar_core.planning.spot.snapshot import GRACE_S
 from mizar_core.pod_requests import spot_cards_requested
 from mizar_kube.kinds import Object
-from mizar_operator.evictor import BY_EVICTION, DISRUPTION_TARGET
+from mizar_operator.evict_or_delete import BY_EVICTION, DISRUPTION_TARGET
 from mizar_operator.node_needs import needs_of
 from mizar_operator.object_views import Json, condition_of
 from mizar_operator.pod_views import EPOCH, time_or_none, unschedulable_message

@@ -42,7 +42,7 @@ _OPERATOR = _files(
         "apply_result",
         "delete_guard",
         "disruption_budgets",
-        "evictor",
+        "evict_or_delete",
         "quota_creation",
         "reconcile",
     ),

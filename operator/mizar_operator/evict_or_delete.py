@@ -1,6 +1,6 @@
 """Evicts pods that have lost their card, as their PodDisruptionBudgets and the chart's policies
-allow. The plan decides when a refused eviction is tried again: see `RETRY_AFTER` in
-mizar_core/planning/evict_share_pods.py."""
+allow, and deletes those that these hold for too long. The plan decides when a refused eviction is
+tried again: see `RETRY_AFTER` in mizar_core/planning/evict_share_pods.py."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from mizar_kube.errors import (
     error_from_status,
 )
 from mizar_kube.kinds import Object, Ref
-from mizar_operator.evictor import BUDGET_RESPECTED_S, Evictor
+from mizar_operator.evict_or_delete import BUDGET_RESPECTED_S, Evictor
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
 from support.projection import apply_plan
 
