@@ -44,12 +44,12 @@ from mizar_operator import action_log, manifests
 from mizar_operator.apply_result import CHANGES, Result
 from mizar_operator.caches import Caches
 from mizar_operator.delete_guard import StillInUse
-from mizar_operator.disruption_budgets import DisruptionBudgets
 from mizar_operator.evict_or_delete import Evictor
 from mizar_operator.quota_creation import QuotaCreator
 from mizar_operator.scheduling_gates import open_gate
 from mizar_operator.shadow_creation import ShadowCreator
 from mizar_operator.shadow_deletion import ShadowDeleter
+from mizar_operator.shadow_disruption_budgets import DisruptionBudgets
 from mizar_operator.snapshot_index import SnapshotIndex
 from mizar_operator.status_writer import StatusWriter, without_lending, without_spot
 from mizar_operator.voided_actions import STATUSES, VoidedActions

@@ -30,7 +30,7 @@ from mizar_kube.logs import get_logger
 from mizar_kube.settings import load
 from mizar_kube.version import version
 from mizar_kube.work_queue import WorkQueue, work
-from mizar_operator import action_log, caches, default_pool, disruption_budgets
+from mizar_operator import action_log, caches, default_pool, shadow_disruption_budgets
 from mizar_operator.apply import Applier
 from mizar_operator.caches import SPOT, Caches
 from mizar_operator.gather import Gatherer
@@ -74,7 +74,7 @@ class Operator:
         seconds, now, chance = self._clock.seconds, self._clock.now, self._clock.random
         timing = Timing(clock=seconds, random=chance)
         self.caches = Caches(client, Pace(settings.resync, clock=seconds, random=chance), timing)
-        self.budgets = disruption_budgets.watch(client, timing)
+        self.budgets = shadow_disruption_budgets.watch(client, timing)
         self.queue: WorkQueue[str] = WorkQueue(max_delay=RETRY_MOST_S, clock=seconds, random=chance)
         self.events = EventRecorder(
             client,
@@ -121,7 +121,7 @@ class Operator:
         followers = (gpupool.follow, gpuquota.follow, shadowpod.follow, caches.follow)
         for follow in (*followers, spot_assembly.follow):
             follow(self.caches, self.queue.add)
-        disruption_budgets.follow(self.budgets, applier.budgets, self.caches, self.queue.add)
+        shadow_disruption_budgets.follow(self.budgets, applier.budgets, self.caches, self.queue.add)
 
     def dead(self) -> list[str]:
         """The problems that a restart would solve.

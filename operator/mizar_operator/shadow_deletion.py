@@ -13,7 +13,7 @@ from mizar_kube.errors import NotFound
 from mizar_kube.kinds import POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator.caches import Caches
 from mizar_operator.delete_guard import StillInUse, confirm_unused
-from mizar_operator.disruption_budgets import DisruptionBudgets
+from mizar_operator.shadow_disruption_budgets import DisruptionBudgets
 
 Observe = Callable[[Object], None]
 

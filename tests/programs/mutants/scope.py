@@ -41,12 +41,12 @@ _OPERATOR = _files(
         "apply",
         "apply_result",
         "delete_guard",
-        "disruption_budgets",
         "evict_or_delete",
         "quota_creation",
         "reconcile",
     ),
-    *("scheduling_gates", "shadow_creation", "shadow_deletion", "status_writer", "voided_actions"),
+    *("scheduling_gates", "shadow_creation", "shadow_deletion", "shadow_disruption_budgets"),
+    *("status_writer", "voided_actions"),
 )
 _WEBHOOK = _files(
     "operator/mizar_operator/webhook",

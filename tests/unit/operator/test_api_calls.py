@@ -38,9 +38,9 @@ from mizar_operator import reconcile
 from mizar_operator.apply import Applier
 from mizar_operator.apply_result import Result
 from mizar_operator.delete_guard import ConfirmedUnused, StillInUse, confirm_unused
-from mizar_operator.disruption_budgets import DisruptionBudgets
 from mizar_operator.manifests import PodSettings
 from mizar_operator.shadow_deletion import ShadowDeleter
+from mizar_operator.shadow_disruption_budgets import DisruptionBudgets
 from stateful.harness import KINDS, Harness
 from stateful.model import Model
 from unit.operator.drained import GPU, Cluster

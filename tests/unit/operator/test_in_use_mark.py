@@ -26,7 +26,9 @@ from mizar_kube.errors import (
 from mizar_kube.informer import Informer
 from mizar_kube.kinds import BUDGET, POD, SHADOW_POD, Object, Ref, ref_of
 from mizar_operator import manifests
-from mizar_operator.disruption_budgets import (
+from mizar_operator.pod_views import HolderPod
+from mizar_operator.shadow_deletion import ShadowDeleter
+from mizar_operator.shadow_disruption_budgets import (
     LATE_MARK_S,
     LOOKED_AT_EVERY_S,
     LOWERED_EVERY_S,
@@ -36,8 +38,6 @@ from mizar_operator.disruption_budgets import (
     follow,
     watch,
 )
-from mizar_operator.pod_views import HolderPod
-from mizar_operator.shadow_deletion import ShadowDeleter
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, waiting
 from unit.operator.drained import Cluster
 

@@ -16,8 +16,8 @@ from mizar_kube.errors import Conflict, Forbidden, Invalid, Unavailable
 from mizar_kube.kinds import BUDGET, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import action_log, gather
 from mizar_operator.caches import NO_POOL, follow
-from mizar_operator.disruption_budgets import LOOKED_AT_EVERY_S
 from mizar_operator.reconcile_state import NODE_GONE_AFTER_S
+from mizar_operator.shadow_disruption_budgets import LOOKED_AT_EVERY_S
 from stateful.harness import KEY, KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model

@@ -26,9 +26,9 @@ from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object,
 from mizar_operator.apply import Applier
 from mizar_operator.apply_result import Result
 from mizar_operator.delete_guard import StillInUse
-from mizar_operator.disruption_budgets import DisruptionBudgets
 from mizar_operator.manifests import PodSettings
 from mizar_operator.shadow_deletion import ShadowDeleter
+from mizar_operator.shadow_disruption_budgets import DisruptionBudgets
 from stateful.harness import KEY, KINDS, Harness
 from stateful.memory_api import Write
 from stateful.model import Model
