@@ -16,6 +16,7 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.names import EventReason
 from mizar_kube.logs import bind, get_logger
 from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.container.device_given_twice import Holding, may_be_given_to_others, sharing
 from mizar_nodeagent.container.device_nodes import Minors
 from mizar_nodeagent.container.limits import (
     ContainerLimits,
@@ -35,7 +36,6 @@ from mizar_nodeagent.container.prestart_checks import (
     check_tenant,
     present_carving,
 )
-from mizar_nodeagent.container.shared_devices import Holding, may_be_given_to_others, sharing
 from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, NotifyGranted, Owner, Slot, Slots
 from mizar_nodeagent.container.used_slots import recorded_slots
 from mizar_nodeagent.cuda_context.costs import ContextCosts

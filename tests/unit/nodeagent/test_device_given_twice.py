@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mizar_core.names import gives_way, who_starts_after
-from mizar_nodeagent.container.shared_devices import Holding, Sharing, sharing
+from mizar_nodeagent.container.device_given_twice import Holding, Sharing, sharing
 from mizar_nodeagent.container.slots import Owner, Slots
 from mizar_nodeagent.pods import Pod
 from unit.nodeagent.makers import RESOURCE, device, new_slots, share
