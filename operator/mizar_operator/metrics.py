@@ -19,7 +19,7 @@ from mizar_operator.apply_result import Result
 from mizar_operator.gauge_series import Labels, Series
 from mizar_operator.pod_views import SharePod
 from mizar_operator.shadow_counters import ShadowCounters
-from mizar_operator.waiting_pods import WaitingPods
+from mizar_operator.waiting_pod_metrics import WaitingPods
 
 BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Bounds, in seconds, of the histogram of the duration of a reconcile's steps."""

@@ -135,7 +135,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
             ),
             *("reconcile_state", "runtime_classes", "settings", "shadow_counters"),
             *("snapshot_index", "uninstall", "unreadable", "volume_nodes", "handlers/*"),
-            *("gauge_series", "waiting_pods"),
+            *("gauge_series", "waiting_pod_metrics"),
         ),
         "watches, views of objects and start-up: they decide nothing about cards",
     ),

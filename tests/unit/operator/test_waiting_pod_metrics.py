@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prometheus_client import CollectorRegistry
 
-from mizar_operator.waiting_pods import WaitingPods
+from mizar_operator.waiting_pod_metrics import WaitingPods
 
 
 class Waiting:
