@@ -34,11 +34,11 @@ from mizar_kube.errors import KubeError
 from mizar_kube.kinds import NODE, POD, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_operator import object_views, pod_views, unreadable
-from mizar_operator.announcements import Announcements
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
 from mizar_operator.live_objects import find, views_on
 from mizar_operator.namespace_labels import NamespaceLabels
 from mizar_operator.pod_views import HolderPod
+from mizar_operator.posted_events import PostedEvents
 from mizar_operator.reconcile_state import Excluded, ReconcileState
 from mizar_operator.runtime_classes import RuntimeClasses
 from mizar_operator.volume_nodes import Terms, VolumeNodes, together
@@ -86,9 +86,7 @@ class Gatherer:
 
     def state(self, key: str) -> ReconcileState:
         """The state that is kept from plan to plan for a key."""
-        return self._states.setdefault(
-            key, ReconcileState(announcements=Announcements(self._clock))
-        )
+        return self._states.setdefault(key, ReconcileState(posted_events=PostedEvents(self._clock)))
 
     def note_freed(self, resources: Iterable[str], at: datetime) -> None:
         """Note that cards of these physical resources are being freed. This is kept for all keys:
@@ -138,7 +136,7 @@ class Gatherer:
             shadows=tuple(shadows),
             shares=tuple(shares),
             nodes=tuple({**found.nodes, **bare, **nodes}.values()),
-            announced=memory.announcements.known(uids),
+            announced=memory.posted_events.known(uids),
             missing_classes=missing,
             refused=memory.refusals(self._clock()),
             free_since=memory.free_since,

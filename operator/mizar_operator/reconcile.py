@@ -105,7 +105,7 @@ class Reconciler:
             )
         self._metrics.applied(snapshot, result)
         memory.note_status_writes(result.postponed, self._clock())
-        memory.announcements.note(result.announced)
+        memory.posted_events.note(result.announced)
         memory.unanswered |= result.unanswered
         memory.note_names_taken(result.names_taken, self._clock())
         memory.note_free(planned.free, self._now())
@@ -188,7 +188,7 @@ class Reconciler:
         if planned.due is not None:
             wait = (planned.due - self._now()).total_seconds()
             self._queue.add(key, after=max(DUE_SLACK_S, wait + DUE_SLACK_S))
-        if (wait_s := memory.announcements.next(planned.held_back)) is not None:
+        if (wait_s := memory.posted_events.next(planned.held_back)) is not None:
             self._queue.add(key, after=wait_s + DUE_SLACK_S)
 
     def _show(self, key: str, snapshot: Snapshot, planned: Plan) -> None:

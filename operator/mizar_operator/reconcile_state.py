@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 from mizar_core.planning.exclusion import Part, PartName
 from mizar_core.planning.node_fit import Needs
 from mizar_core.planning.snapshot import Attempt, Key, Refused
-from mizar_operator.announcements import Announcements
+from mizar_operator.posted_events import PostedEvents
 
 K = TypeVar("K")
 
@@ -109,7 +109,7 @@ Excluded = Mapping[PartName, tuple[Part, Exception]]
 class ReconcileState:
     """The state that is kept for one key of the queue.
 
-    `announcements`: the events that were posted. `contested`: UIDs of shadow pods that turned out
+    `posted_events`: the events that were posted. `contested`: UIDs of shadow pods that turned out
     to be in use when the API server was asked live. `refused`: (quota, devices) of shadow pods that
     the API server refused. `attempted`: attempts, with the UID of the pod that each was to help.
     `gone`: objects that were missing in a live read, and until when that counts (seconds of the
@@ -126,7 +126,7 @@ class ReconcileState:
     `excluded`: objects that planning fails for.
     """
 
-    announcements: Announcements = field(default_factory=Announcements)
+    posted_events: PostedEvents = field(default_factory=PostedEvents)
     contested: Backoffs[str] = field(
         default_factory=lambda: Backoffs(CONTESTED_FIRST_S, CONTESTED_MOST_S)
     )

@@ -13,8 +13,8 @@ from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.snapshot import NodeView
 from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
 from mizar_kube.work_queue import WorkQueue
-from mizar_operator.announcements import Announcements
 from mizar_operator.caches import SPOT, Caches
+from mizar_operator.posted_events import PostedEvents
 from mizar_operator.reconcile import DUE_SLACK_S, run_here
 from mizar_operator.spot.apply import SpotApplier
 from mizar_operator.spot.closed_gates import ClosedGates
@@ -51,7 +51,7 @@ class SpotReconciler:
         self._runs = runs
         self._enabled = enabled
         self._clock = clock
-        self._announcements = Announcements(clock)
+        self._posted_events = PostedEvents(clock)
         self._closed = ClosedGates()
         self._promises = Promises()
 
@@ -64,7 +64,7 @@ class SpotReconciler:
         self._metrics.planned(plan)
         failures = await self._applier.apply(plan.actions)
         self._closed.note(plan.actions, failures, self._clock())
-        self._announcements.note(one for one in plan.actions if isinstance(one, EmitEvent))
+        self._posted_events.note(one for one in plan.actions if isinstance(one, EmitEvent))
         self._requeue(plan)
         if not self._caches.pools.unreadable:
             look_again = await self._rules.write(plan.rules)
@@ -85,7 +85,7 @@ class SpotReconciler:
             quotas=tuple(self._caches.quotas.values()),
             spots=spots,
             nodes=tuple(one for one in self._caches.nodes.values() if lends(one)),
-            announced=self._announcements.known(uids),
+            announced=self._posted_events.known(uids),
             unreadable=frozenset(namespace for namespace, _ in self._caches.quotas.unreadable),
             heard=self._promises.heard,
             unopenable=self._closed.pods(self._clock()),
@@ -99,7 +99,7 @@ class SpotReconciler:
             self._queue.add(SPOT, after=max(DUE_SLACK_S, wait + DUE_SLACK_S))
         if (tried_in_s := self._closed.next(self._clock())) is not None:
             self._queue.add(SPOT, after=tried_in_s + DUE_SLACK_S)
-        if (wait_s := self._announcements.next(plan.held_back)) is not None:
+        if (wait_s := self._posted_events.next(plan.held_back)) is not None:
             self._queue.add(SPOT, after=wait_s + DUE_SLACK_S)
 
 

@@ -113,7 +113,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         _files(
             "operator/mizar_operator",
-            *("action_log", "announcements", "caches", "default_pool", "definitions"),
+            *("action_log", "caches", "default_pool", "definitions"),
             *(
                 "gather",
                 "kopf_process",
@@ -130,6 +130,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
                 "node_policy",
                 "object_views",
                 "pod_views",
+                "posted_events",
                 "readiness",
                 "refusal_topology",
             ),

@@ -2,7 +2,7 @@
 
 from mizar_core.names import EventReason
 from mizar_core.planning.actions import EmitEvent
-from mizar_operator.announcements import SUBJECT_S, TOGETHER_S, WORDING_S, Announcements
+from mizar_operator.posted_events import SUBJECT_S, TOGETHER_S, WORDING_S, PostedEvents
 
 HOUR = 3600.0
 """How long API servers keep events, unless they are configured otherwise."""
@@ -20,17 +20,17 @@ class Waiting:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.announcements = Announcements(lambda: self.now)
+        self.posted_events = PostedEvents(lambda: self.now)
         self.told: list[tuple[float, str]] = []
 
     def plan(self, *events: EmitEvent) -> float | None:
         """Make one plan with these words; returns in how many seconds another is wanted."""
-        announced = self.announcements.known({"uid-a"})
+        announced = self.posted_events.known({"uid-a"})
         posted = [one for one in events if not one.is_announced(announced)]
         self.told += [(self.now, one.message) for one in posted]
-        self.announcements.note(posted)
+        self.posted_events.note(posted)
         late = {one.subject for one in events if one.is_held_back(announced)}
-        return self.announcements.next(late)
+        return self.posted_events.next(late)
 
 
 def test_what_still_holds_is_told_again_before_its_event_expires() -> None:
@@ -72,7 +72,7 @@ def test_words_that_change_all_the_time_cost_an_event_in_five_minutes() -> None:
             pod.now = second
             pod.plan(_event(said(second)))
         assert len(pod.told) <= HOUR / SUBJECT_S
-        assert len(pod.announcements) == 1
+        assert len(pod.posted_events) == 1
 
 
 def test_another_reason_is_told_at_once() -> None:
@@ -95,23 +95,23 @@ def test_a_plan_for_many_words_that_are_held_back() -> None:
     pod = Waiting()
     for millisecond in range(100):
         pod.now = millisecond / 1000
-        pod.announcements.note([_event("a", f"uid-{millisecond}")])
+        pod.posted_events.note([_event("a", f"uid-{millisecond}")])
     late = {_event("b", f"uid-{one}").subject for one in range(100)}
     pod.now = SUBJECT_S - TOGETHER_S
-    assert pod.announcements.next(late) == TOGETHER_S
+    assert pod.posted_events.next(late) == TOGETHER_S
     pod.now = SUBJECT_S + 0.01
-    assert pod.announcements.next(late) == TOGETHER_S
-    assert pod.announcements.next([]) is None
+    assert pod.posted_events.next(late) == TOGETHER_S
+    assert pod.posted_events.next([]) is None
 
 
 def test_what_is_gone_is_forgotten() -> None:
-    announcements = Announcements(lambda: 0.0)
+    posted_events = PostedEvents(lambda: 0.0)
     gone, stays = _event("a"), _event("a", "uid-b")
-    announcements.note([gone, stays])
+    posted_events.note([gone, stays])
     kept = {stays.subject, stays.wording}
-    assert announcements.known({"uid-b"}) == kept
-    assert announcements.known({"uid-a", "uid-b"}) == kept
-    assert len(announcements) == 1
+    assert posted_events.known({"uid-b"}) == kept
+    assert posted_events.known({"uid-a", "uid-b"}) == kept
+    assert len(posted_events) == 1
 
 
 def test_ten_thousand_waiting_pods_are_remembered_once_each() -> None:
@@ -120,13 +120,13 @@ def test_ten_thousand_waiting_pods_are_remembered_once_each() -> None:
     pods = [f"uid-{number}" for number in range(10_000)]
     waiting = frozenset(pods)
     now, told = 0.0, 0
-    announcements = Announcements(lambda: now)
+    posted_events = PostedEvents(lambda: now)
     for second in range(0, 2 * int(SUBJECT_S), 60):
         now = second
-        announced = announcements.known(waiting)
+        announced = posted_events.known(waiting)
         said = [_event(f"0/5 nodes, {second} s", uid) for uid in pods]
         posted = [one for one in said if not one.is_announced(announced)]
-        announcements.note(posted)
+        posted_events.note(posted)
         told += len(posted)
-        assert len(announcements) == len(pods)
+        assert len(posted_events) == len(pods)
     assert told == 2 * len(pods)

@@ -33,7 +33,7 @@ class Announced:
     wordings: frozenset[Wording]
 
 
-class Announcements:
+class PostedEvents:
     """The last message of each subject that had an event in the last WORDING_S seconds. Earlier
     messages are forgotten, since they count as news again; so there is one entry per object and
     reason, however often the message changes. `clock` counts seconds."""
