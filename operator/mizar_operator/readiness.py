@@ -23,8 +23,8 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Forbidden, Invalid, KubeError
 from mizar_kube.kinds import Object
 from mizar_kube.logs import get_logger
+from mizar_operator.crd_check import lacking_fields
 from mizar_operator.default_pool import default_pool
-from mizar_operator.definitions import lacking_fields
 
 log = get_logger(__name__)
 

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from cluster import Cluster
 from mizar_core.models import BUILT_IN_PROFILES, GPUPool
 from mizar_kube.client import KubeClient
-from mizar_operator.definitions import lacking_fields
+from mizar_operator.crd_check import lacking_fields
 from support.kinds import parse_kind
 from support.kube import Kube, Object
 from support.waiting import wait_for

@@ -113,7 +113,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         _files(
             "operator/mizar_operator",
-            *("action_log", "caches", "default_pool", "definitions"),
+            *("action_log", "caches", "crd_check", "default_pool"),
             *(
                 "gather",
                 "kopf_process",

@@ -7,7 +7,7 @@ import pytest
 
 from mizar_kube.errors import Forbidden, KubeError
 from mizar_kube.kinds import Object
-from mizar_operator.definitions import PATH, lacking_fields
+from mizar_operator.crd_check import PATH, lacking_fields
 from support.chart import parsed
 
 CRDS = Path(__file__).parents[3] / "crds"
