@@ -17,7 +17,6 @@ from hypothesis.stateful import (
 
 from mizar_core.models import Spot
 from mizar_core.names import SpotEvictionReason
-from mizar_nodeagent.spot.events import Activity, OwnerEvent, PodIdentity, Source
 from mizar_nodeagent.spot.loan import (
     FLAPPING_S,
     REMEMBERED,
@@ -27,6 +26,7 @@ from mizar_nodeagent.spot.loan import (
     CardLoan,
 )
 from mizar_nodeagent.spot.loan import CardState as State
+from mizar_nodeagent.spot.owner_events import Activity, OwnerEvent, PodIdentity, Source
 from support.effort import effort
 
 CARD = "GPU-1"

@@ -10,7 +10,7 @@ from mizar_nodeagent.container.slots import Slot
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key
-from mizar_nodeagent.spot.events import PodIdentity
+from mizar_nodeagent.spot.owner_events import PodIdentity
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from mizar_nodeagent.spot.detectors.card_processes import CardLoads, ProcessDete
 from mizar_nodeagent.spot.detectors.owner_pods import OwnerPodDetector
 from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
 from mizar_nodeagent.spot.detectors.usage_files import UsageDetector
-from mizar_nodeagent.spot.events import Activity, OwnerEvent, PodIdentity
 from mizar_nodeagent.spot.loan import CardFacts, CardLoan, CardState
+from mizar_nodeagent.spot.owner_events import Activity, OwnerEvent, PodIdentity
 from mizar_nodeagent.spot.owners import CardOwner, resources
 from mizar_nodeagent.spot.pod_conditions import PodConditionWriter
 from mizar_nodeagent.spot.reclaim import Reclaimer

@@ -14,7 +14,7 @@ from typing import Final
 
 from mizar_core.models import Spot
 from mizar_core.names import SpotEvictionReason
-from mizar_nodeagent.spot.events import Activity, OwnerEvent, PodIdentity, Source
+from mizar_nodeagent.spot.owner_events import Activity, OwnerEvent, PodIdentity, Source
 
 FLAPPING_S: Final = 600.0
 """A card that its owners took back more than once within these seconds, rests not counted, rests

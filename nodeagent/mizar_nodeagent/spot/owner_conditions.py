@@ -8,8 +8,8 @@ from typing import Final
 
 from mizar_core.names import POD_CONDITION_ACTIVE
 from mizar_nodeagent.spot.borrowers import Borrower
-from mizar_nodeagent.spot.events import PodIdentity
 from mizar_nodeagent.spot.loan import CardLoan
+from mizar_nodeagent.spot.owner_events import PodIdentity
 from mizar_nodeagent.spot.pod_conditions import PodCondition
 from mizar_nodeagent.spot.reclaim import WHY
 

@@ -14,7 +14,7 @@ from mizar_nodeagent.kubelet.claims import Claim, Claims, card_uuid
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key
-from mizar_nodeagent.spot.events import PodIdentity
+from mizar_nodeagent.spot.owner_events import PodIdentity
 
 
 @dataclass(frozen=True)

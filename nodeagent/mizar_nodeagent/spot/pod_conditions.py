@@ -18,7 +18,7 @@ from mizar_kube.logs import get_logger
 from mizar_kube.work_queue import WorkQueue, work
 from mizar_nodeagent.pod_status import condition_body
 from mizar_nodeagent.read_again import ReadAgain
-from mizar_nodeagent.spot.events import PodIdentity
+from mizar_nodeagent.spot.owner_events import PodIdentity
 
 log = get_logger(__name__)
 

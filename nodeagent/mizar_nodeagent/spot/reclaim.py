@@ -26,8 +26,8 @@ from mizar_nodeagent.pods import Key
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.spot import signals
 from mizar_nodeagent.spot.borrowers import Borrower
-from mizar_nodeagent.spot.events import PodIdentity
 from mizar_nodeagent.spot.metrics import SpotMetrics
+from mizar_nodeagent.spot.owner_events import PodIdentity
 
 log = get_logger(__name__)
 

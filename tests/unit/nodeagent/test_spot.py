@@ -36,9 +36,9 @@ from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED, PRIOR
 from mizar_nodeagent.spot import assembly, lender, owner_polling, reclaim
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.detectors import card_processes
-from mizar_nodeagent.spot.events import PodIdentity
 from mizar_nodeagent.spot.loan import CardState
 from mizar_nodeagent.spot.metrics import SpotMetrics
+from mizar_nodeagent.spot.owner_events import PodIdentity
 from support.waiting import PATIENCE_S, until, wait_for
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, RESOURCE, UID, card, share_object

@@ -12,9 +12,9 @@ from mizar_core.names import SpotEvictionReason
 from mizar_nodeagent.read_again import READ_AGAIN_S
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.device_list import counts, devices
-from mizar_nodeagent.spot.events import PodIdentity
 from mizar_nodeagent.spot.loan import CardLoan, CardState, OwnerView
 from mizar_nodeagent.spot.owner_conditions import conditions
+from mizar_nodeagent.spot.owner_events import PodIdentity
 from mizar_nodeagent.spot.pod_conditions import PodCondition, PodConditionWriter
 from support.waiting import until
 from unit.nodeagent.fake_api import FakeApi, serving

@@ -23,7 +23,7 @@ from mizar_nodeagent.spot.detectors.card_processes import (
 from mizar_nodeagent.spot.detectors.owner_pods import OwnerPodDetector
 from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
 from mizar_nodeagent.spot.detectors.usage_files import QUIET_S, UsageDetector
-from mizar_nodeagent.spot.events import OwnerEvent, PodIdentity
+from mizar_nodeagent.spot.owner_events import OwnerEvent, PodIdentity
 from mizar_nodeagent.spot.owners import CardOwner
 from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, UID, card, card_claim, snapshot
 from unit.nodeagent.test_audit import put_process

@@ -13,7 +13,7 @@ from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.spot.borrowers import with_init_containers
-from mizar_nodeagent.spot.events import PodIdentity
+from mizar_nodeagent.spot.owner_events import PodIdentity
 from mizar_nodeagent.spot.owners import CardOwner, owners, resources, rule_of
 from unit.nodeagent.makers import (
     CARD,

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from mizar_core.models import Spot
-from mizar_nodeagent.spot.events import Activity, OwnerEvent, PodIdentity, Source
 from mizar_nodeagent.spot.loan import FLAPPING_S, REST_MAX_S, CardFacts, CardLoan, CardState
+from mizar_nodeagent.spot.owner_events import Activity, OwnerEvent, PodIdentity, Source
 
 CARD = "GPU-1"
 WHO = PodIdentity("team-a", "owner", "uid")

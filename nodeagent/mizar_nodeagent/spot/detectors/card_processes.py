@@ -12,7 +12,7 @@ from typing import Final
 
 from mizar_nodeagent import container_processes
 from mizar_nodeagent.cards import ProcessLoad
-from mizar_nodeagent.spot.events import Activity, OwnerEvent, Source
+from mizar_nodeagent.spot.owner_events import Activity, OwnerEvent, Source
 from mizar_nodeagent.spot.owners import CardOwner
 
 SAMPLED_S: Final = 1.2

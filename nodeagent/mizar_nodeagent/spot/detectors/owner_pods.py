@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key
-from mizar_nodeagent.spot.events import Activity, OwnerEvent, PodIdentity
+from mizar_nodeagent.spot.owner_events import Activity, OwnerEvent, PodIdentity
 from mizar_nodeagent.spot.owners import CardOwner, owners
 
 Agrees = Callable[[CardOwner, str], bool]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mizar_nodeagent.pods import Key, Pod
-from mizar_nodeagent.spot.events import Activity, OwnerEvent, Source
+from mizar_nodeagent.spot.owner_events import Activity, OwnerEvent, Source
 from mizar_nodeagent.spot.owners import CardOwner
 
 

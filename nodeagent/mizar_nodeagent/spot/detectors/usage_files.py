@@ -14,7 +14,7 @@ from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.pods import Key
 from mizar_nodeagent.regions import usage_snapshot
 from mizar_nodeagent.regions.usage_snapshot import CardActivity
-from mizar_nodeagent.spot.events import Activity, OwnerEvent, Source
+from mizar_nodeagent.spot.owner_events import Activity, OwnerEvent, Source
 from mizar_nodeagent.spot.owners import CardOwner
 
 log = get_logger(__name__)
