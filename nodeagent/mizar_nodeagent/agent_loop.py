@@ -28,7 +28,7 @@ from mizar_nodeagent.planning.snapshot import GracePeriods, NodeSnapshot
 from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_events import shadow_events
-from mizar_nodeagent.shadow_status import ShadowStatusWriter
+from mizar_nodeagent.shadow_status_writer import ShadowStatusWriter
 from mizar_nodeagent.slow_call import SlowCall
 from mizar_nodeagent.turns import let_calls_in
 

@@ -29,7 +29,7 @@ from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.plugin.registration import ResourcePlugin
 from mizar_nodeagent.plugin.server import remove_old_sockets
 from mizar_nodeagent.pods import Pod
-from mizar_nodeagent.shadow_status import ShadowStatusWriter
+from mizar_nodeagent.shadow_status_writer import ShadowStatusWriter
 from mizar_nodeagent.shutdown_cleanup import ShutdownCleanup
 from mizar_nodeagent.spot.assembly import SpotParts, assemble_spot
 from mizar_nodeagent.stale_resources import StaleResources

@@ -13,7 +13,7 @@ from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.reports import ConditionState, Report
 from mizar_nodeagent.planning.snapshot import Counts
 from mizar_nodeagent.read_again import READ_AGAIN_S
-from mizar_nodeagent.shadow_status import ShadowStatusWriter
+from mizar_nodeagent.shadow_status_writer import ShadowStatusWriter
 from support.waiting import until
 from unit.nodeagent.fake_api import FakeApi, serving
 from unit.nodeagent.makers import RESOURCE, SHADOW
