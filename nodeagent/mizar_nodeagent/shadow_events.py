@@ -9,7 +9,7 @@ from mizar_core.names import ConditionType, EventReason
 from mizar_kube.kinds import POD, SHADOW_POD, Kind
 from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.planning.plan import Plan
-from mizar_nodeagent.planning.reports import ConditionState, Report
+from mizar_nodeagent.planning.shadow_status import ConditionState, Report
 from mizar_nodeagent.pods import Key, Pod
 
 

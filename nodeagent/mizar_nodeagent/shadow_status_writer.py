@@ -17,7 +17,7 @@ from mizar_kube.errors import Conflict, NotFound
 from mizar_kube.kinds import SHADOW_POD, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.work_queue import WorkQueue, work
-from mizar_nodeagent.planning.reports import Report
+from mizar_nodeagent.planning.shadow_status import Report
 from mizar_nodeagent.pods import Key
 from mizar_nodeagent.read_again import ReadAgain
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from mizar_nodeagent.planning import reports
+from mizar_nodeagent.planning import shadow_status
 from mizar_nodeagent.planning.adopt_shadow_pod import Pending, adopt
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import Lists, counts, lists
 from mizar_nodeagent.planning.drain_stages import facts_of, step
-from mizar_nodeagent.planning.reports import Report
+from mizar_nodeagent.planning.shadow_status import Report
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key
 
@@ -110,7 +110,7 @@ def _reports(
         return []
     pods, holders = snapshot.pods, snapshot.holders()
     by_id = {one.id: one for devices in listed.values() for one in devices}
-    found = [reports.of_pending(pods[key], one) for key, one in pending.items()]
+    found = [shadow_status.of_pending(pods[key], one) for key, one in pending.items()]
     if not snapshot.claims.are_known:
         # The statuses keep the holders that an earlier agent wrote.
         return found
@@ -118,7 +118,7 @@ def _reports(
         pod = pods.get(key)
         if _is_last_report_due(carving, snapshot) if pod is None else pod.uid == carving.pod_uid:
             resource = wanted.get(carving.resource)
-            found.append(reports.of_carving(carving, by_id, resource, holders, snapshot))
+            found.append(shadow_status.of_carving(carving, by_id, resource, holders, snapshot))
     return found
 
 

@@ -15,7 +15,7 @@ from mizar_core.models import DeviceStatus, Holder
 from mizar_core.names import ConditionType, EventReason
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.plan import Carvings, Plan, plan
-from mizar_nodeagent.planning.reports import ConditionState, Report
+from mizar_nodeagent.planning.shadow_status import ConditionState, Report
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key
 

@@ -110,7 +110,7 @@ def of_quotas() -> set[str]:
 
 
 def of_shadow_pods() -> set[str]:
-    agents = ("adopt_shadow_pod", "planning_errors", "reports")
+    agents = ("adopt_shadow_pod", "planning_errors", "shadow_status")
     found = {one for name in agents for one in reasons(AGENT / "planning" / f"{name}.py")}
     stages = {str(one) for one in DrainStage if not one.offered}
     return found | reasons(PLANNING / "statuses.py") | stages
@@ -229,7 +229,7 @@ def test_each_module_that_makes_conditions_is_read() -> None:
         "planning_errors.py",
         "quota_conditions.py",
         "report.py",
-        "reports.py",
+        "shadow_status.py",
         "statuses.py",
     }
 

@@ -14,7 +14,7 @@ from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.device_lists import refusal
 from mizar_nodeagent.planning.plan import Plan
-from mizar_nodeagent.planning.reports import Report
+from mizar_nodeagent.planning.shadow_status import Report
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
 from unit.nodeagent.kubelet_model import Kubelet

@@ -10,7 +10,7 @@ from mizar_core.models import Holder
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.plan import Plan, plan
-from mizar_nodeagent.planning.reports import Report
+from mizar_nodeagent.planning.shadow_status import Report
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
 from unit.nodeagent.makers import (

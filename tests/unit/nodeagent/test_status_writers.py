@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from mizar_core.models import CardStatus
 from mizar_core.names import ConditionType
 from mizar_nodeagent.node_status import NodeStatusWriter
-from mizar_nodeagent.planning.reports import ConditionState, Report
+from mizar_nodeagent.planning.shadow_status import ConditionState, Report
 from mizar_nodeagent.planning.snapshot import Counts
 from mizar_nodeagent.read_again import READ_AGAIN_S
 from mizar_nodeagent.shadow_status_writer import ShadowStatusWriter

@@ -1,4 +1,6 @@
-"""Reports the agent's part of each ShadowPod's status: cards, devices, holders and conditions."""
+"""The agent's part of each ShadowPod's status: cards, devices, holders and conditions.
+
+shadow_status_writer.py writes it."""
 
 from __future__ import annotations
 
