@@ -13,13 +13,13 @@ from pathlib import Path
 from mizar_kube import probes
 from mizar_kube.client import KubeClient
 from mizar_kube.logs import get_logger
-from mizar_nodeagent import checkpoint
+from mizar_nodeagent import agent_checkpoint
+from mizar_nodeagent.agent_checkpoint import CheckpointFile
 from mizar_nodeagent.agent_loop import Agent
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.boot import boot_id
 from mizar_nodeagent.card_health import take_repaired
 from mizar_nodeagent.cards import CardSource
-from mizar_nodeagent.checkpoint import CheckpointFile
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.slots import Slots
@@ -73,7 +73,7 @@ def restore(
     )
     slots.load(time.time())
     path = config.state_dir / "checkpoint.json"
-    saved = checkpoint.load(path, time.monotonic(), boot)
+    saved = agent_checkpoint.load(path, time.monotonic(), boot)
     state, kept = AgentState(saved.carvings, saved.taken_back), CheckpointFile(path, boot)
     repaired = partial(take_repaired, config.state_dir)
     agent = Agent(

@@ -16,9 +16,9 @@ from mizar_kube.informer import Informer
 from mizar_kube.kinds import POD
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
+from mizar_nodeagent.agent_checkpoint import Checkpoint, CheckpointFile
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.cards import Card, CardInventory, CardSource
-from mizar_nodeagent.checkpoint import Checkpoint, CheckpointFile
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.kubelet.poller import KubeletPoller

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from mizar_core.device_ids import DeviceID
-from mizar_nodeagent.checkpoint import TakenBack
+from mizar_nodeagent.agent_checkpoint import TakenBack
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.plan import Carvings, Plan

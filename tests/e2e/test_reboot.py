@@ -23,7 +23,7 @@ from e2e.watcher import NodeWatch
 from e2e.watching import cards_seen_inside, ready_shadows, wait_held
 from mizar_core.device_ids import DeviceID
 from mizar_core.names import parse_resource
-from mizar_nodeagent import checkpoint
+from mizar_nodeagent import agent_checkpoint
 from mizar_nodeagent.boot import boot_id
 from support.kube import Kube, is_ready
 from support.objects import SHARE_PODS, deployment
@@ -108,9 +108,9 @@ def _was_rebooted(kube: Kube, node: str) -> bool:
 
 def _make_state_of_an_earlier_boot(folder: Path) -> None:
     file = folder / "checkpoint.json"
-    known = checkpoint.load(file, time.monotonic(), boot_id())
+    known = agent_checkpoint.load(file, time.monotonic(), boot_id())
     assert known.carvings, "the agent knows of no shadow pod"
-    file.write_bytes(checkpoint.to_bytes(known, EARLIER))
+    file.write_bytes(agent_checkpoint.to_bytes(known, EARLIER))
     for slot in folder.glob("slots/*/slot.json"):
         slot.write_text(json.dumps(json.loads(slot.read_text()) | {"boot": EARLIER}))
 

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from mizar_nodeagent import checkpoint
+from mizar_nodeagent import agent_checkpoint
 from mizar_nodeagent.card_health import KnownHealth
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.shim_install import PRELOAD
@@ -283,28 +283,28 @@ def test_the_kubelets_record_may_be_missing_or_damaged(tmp_path: Path) -> None:
 class TestCheckpoint:
     CARVINGS = plan({}, snapshot(1, [shadow()], [card_claim()])).carvings
     HEALTH: ClassVar = {CARD: KnownHealth(links=4, signs=("LinkDown",))}
-    KNOWN = checkpoint.Checkpoint(CARVINGS, {CARD: 79}, {CARD: (3.0, 5.5)}, HEALTH)
+    KNOWN = agent_checkpoint.Checkpoint(CARVINGS, {CARD: 79}, {CARD: (3.0, 5.5)}, HEALTH)
 
     def written(self, folder: Path, boot: str = "this", **body: Any) -> Path:
         path = folder / "checkpoint.json"
-        content = json.loads(checkpoint.to_bytes(self.KNOWN, boot))
+        content = json.loads(agent_checkpoint.to_bytes(self.KNOWN, boot))
         path.write_text(json.dumps(content | body))
         return path
 
     def test_is_read_as_written(self, tmp_path: Path) -> None:
-        loaded = checkpoint.load(self.written(tmp_path), 7.0, "this")
+        loaded = agent_checkpoint.load(self.written(tmp_path), 7.0, "this")
         assert loaded.carvings == {SHADOW: replace(self.CARVINGS[SHADOW], since=7.0)}
         assert loaded.faults == {CARD: 79}
         assert loaded.taken_back == {CARD: (3.0, 5.5)}
         assert loaded.health == self.HEALTH
 
     def test_no_card_rests_for_longer_than_any_does(self, tmp_path: Path) -> None:
-        loaded = checkpoint.load(self.written(tmp_path), 4.0 - REST_MAX_S, "this")
+        loaded = agent_checkpoint.load(self.written(tmp_path), 4.0 - REST_MAX_S, "this")
         assert loaded.taken_back == {CARD: (3.0, 4.0)}
 
     @pytest.mark.parametrize(("then", "now"), [("that", "this"), ("", "")])
     def test_of_another_boot_nothing_is_certain(self, tmp_path: Path, then: str, now: str) -> None:
-        loaded = checkpoint.load(self.written(tmp_path, then), 7.0, now)
+        loaded = agent_checkpoint.load(self.written(tmp_path, then), 7.0, now)
         assert not loaded.carvings[SHADOW].confirmed
         assert not loaded.faults
         assert not loaded.taken_back
@@ -323,7 +323,7 @@ class TestCheckpoint:
         digest = hashlib.sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()
         path = tmp_path / "checkpoint.json"
         path.write_text(json.dumps({"version": version, "checksum": digest, **saved}))
-        loaded = checkpoint.load(path, 7.0, "this")
+        loaded = agent_checkpoint.load(path, 7.0, "this")
         assert loaded.carvings[SHADOW].confirmed
         taken_back = {CARD: (1.0,)} if version == 3 else {}
         assert (loaded.faults, loaded.taken_back, loaded.health) == ({CARD: 79}, taken_back, {})
@@ -336,7 +336,7 @@ class TestCheckpoint:
         digest = hashlib.sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()
         path = tmp_path / "checkpoint.json"
         path.write_text(json.dumps({"version": 1, "checksum": digest, "carvings": saved}))
-        loaded = checkpoint.load(path, 7.0, "this")
+        loaded = agent_checkpoint.load(path, 7.0, "this")
         assert loaded.carvings[SHADOW].cards == self.CARVINGS[SHADOW].cards
         assert not loaded.carvings[SHADOW].confirmed
 
@@ -348,7 +348,7 @@ class TestCheckpoint:
     ) -> None:
         path = tmp_path / "checkpoint.json"
         path.write_text(damage)
-        assert checkpoint.load(path, 0.0, "this") == checkpoint.Checkpoint()
+        assert agent_checkpoint.load(path, 0.0, "this") == agent_checkpoint.Checkpoint()
         aside = path.with_suffix(".damaged")
         assert aside.read_text() == damage and not path.exists()
         (line,) = logged(caplog)
@@ -370,14 +370,14 @@ class TestCheckpoint:
         }
         digest = hashlib.sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()
         path = self.written(tmp_path, checksum=digest, **saved)
-        assert checkpoint.load(path, 0.0, "this") == checkpoint.Checkpoint()
+        assert agent_checkpoint.load(path, 0.0, "this") == agent_checkpoint.Checkpoint()
         assert path.with_suffix(".damaged").exists() and not path.exists()
 
     def test_that_cannot_be_set_aside_keeps_nobody_from_starting(self, tmp_path: Path) -> None:
         path = tmp_path / "checkpoint.json"
         path.write_text("{")
         path.with_suffix(".damaged").mkdir()
-        assert checkpoint.load(path, 0.0, "this") == checkpoint.Checkpoint()
+        assert agent_checkpoint.load(path, 0.0, "this") == agent_checkpoint.Checkpoint()
 
     @pytest.mark.parametrize(
         ("one", "other"),
@@ -386,7 +386,7 @@ class TestCheckpoint:
     def test_a_changed_byte_is_noticed(self, tmp_path: Path, one: bytes, other: bytes) -> None:
         path = self.written(tmp_path)
         path.write_bytes(path.read_bytes().replace(one, other))
-        assert checkpoint.load(path, 0.0, "this") == checkpoint.Checkpoint()
+        assert agent_checkpoint.load(path, 0.0, "this") == agent_checkpoint.Checkpoint()
 
 
 class TestShim:

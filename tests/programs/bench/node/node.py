@@ -16,7 +16,7 @@ import simgpu
 from bench.node.kubelet import TimedKubelet
 from bench.node.process import PATIENCE_S, AgentProcess
 from mizar_core.models import Isolation
-from mizar_nodeagent import checkpoint
+from mizar_nodeagent import agent_checkpoint
 from unit.kube import kubeconfigs
 from unit.nodeagent.fake_api import FakeApi
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
@@ -100,8 +100,8 @@ class Node:
         """Make the agent's files look as if they were written before a boot. The agent must not
         run."""
         path = self._folder / "state" / "checkpoint.json"
-        known = checkpoint.load(path, 0.0, EARLIER)
-        path.write_bytes(checkpoint.to_bytes(known, EARLIER))
+        known = agent_checkpoint.load(path, 0.0, EARLIER)
+        path.write_bytes(agent_checkpoint.to_bytes(known, EARLIER))
 
 
 async def until(true: Callable[[], object], what: str) -> float:
