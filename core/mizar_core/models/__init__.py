@@ -7,6 +7,18 @@ against each other.
 from __future__ import annotations
 
 from mizar_core.models.default_quota import DefaultQuota
+from mizar_core.models.gpupool import (
+    BUILT_IN_PROFILES,
+    CardCounts,
+    GPUPool,
+    GPUPoolSpec,
+    GPUPoolStatus,
+    ModelCounts,
+    Profile,
+    ShareVariables,
+    Spot,
+    Tenancy,
+)
 from mizar_core.models.gpuquota import (
     GPUQuota,
     GPUQuotaStatus,
@@ -21,18 +33,6 @@ from mizar_core.models.isolation import (
     Isolation,
     IsolationOverride,
     MemoryMode,
-)
-from mizar_core.models.pool import (
-    BUILT_IN_PROFILES,
-    CardCounts,
-    GPUPool,
-    GPUPoolSpec,
-    GPUPoolStatus,
-    ModelCounts,
-    Profile,
-    ShareVariables,
-    Spot,
-    Tenancy,
 )
 from mizar_core.models.profile_quota import ProfileQuota
 from mizar_core.models.shadowpod import (

@@ -10,9 +10,9 @@ from pydantic import ConfigDict, Field, model_validator
 from mizar_core.condition import Condition
 from mizar_core.field_types import DEVICES_MAX, Count, Devices, Generation, LabelName, Seconds
 from mizar_core.model_base import Model, Time
+from mizar_core.models.gpupool import GPUPool, GPUPoolSpec
 from mizar_core.models.isolation import Isolation, IsolationOverride
 from mizar_core.models.meta import ObjectMeta
-from mizar_core.models.pool import GPUPool, GPUPoolSpec
 from mizar_core.models.profile_quota import ProfileQuota
 from mizar_core.names import API_VERSION, DEFAULT_POOL, ApiVersion
 from mizar_core.schema import SHORT_NAME, immutable, list_map, rule, rules

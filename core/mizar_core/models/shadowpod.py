@@ -9,8 +9,8 @@ from pydantic import ConfigDict, Field, computed_field, model_validator
 from mizar_core.condition import Condition
 from mizar_core.field_types import CARDS_MAX, DEVICES_MAX, Cards, Devices, LabelName, Name, Text
 from mizar_core.model_base import Model, Time
+from mizar_core.models.gpupool import DIVIDES
 from mizar_core.models.meta import ObjectMeta
-from mizar_core.models.pool import DIVIDES
 from mizar_core.names import API_VERSION, ApiVersion
 from mizar_core.schema import SHORT_NAME, immutable, list_map, rules
 
