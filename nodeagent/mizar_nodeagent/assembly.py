@@ -19,7 +19,7 @@ from mizar_nodeagent.card_metrics import CardCollector
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.assembly import ContainerParts, assemble_container
-from mizar_nodeagent.hami_annotations import HamiAnnotations
+from mizar_nodeagent.hami_node_annotations import HamiAnnotations
 from mizar_nodeagent.hami_pod_annotations import HamiPodAnnotations
 from mizar_nodeagent.metrics import DeviceCollector, planning_errors
 from mizar_nodeagent.node_label import NodeLabel

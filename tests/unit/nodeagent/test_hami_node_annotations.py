@@ -9,7 +9,7 @@ import pytest
 
 from mizar_kube.errors import Unavailable
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.hami_annotations import (
+from mizar_nodeagent.hami_node_annotations import (
     HamiAnnotations,
     handshake_value,
     register_value,
