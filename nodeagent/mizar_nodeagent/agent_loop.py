@@ -21,6 +21,7 @@ from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.cards import Card, CardInventory, CardSource
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.errors import CardsUnknown
+from mizar_nodeagent.event_loop_turns import let_calls_in
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.plan import Plan
@@ -30,7 +31,6 @@ from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_events import shadow_events
 from mizar_nodeagent.shadow_status_writer import ShadowStatusWriter
 from mizar_nodeagent.slow_call import SlowCall
-from mizar_nodeagent.turns import let_calls_in
 
 log = get_logger(__name__)
 

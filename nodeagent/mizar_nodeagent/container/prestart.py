@@ -40,13 +40,13 @@ from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, NotifyGranted, 
 from mizar_nodeagent.container.used_slots import recorded_slots
 from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionUnserved, StartRefused
+from mizar_nodeagent.event_loop_turns import Turns
 from mizar_nodeagent.kubelet.claims import Claims
 from mizar_nodeagent.kubelet.device_checkpoint import Entry
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.planning.device_lists import UNCONFIRMED
 from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.regions import limits_file, usage_file
-from mizar_nodeagent.turns import Turns
 
 log = get_logger(__name__)
 

@@ -7,7 +7,7 @@ from mizar_nodeagent.agent_loop import (
     REST_MOST_S,
     rest_after,
 )
-from mizar_nodeagent.turns import ROUNDS, Turns
+from mizar_nodeagent.event_loop_turns import ROUNDS, Turns
 from support.waiting import PATIENCE_S
 
 
