@@ -27,7 +27,7 @@ from mizar_core.planning.lifecycle import is_misplaced
 from mizar_core.planning.postponed import JUDGED_MAX, without_postponed
 from mizar_core.planning.quotas import Entitlement
 from mizar_core.planning.refused_nodes import RefusedNodes, refused_on_every_node
-from mizar_core.planning.scheduling import (
+from mizar_core.planning.scheduler_simulation import (
     Assignment,
     Availability,
     Placement,

@@ -31,7 +31,7 @@ from mizar_core.planning.preemption_gates import open_gates
 from mizar_core.planning.reap import SpareDevices, idle_until, reap, retire_surplus
 from mizar_core.planning.refused_nodes import next_check
 from mizar_core.planning.replacement import replace_idle
-from mizar_core.planning.scheduling import node_seen_by
+from mizar_core.planning.scheduler_simulation import node_seen_by
 from mizar_core.planning.shadow_stage import (
     ShadowStage,
     agent_expected_by,

@@ -17,7 +17,7 @@ from mizar_core.planning.feasible_nodes import on_node
 from mizar_core.planning.first_fit import Bins
 from mizar_core.planning.lifecycle import is_misplaced, retire
 from mizar_core.planning.refused_nodes import was_idle_while_refused
-from mizar_core.planning.scheduling import Availability
+from mizar_core.planning.scheduler_simulation import Availability
 from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage
 from mizar_core.planning.snapshot import Key, ShadowView, ShareView
 

@@ -14,7 +14,7 @@ from mizar_core.planning.creation_checks import EXCLUDED_NODES_MAX
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import NO_NEEDS, Needs, fits
 from mizar_core.planning.refusal_message import names_no_node
-from mizar_core.planning.scheduling import DevicePool, NodeDevices, device_pool
+from mizar_core.planning.scheduler_simulation import DevicePool, NodeDevices, device_pool
 from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import NodeView, ShadowView, ShareView
 

@@ -19,7 +19,7 @@ from mizar_core.planning.lifecycle import retire, waits_for_silent_agent
 from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.quotas import Entitlement
 from mizar_core.planning.reap import SpareDevices, by_idleness, is_above_min, is_idle
-from mizar_core.planning.scheduling import Availability
+from mizar_core.planning.scheduler_simulation import Availability
 from mizar_core.planning.shadow_stage import ShadowStage, agent_silence
 from mizar_core.planning.snapshot import Attempt, Key, ShadowView, ShareView
 from mizar_core.quantities import counted

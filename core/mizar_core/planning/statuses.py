@@ -39,7 +39,7 @@ from mizar_core.planning.quota_conditions import (
     satisfied,
     waiting_pods,
 )
-from mizar_core.planning.scheduling import device_pool
+from mizar_core.planning.scheduler_simulation import device_pool
 from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage, phase_of
 from mizar_core.planning.snapshot import Key, NodeView, ShadowView, quota_key
 from mizar_core.quantities import bounded, counted

@@ -25,7 +25,7 @@ from mizar_core.planning.actions import (
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.feasible_nodes import FeasibleNodes
 from mizar_core.planning.node_fit import Needs
-from mizar_core.planning.scheduling import is_admitted
+from mizar_core.planning.scheduler_simulation import is_admitted
 from mizar_core.planning.shadow_stage import LIVE, ShadowStage, stage_of
 from mizar_core.planning.snapshot import Key, NodeView, ShadowView, quota_key
 from property.plan.clusters import changed, cluster, snapshots
