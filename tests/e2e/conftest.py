@@ -18,7 +18,7 @@ import pytest
 import cluster.mizar
 from cluster import Cluster, ClusterSpec
 from cluster.binaries.progress import Progress
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from e2e import component_logs
 from e2e.card_access import CDI, CLASS, Access, cdi_file, minors
 from e2e.watcher import reports, watching, working

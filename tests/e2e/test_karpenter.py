@@ -18,7 +18,7 @@ import yaml
 import cluster.mizar
 from cluster import Cluster, ClusterSpec, karpenter
 from cluster.binaries.progress import Progress
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from cluster.spare_machines import STARTING, SpareMachines
 from e2e.watching import wait_held
 from support import objects

@@ -15,7 +15,7 @@ import cluster.mizar
 from cluster import Cluster, ClusterSpec, kueue
 from cluster.binaries.progress import Progress
 from cluster.errors import CommandFailed
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from e2e.watching import holders, ready_shadows, wait_event, wait_held
 from support import objects
 from support.kube import Kube, Object

@@ -17,7 +17,7 @@ import pytest
 import cluster.mizar
 from cluster import Cluster, ClusterSpec
 from cluster.binaries.progress import Progress
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from cluster.mizar import NAMESPACE, RELEASE
 from e2e.watcher import watching
 from e2e.watching import ready_shadows, wait_held

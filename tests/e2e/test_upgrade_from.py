@@ -14,7 +14,7 @@ import pytest
 
 from bench.figures import ROOT
 from cluster import Cluster
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from e2e.test_upgrade import check_upgrade
 from e2e.watcher import watching
 from support.kube import Kube

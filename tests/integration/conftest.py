@@ -17,8 +17,8 @@ from cluster import Cluster, ClusterSpec
 from cluster.binaries import ensure
 from cluster.binaries.progress import Progress
 from cluster.images import CUDA_SAMPLE, PAUSE, ensure_images
-from cluster.local import LocalProvider
 from cluster.local_cluster import LocalCluster
+from cluster.local_provider import LocalProvider
 from integration.agent_on_node import ROOT, AgentProcess, Tenant
 from simgpu import Machine
 from support import objects

@@ -23,7 +23,7 @@ from cluster.credentials import Credentials
 from cluster.errors import AlreadyUp, ComponentFailed, NotUp
 from cluster.images import CUDA_SAMPLE
 from cluster.layout import Layout
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from cluster.processes import Processes, wait_gone
 from support.kube import Kube, Object
 from support.waiting import wait_for

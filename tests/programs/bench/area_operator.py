@@ -23,7 +23,7 @@ from bench.scale.population import DEVICES, Population, Size
 from bench.scale.process import Operator
 from cluster import ClusterSpec
 from cluster.binaries.progress import Progress
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from mizar_core.names import DEFAULT_PREFIX
 from mizar_core.planning import Snapshot, plan
 from mizar_kube.client import KubeClient

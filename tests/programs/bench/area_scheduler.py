@@ -23,7 +23,7 @@ from bench.scale.population import each
 from cluster import ClusterSpec
 from cluster.binaries import ensure
 from cluster.binaries.progress import Progress
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import Object, ref_of
 from support import objects

@@ -45,7 +45,7 @@ from bench.spot.timeline import Look, Sleep, lendable_after, lent_percent
 from bench.spot.waking import Waking
 from cluster import Cluster, ClusterSpec
 from cluster.binaries.progress import Progress
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from simgpu.machine import Machine
 
 WAKINGS = 3

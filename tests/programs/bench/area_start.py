@@ -21,7 +21,7 @@ from bench.agent_log import durations_ms
 from bench.figures import Figure, Report, figure
 from cluster import Cluster, ClusterSpec
 from cluster.binaries.progress import Progress
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import POD, SHADOW_POD, Ref
 from support import objects

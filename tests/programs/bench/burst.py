@@ -20,7 +20,7 @@ from bench.agent_log import answers
 from bench.figures import Details
 from cluster import ClusterSpec
 from cluster.binaries.progress import Progress
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from mizar_core.names import LABEL_SHADOW_POD
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import POD

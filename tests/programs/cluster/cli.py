@@ -18,8 +18,8 @@ from cluster.errors import ClusterError
 from cluster.images import ensure_images
 from cluster.interrupts import interruptible_once
 from cluster.layout import Layout
-from cluster.local import LocalProvider
 from cluster.local_cluster import LocalCluster
+from cluster.local_provider import LocalProvider
 from cluster.mizar import install
 from cluster.processes import Processes
 from cluster.spec import ClusterSpec

@@ -6,7 +6,7 @@ import sys
 import cluster.mizar
 from cluster import ClusterSpec
 from cluster.binaries.progress import Progress
-from cluster.local import LocalProvider
+from cluster.local_provider import LocalProvider
 from demo.lending import Lending
 from demo.narrator import Narrator
 from demo.story import Story

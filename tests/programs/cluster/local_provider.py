@@ -1,4 +1,4 @@
-"""Clusters on this machine, as root, without Docker."""
+"""Makes, finds and removes clusters on this machine, as root, without Docker."""
 
 from __future__ import annotations
 
