@@ -13,7 +13,7 @@ from cluster.cluster import COMMAND_LIMIT, TOOLS, Cluster, Done, Node
 from cluster.control_plane import API_SERVER
 from cluster.errors import ClusterError
 from cluster.layout import Layout
-from cluster.loaded import Loaded
+from cluster.loaded_images import Loaded
 from cluster.node import LocalNode
 from cluster.processes import Processes
 from cluster.spec import ClusterSpec

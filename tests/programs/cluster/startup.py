@@ -15,7 +15,7 @@ from cluster.binaries import Binaries
 from cluster.binaries.progress import Progress
 from cluster.images import clone_store
 from cluster.layout import Layout
-from cluster.loaded import Loaded
+from cluster.loaded_images import Loaded
 from cluster.node import LocalNode, machine
 from cluster.processes import Processes
 from cluster.spec import ClusterSpec

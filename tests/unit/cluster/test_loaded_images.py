@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cluster.errors import ClusterError
-from cluster.loaded import Loaded
+from cluster.loaded_images import Loaded
 
 
 def archive(path: Path, *names: str) -> Path:
