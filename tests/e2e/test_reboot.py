@@ -27,8 +27,8 @@ from mizar_nodeagent import agent_checkpoint
 from mizar_nodeagent.boot import boot_id
 from support.kube import Kube, is_ready
 from support.objects import SHARE_PODS, deployment
-from support.owners import WHOLE_CARDS
 from support.waiting import wait_for
+from support.watcher_faults import WHOLE_CARDS
 
 if TYPE_CHECKING:
     from e2e.conftest import Stage

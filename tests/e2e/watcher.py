@@ -24,8 +24,8 @@ from mizar_nodeagent.card_health import REPAIRED
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 from simgpu.machine import Machine
-from support.owners import Held, Look, Seen, Withdrawals, faults
 from support.waiting import wait_for
+from support.watcher_faults import Held, Look, Seen, Withdrawals, faults
 
 EVERY_S = 0.1
 KUBELET_LIMIT_S = 2.0

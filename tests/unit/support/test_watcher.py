@@ -11,8 +11,8 @@ import pytest
 
 from e2e import watcher
 from e2e.watcher import NodeWatch, Watcher
-from support.owners import Held, Look
 from support.waiting import wait_for
+from support.watcher_faults import Held, Look
 
 
 class Node:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mizar_core.names import SPOT_RESOURCE
-from support.owners import WHOLE_CARDS, Held, Look, Seen, Withdrawals, faults
+from support.watcher_faults import WHOLE_CARDS, Held, Look, Seen, Withdrawals, faults
 
 SHARES = "team-a.mizar.share/gpu.2"
 FIRST, SECOND = "team-a/shadow-2-x7k4q-0-0", "team-a/shadow-2-x7k4q-0-1"
