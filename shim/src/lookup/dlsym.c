@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/message.h"
-#include "lookup/loading.h"
+#include "lookup/dlopen.h"
 #include "lookup/resolve.h"
 #include "lookup/symbols.h"
 #include "region/process_slots.h"
@@ -104,7 +104,7 @@ static void *after_caller(const struct question *question, void *found) {
 static void *ask_past_shim(const struct question *question) {
     void *found = ask(question, RTLD_NEXT);
     const struct link_map *object = found ? NULL : object_of(question->caller);
-    if (!found && hooks[question->hook].library == LIBRARY_CUDA && loading_driver_first())
+    if (!found && hooks[question->hook].library == LIBRARY_CUDA && dlopen_driver_first())
         return resolve_find(question->hook);
     return object && !is_program(object) ? ask_object(question, object) : found;
 }
@@ -120,7 +120,7 @@ static bool from_driver(int hook, void *function) {
 
 /*
  * The wrapper for a driver in another namespace, whose first object is a shim of its own
- * (loading.c).
+ * (dlopen.c).
  */
 static void *second_wrapper(int hook, void *found) {
     struct link_map *first = first_beside(object_of(found));
@@ -191,12 +191,12 @@ void *mizar_dlvsym(void *handle, const char *name, const char *version, void *ca
 
 const char *mizar_before_dlopen(const char *file, int mode) {
     find_libc();
-    if (mode & RTLD_DEEPBIND) loading_deep();
+    if (mode & RTLD_DEEPBIND) dlopen_before_deepbind();
     return file;
 }
 
 long mizar_before_dlmopen(long space, const char *file, int mode) {
     (void)file;
     find_libc();
-    return loading_space(space, mode);
+    return dlopen_space(space, mode);
 }

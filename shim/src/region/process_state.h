@@ -91,10 +91,10 @@ struct meter; /* context_meter.c */
  * The order of locks: a thread that holds a lock takes only locks of later lines, and never holds
  * two of the same line. A * marks locks under which the driver may be called. No thread waits for
  * memory (lazy_code_await_look) or for its turn while it holds one; a meter's lock is released for
- * that. All locks are in this process's state but loading_deep()'s, which is waited for by
+ * that. All locks are in this process's state but that of dlopen.c, which is waited for by
  * lock_patiently(): the driver, while it is loaded, may call any wrapper or load a library itself.
  *
- *     loading_deep()'s *   loading the driver before the first library of RTLD_DEEPBIND
+ *     that of dlopen.c *   loading the driver before the first library of RTLD_DEEPBIND
  *     load_lock *          measuring how much memory code takes; no thread waits for this lock
  *     context_lock *       contexts, while one is made or may be ending
  *     a meter's lock *     work in progress in one context

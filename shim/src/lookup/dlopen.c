@@ -1,4 +1,4 @@
-#include "lookup/loading.h"
+#include "lookup/dlopen.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -40,7 +40,7 @@ static bool redirect_driver(enum hook_library library) {
     return done[library] = redirect(object, library);
 }
 
-bool loading_driver_first(void) {
+bool dlopen_driver_first(void) {
     return symbols_precede("libcuda.so");
 }
 
@@ -65,7 +65,7 @@ static bool redirect_all_bound(struct link_map *driver) {
  */
 __attribute__((constructor)) static void redirect_preloaded(void) {
     static int told;
-    if (!loading_driver_first() || regions_inert()) return;
+    if (!dlopen_driver_first() || regions_inert()) return;
     struct link_map *driver = resolve_library(LIBRARY_CUDA);
     if (driver && redirect_driver(LIBRARY_CUDA) && redirect_all_bound(driver)) return;
     message_once(&told, "the driver is in LD_PRELOAD: programs may use CUDA without limits");
@@ -82,7 +82,7 @@ static bool redirect_all(void) {
     return redirect_libc() && redirect_driver(LIBRARY_CUDA) && redirect_driver(LIBRARY_NVML);
 }
 
-void loading_deep(void) {
+void dlopen_before_deepbind(void) {
     static uint32_t lock, done;
     static int told;
     if (__atomic_load_n(&done, __ATOMIC_ACQUIRE) || regions_inert()) return;
@@ -100,14 +100,14 @@ static void prepare_deep(void *shim, const char *path) {
     open(path, RTLD_LAZY | RTLD_NOLOAD | RTLD_DEEPBIND);
 }
 
-long loading_space(long space, int mode) {
+long dlopen_space(long space, int mode) {
     static int told;
     Lmid_t made = NO_SPACE;
     Dl_info info;
     bool deep = mode & RTLD_DEEPBIND;
-    if (space == LM_ID_BASE && deep) loading_deep();
+    if (space == LM_ID_BASE && deep) dlopen_before_deepbind();
     if (space == LM_ID_BASE || (space != LM_ID_NEWLM && !deep)) return space;
-    if (regions_inert() || !object_of((void *)&loading_space, &info)) return space;
+    if (regions_inert() || !object_of((void *)&dlopen_space, &info)) return space;
     void *shim = resolve_libc()->dlmopen(space, info.dli_fname, RTLD_NOW | RTLD_LOCAL);
     if (shim && deep) prepare_deep(shim, info.dli_fname);
     if (shim && resolve_libc()->dlinfo(shim, RTLD_DI_LMID, &made) == 0) return made;
