@@ -5,7 +5,7 @@
 #include <time.h>
 
 #include "base/message.h"
-#include "lookup/redirect.h"
+#include "lookup/elf_patch.h"
 #include "lookup/resolve.h"
 #include "lookup/symbols.h"
 #include "region/process_slots.h"
@@ -19,12 +19,13 @@ static struct link_map *object_of(const void *code, Dl_info *info) {
     return resolve_libc()->dladdr1(code, info, &object, RTLD_DL_LINKMAP) ? object : NULL;
 }
 
-/* Redirects the objects in which this version of libc has dlsym and dlopen. */
-static bool redirect_libc(void) {
+/* Patches the objects in which this version of libc has dlsym and dlopen. */
+static bool patch_libc(void) {
     Dl_info info;
     struct link_map *open = object_of((void *)resolve_libc()->dlopen, &info);
     struct link_map *look = object_of((void *)resolve_libc()->dlsym, &info);
-    return redirect(look, LIBRARY_LIBC) && (open == look || redirect(open, LIBRARY_LIBC));
+    return elf_patch_symbols(look, LIBRARY_LIBC) &&
+           (open == look || elf_patch_symbols(open, LIBRARY_LIBC));
 }
 
 static void find_all(unsigned library) {
@@ -32,12 +33,12 @@ static void find_all(unsigned library) {
         if (hooks[hook].library == library) resolve_find(hook);
 }
 
-static bool redirect_driver(enum hook_library library) {
+static bool patch_driver(enum hook_library library) {
     static bool done[LIBRARIES];
     struct link_map *object = resolve_library(library);
     if (!object || done[library]) return true;
     find_all(library);
-    return done[library] = redirect(object, library);
+    return done[library] = elf_patch_symbols(object, library);
 }
 
 bool dlopen_driver_first(void) {
@@ -50,12 +51,12 @@ static bool is_shim(const struct link_map *object) {
 }
 
 /* The references of all objects that were loaded before the program started. */
-static bool redirect_all_bound(struct link_map *driver) {
+static bool patch_references(struct link_map *driver) {
     bool done = true;
     struct link_map *each = driver;
     while (each->l_prev) each = each->l_prev;
     for (; each; each = each->l_next)
-        if (!is_shim(each) && each != driver) done = redirect_bound(each, LIBRARY_CUDA) && done;
+        if (!is_shim(each) && each != driver) done = elf_patch_references(each, LIBRARY_CUDA) && done;
     return done;
 }
 
@@ -63,11 +64,11 @@ static bool redirect_all_bound(struct link_map *driver) {
  * Some images name the driver in LD_PRELOAD for programs that would not find it. Then all objects that are
  * linked with the driver are bound to it instead of to the wrappers.
  */
-__attribute__((constructor)) static void redirect_preloaded(void) {
+__attribute__((constructor)) static void patch_preloaded(void) {
     static int told;
     if (!dlopen_driver_first() || regions_inert()) return;
     struct link_map *driver = resolve_library(LIBRARY_CUDA);
-    if (driver && redirect_driver(LIBRARY_CUDA) && redirect_all_bound(driver)) return;
+    if (driver && patch_driver(LIBRARY_CUDA) && patch_references(driver)) return;
     message_once(&told, "the driver is in LD_PRELOAD: programs may use CUDA without limits");
     process_slots_tell_past();
 }
@@ -76,10 +77,10 @@ __attribute__((constructor)) static void redirect_preloaded(void) {
  * Loads the driver first: a library may be linked with it, and would be bound to it before the shim
  * could act. If there is no driver, there is nothing to limit.
  */
-static bool redirect_all(void) {
+static bool patch_all(void) {
     find_all(LIBRARY_LIBC);
     resolve_libc()->dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-    return redirect_libc() && redirect_driver(LIBRARY_CUDA) && redirect_driver(LIBRARY_NVML);
+    return patch_libc() && patch_driver(LIBRARY_CUDA) && patch_driver(LIBRARY_NVML);
 }
 
 void dlopen_before_deepbind(void) {
@@ -87,7 +88,7 @@ void dlopen_before_deepbind(void) {
     static int told;
     if (__atomic_load_n(&done, __ATOMIC_ACQUIRE) || regions_inert()) return;
     lock_patiently(&lock); /* in a forked child, its holder may not exist; process_state.h: order */
-    if (!done && !redirect_all())
+    if (!done && !patch_all())
         message_once(&told, "a library opened with RTLD_DEEPBIND may use CUDA without limits");
     __atomic_store_n(&done, 1, __ATOMIC_RELEASE);
     lock_release(&lock);

@@ -55,7 +55,7 @@ void *resolve_find(int hook) {
     if (function) return function;
     function = look_up(hook);
     if (function) resolve_learn(hook, function);
-    return __atomic_load_n(&resolve_known[hook], __ATOMIC_ACQUIRE); /* see redirect.h */
+    return __atomic_load_n(&resolve_known[hook], __ATOMIC_ACQUIRE); /* see elf_patch.h */
 }
 
 void resolve_learn(int hook, void *function) {

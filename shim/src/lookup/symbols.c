@@ -42,7 +42,7 @@ static const ElfW(Dyn) * dynamic_of(const struct dl_phdr_info *info) {
 
 /*
  * Uses the address of the string table, which is never replaced: the symbol table may be a copy
- * (redirect.c) that lies before the object.
+ * (elf_patch.c) that lies before the object.
  */
 bool symbols_relocated(uintptr_t base, const ElfW(Dyn) * entry) {
     while (entry && entry->d_tag != DT_NULL && entry->d_tag != DT_STRTAB) entry++;

@@ -8,8 +8,8 @@
  * not try to evade them, so it cannot be left to the audit. The same holds for programs with the driver
  * in LD_PRELOAD. Other programs do not pay for it. docs/adr/0010 has the alternatives.
  */
-#ifndef MIZAR_REDIRECT_H
-#define MIZAR_REDIRECT_H
+#ifndef MIZAR_ELF_PATCH_H
+#define MIZAR_ELF_PATCH_H
 
 #include <link.h>
 #include <stdbool.h>
@@ -17,15 +17,15 @@
 #include "lookup/hooks.h"
 
 /*
- * Redirects the object. Its real functions must have been resolved before, since a lookup does not
- * find them afterwards. Returns false, without a change, if that is not possible.
+ * Patches the symbol table of the object. Its real functions must have been resolved before, since a
+ * lookup does not find them afterwards. Returns false, without a change, if that is not possible.
  */
-bool redirect(struct link_map *object, enum hook_library library);
+bool elf_patch_symbols(struct link_map *object, enum hook_library library);
 
 /*
- * Makes references of the object that are bound to the driver's functions refer to the wrappers. Returns
- * false if that is not possible.
+ * Makes references of the object that are bound to the driver's functions refer to the wrappers.
+ * Returns false if that is not possible.
  */
-bool redirect_bound(struct link_map *object, enum hook_library library);
+bool elf_patch_references(struct link_map *object, enum hook_library library);
 
 #endif

@@ -5,7 +5,7 @@
  * table or the new one. References that ld.so has bound already, as to a driver in LD_PRELOAD, are
  * changed one by one.
  */
-#include "lookup/redirect.h"
+#include "lookup/elf_patch.h"
 
 #include <string.h>
 
@@ -88,7 +88,7 @@ static bool store(uintptr_t *word, uintptr_t value) {
     return true;
 }
 
-bool redirect(struct link_map *object, enum hook_library library) {
+bool elf_patch_symbols(struct link_map *object, enum hook_library library) {
     struct table table;
     if (!object || !read_table(object, &table)) return false;
     size_t number = count(&table), bytes = number * sizeof *table.symbols;
@@ -137,7 +137,7 @@ static bool rebind(const struct table *table, const struct references *reference
     return done;
 }
 
-bool redirect_bound(struct link_map *object, enum hook_library library) {
+bool elf_patch_references(struct link_map *object, enum hook_library library) {
     struct references plain = {NULL, 0}, calls = {NULL, 0};
     struct table table;
     if (!read_table(object, &table)) return true; /* it has no references by name */
