@@ -11,7 +11,7 @@
 #include "lookup/relax.h"
 #include "memory/alloc_table.h"
 #include "memory/allocation.h"
-#include "memory/borrowed.h"
+#include "memory/lent_card.h"
 #include "memory/charge.h"
 #include "memory/deferred_free.h"
 #include "memory/pools.h"
@@ -148,7 +148,7 @@ static CUresult reserve(struct pooled *pooled, CUmemoryPool pool, CUstream strea
     if (!alloc->owner) return CUDA_ERROR_OUT_OF_MEMORY;
     bool done = allowed(pooled) || (pools_keeps(pooled->regions, alloc->owner) &&
                                     comes_to_rest(pooled->stream) && allowed(pooled));
-    if (done) borrowed_await(pooled->regions, alloc->card, alloc->bytes);
+    if (done) lent_card_await(pooled->regions, alloc->card, alloc->bytes);
     else pools_leave(pooled->regions, alloc->owner);
     return done ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -4,7 +4,7 @@
 #include "lookup/cards.h"
 #include "lookup/resolve.h"
 #include "memory/alloc_kinds.h"
-#include "memory/borrowed.h"
+#include "memory/lent_card.h"
 #include "memory/cached_memory.h"
 #include "memory/charge.h"
 #include "memory/charge_or_reclaim.h"
@@ -77,7 +77,7 @@ CUresult allocation_reserve_array(struct allocation *allocation, uint64_t bytes,
     if (!alloc_kind_is_small_array(&allocation->alloc))
         return reserve(allocation, allocation->alloc.card, bytes ? larger(bytes, PAGE_BYTES) : 0);
     allocation->reserved = take_share(allocation);
-    if (allocation->reserved) borrowed_await(allocation->regions, allocation->alloc.card, PAGE_BYTES);
+    if (allocation->reserved) lent_card_await(allocation->regions, allocation->alloc.card, PAGE_BYTES);
     return allocation->reserved ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 

@@ -1,6 +1,6 @@
 #include "memory/charge_or_reclaim.h"
 
-#include "memory/borrowed.h"
+#include "memory/lent_card.h"
 #include "memory/cached_memory.h"
 #include "memory/charge.h"
 #include "memory/lazy_code.h"
@@ -17,6 +17,6 @@ static bool after_a_look(struct regions *regions, int card, uint64_t bytes) {
 
 bool charge_or_wait(struct regions *regions, int card, uint64_t bytes) {
     if (!charge_or_reclaim(regions, card, bytes) && !after_a_look(regions, card, bytes)) return false;
-    borrowed_await(regions, card, bytes);
+    lent_card_await(regions, card, bytes);
     return true;
 }

@@ -8,7 +8,7 @@
 #include "lookup/relax.h"
 #include "memory/alloc_kinds.h"
 #include "memory/alloc_table.h"
-#include "memory/borrowed.h"
+#include "memory/lent_card.h"
 #include "memory/charge.h"
 #include "memory/charge_or_reclaim.h"
 #include "memory/estimates.h"
@@ -166,7 +166,7 @@ static bool lock_with_room(struct context_charge *charge) {
 static void await_borrower(struct regions *regions, int card) {
     uint64_t bytes;
     known_cost(regions, card, &bytes);
-    borrowed_await(regions, card, bytes);
+    lent_card_await(regions, card, bytes);
 }
 
 CUresult contexts_begin(struct context_charge *charge, CUdevice device, bool primary) {

@@ -3,7 +3,7 @@
 #include "lookup/cards.h"
 #include "lookup/relax.h"
 #include "memory/array_size.h"
-#include "memory/borrowed.h"
+#include "memory/lent_card.h"
 #include "region/enter.h"
 #include "time/captures.h"
 
@@ -42,7 +42,7 @@ void copies_count(uintptr_t stream, enum mizar_copy kind, uint64_t count, uint64
     if (!regions || !bytes || captures_record(regions, stream)) return;
     int card = card_of(regions, stream);
     if (card == CARD_NONE) return;
-    borrowed_tell(regions, card);
+    lent_card_tell(regions, card);
     struct mizar_copied *copied = &find(regions, card)->kinds[kind];
     __atomic_fetch_add(&copied->count, count, __ATOMIC_RELAXED);
     __atomic_fetch_add(&copied->bytes, bytes, __ATOMIC_RELAXED);

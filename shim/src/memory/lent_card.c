@@ -1,4 +1,4 @@
-#include "memory/borrowed.h"
+#include "memory/lent_card.h"
 
 #include "base/atomics.h"
 #include "base/clock.h"
@@ -10,12 +10,12 @@
 #define WAIT_MOST 3000
 #define STEP 1000 /* us between two checks */
 
-static bool is_borrowed(const struct regions *regions, int card) {
+static bool is_lent(const struct regions *regions, int card) {
     return card != CARD_NONE && load_acquire(&regions->limits->live[card].borrowed);
 }
 
-void borrowed_tell(struct regions *regions, int card) {
-    if (is_borrowed(regions, card))
+void lent_card_tell(struct regions *regions, int card) {
+    if (is_lent(regions, card))
         store_relaxed(&regions->usage->cards[card].compute.wanted_at, clock_now());
 }
 
@@ -34,12 +34,12 @@ static uint64_t wait_most(const struct mizar_limits *limits) {
     return (ms ? ms : WAIT_MOST) * UINT64_C(1000000);
 }
 
-void borrowed_await(struct regions *regions, int card, uint64_t bytes) {
-    if (__builtin_expect(!is_borrowed(regions, card), 1)) return;
+void lent_card_await(struct regions *regions, int card, uint64_t bytes) {
+    if (__builtin_expect(!is_lent(regions, card), 1)) return;
     uint64_t until = clock_now() + wait_most(regions->limits);
-    borrowed_tell(regions, card);
-    while (is_borrowed(regions, card) && free_bytes(regions, card) <= bytes && clock_now() < until) {
+    lent_card_tell(regions, card);
+    while (is_lent(regions, card) && free_bytes(regions, card) <= bytes && clock_now() < until) {
         sys_sleep(STEP);
-        borrowed_tell(regions, card);
+        lent_card_tell(regions, card);
     }
 }
