@@ -17,7 +17,10 @@ LDFLAGS = (
     "-Wl,-z,nodelete,-z,defs,-z,relro",
     f"-Wl,--version-script={SOURCES / 'exports.map'}",
 )
-STATE = ("state.c", "usage.c", "clock.c", "time_sharing.c", "harsh.c", "missing.c")
+STATE = (
+    *("state.c", "process_slots.c", "usage.c"),
+    *("clock.c", "time_sharing.c", "harsh.c", "missing.c"),
+)
 NOT_DRIVER = ("admin.c", *STATE)
 
 CUDA = "libcuda.so.1"

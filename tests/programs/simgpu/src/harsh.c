@@ -48,3 +48,13 @@ uint64_t harsh_event_time(const struct sim_card *card, uint64_t time) {
     uint64_t shown = time + time / 1000000 * card->event_drift_ppm;
     return card->event_grain_ns ? shown - shown % card->event_grain_ns : shown;
 }
+
+bool harsh_returned(const struct sim *sim, struct sim_process *process) {
+    uint64_t now = sim_now(sim);
+    if (!process->died_at) process->died_at = now;
+    for (uint32_t card = 0; card < sim->state->card_count; card++)
+        if (process->contexts[card] && now < process->died_at + sim->state->cards[card].return_ns)
+            return false;
+    process->died_at = 0;
+    return true;
+}

@@ -202,6 +202,9 @@ uint64_t sim_pid_namespace(void);
 /* Whether the slot's owner is alive. Works also for this process's own slot. */
 bool sim_slot_alive(const struct sim *sim, int slot);
 
+/* Locks or unlocks one byte of the state file by this fcntl command. Returns false if another has
+ * the lock. */
+bool sim_lock_byte(int fd, int command, short type, off_t at);
 /* Takes the card's lock, which excludes all processes and threads. It is released if the holder
  * dies. */
 void sim_lock_card(struct sim *sim, unsigned card);
