@@ -7,8 +7,8 @@
 #include "base/clock.h"
 #include "base/numbers.h"
 #include "base/sys.h"
-#include "region/agent_heartbeat.h"
 #include "time/costs.h"
+#include "time/present_share.h"
 #include "time/process_turns.h"
 
 #define MS UINT64_C(1000000)
@@ -16,8 +16,6 @@
 #define WAIT_MOST (100 * MS)
 /* Shortest wait (ns). */
 #define WAIT_LEAST (20 * 1000)
-/* Lowest rate (basis points) of a container that is not paused, so that every wait ends. */
-#define RATE_LEAST 100
 /*
  * The longest piece of work is remembered for this time (ns): to forget it changes the length of
  * the window, which moves the windows of all containers.
@@ -79,23 +77,6 @@ static void correct(uint64_t *word, const struct terms *terms, int64_t more) {
 
 /* ---- terms ----------------------------------------------------------------------------------- */
 
-static uint64_t weighted(uint64_t share, uint64_t all) {
-    return all > share ? share * MIZAR_SHARE_FULL / all : MIZAR_SHARE_FULL;
-}
-
-/* Whether a live agent lends the card's time to the container, which has no share of its own. */
-static bool lends(const struct mizar_limits_live *live, bool fresh) {
-    return fresh && load_relaxed(&live->spare_share);
-}
-
-static uint64_t rate_of(const struct mizar_limits_live *live, uint32_t mode, uint64_t share,
-                        bool fresh) {
-    if (mode == MIZAR_COMPUTE_SOFT && fresh) share += load_relaxed(&live->spare_share);
-    if (mode == MIZAR_COMPUTE_WEIGHTED && fresh && load_relaxed(&live->active_weight))
-        share = weighted(share, load_relaxed(&live->active_weight));
-    return smaller(larger(share, RATE_LEAST), MIZAR_SHARE_FULL);
-}
-
 /*
  * Whether the time charged without a window is so recent that neighbours may have shared the card
  * already, without windows yet.
@@ -138,17 +119,12 @@ static void notice_window(struct regions *regions, int card, const struct terms 
 }
 
 bool budget_terms(struct regions *regions, int card, uint64_t now, struct terms *terms) {
-    const struct mizar_limits_live *live = live_of(regions, card);
     struct process_card *own = &regions->process->cards[card];
     regions_fresh(regions);
     uint32_t mode = load_relaxed(&own->compute_mode);
     if (mode == MIZAR_COMPUTE_NONE) return false;
-    bool fresh = agent_lives(regions, card, now);
-    uint32_t share = load_relaxed(&own->core_share);
-    bool paused = mode == MIZAR_COMPUTE_STOPPED || (fresh && load_relaxed(&live->paused)) ||
-                  (mode == MIZAR_COMPUTE_SOFT && !share && !lends(live, fresh));
-    terms->rate = paused ? 0 : rate_of(live, mode, share, fresh);
-    terms->window = load_relaxed(&live->window);
+    terms->rate = present_share(regions, card, mode, now);
+    terms->window = load_relaxed(&live_of(regions, card)->window);
     notice_window(regions, card, terms, now);
     terms->since = load_relaxed(&own->window_at);
     terms->longest = smaller(load_relaxed(&shared(regions, card)->longest_ns), LONGEST_MOST);
