@@ -19,7 +19,7 @@ import grpc
 
 from mizar_nodeagent.kubelet.device_checkpoint import FILE
 from mizar_nodeagent.kubelet.podresources import PodResources
-from mizar_nodeagent.plugin.server import register
+from mizar_nodeagent.plugin.registration import register
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
 

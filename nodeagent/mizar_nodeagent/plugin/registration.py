@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
 import grpc
 
@@ -14,11 +15,16 @@ from mizar_kube.logs import get_logger
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.socket_watch import Identity, KubeletSocket
 from mizar_nodeagent.planning.device_lists import Device
-from mizar_nodeagent.plugin.server import Handlers, Server, Servicer, Timed, register
+from mizar_nodeagent.plugin.server import OPTIONS, Handlers, Server, Servicer, Timed
 from mizar_nodeagent.plugin.streams import Streams
+from mizar_nodeagent.proto import deviceplugin_pb2 as pb
+from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
 
 log = get_logger(__name__)
 
+VERSION: Final = "v1beta1"
+REGISTER_TIMEOUT_S = 5.0
+"""Seconds within which the kubelet must answer a registration."""
 STREAM_TIMEOUT_S = 5.0
 """Seconds within which the kubelet must open its stream after a registration; otherwise the plugin
 registers again."""
@@ -185,3 +191,16 @@ def _text(error: BaseException) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return str(error.details())
     return str(error) or type(error).__name__
+
+
+async def register(kubelet_socket: Path, endpoint: Path, resource: str) -> None:
+    """Register the resource with the kubelet. `endpoint`: the socket of a server that already
+    answers. Raises grpc.aio.AioRpcError, TimeoutError."""
+    request = pb.RegisterRequest(
+        version=VERSION, endpoint=endpoint.name, resource_name=resource, options=OPTIONS
+    )
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    async with grpc.aio.insecure_channel(f"unix://{kubelet_socket}", options=options) as channel:
+        stub = rpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+        async with asyncio.timeout(REGISTER_TIMEOUT_S + 1):
+            await stub.Register(request, timeout=REGISTER_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The gRPC server of one resource, and its registration with the kubelet."""
+"""The gRPC server of one resource, which answers the kubelet's calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import grpc
 
@@ -24,9 +24,6 @@ from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
 
 log = get_logger(__name__)
 
-VERSION: Final = "v1beta1"
-REGISTER_TIMEOUT_S = 5.0
-"""Seconds within which the kubelet must answer a registration."""
 GRACE_S = 0.5
 """Seconds that running calls have to finish when their server stops."""
 STOP_TIMEOUT_S = 5.0
@@ -186,16 +183,3 @@ def remove_old_sockets(plugin_dir: Path) -> None:
     for socket in plugin_dir.glob("mizar-*.sock"):
         with suppress(OSError):
             socket.unlink()
-
-
-async def register(kubelet_socket: Path, endpoint: Path, resource: str) -> None:
-    """Register the resource with the kubelet. `endpoint`: the socket of a server that already
-    answers. Raises grpc.aio.AioRpcError, TimeoutError."""
-    request = pb.RegisterRequest(
-        version=VERSION, endpoint=endpoint.name, resource_name=resource, options=OPTIONS
-    )
-    options = (("grpc.use_local_subchannel_pool", 1),)
-    async with grpc.aio.insecure_channel(f"unix://{kubelet_socket}", options=options) as channel:
-        stub = rpc.RegistrationStub(channel)  # type: ignore[no-untyped-call]
-        async with asyncio.timeout(REGISTER_TIMEOUT_S + 1):
-            await stub.Register(request, timeout=REGISTER_TIMEOUT_S)

@@ -197,7 +197,7 @@ async def test_registers_again_when_the_kubelet_restarts(
         registration, "Backoff", lambda first, most: Backoff(FOR_EVER_S, FOR_EVER_S)
     )
     monkeypatch.setattr(registration, "STREAM_TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(server, "REGISTER_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr(registration, "REGISTER_TIMEOUT_S", PATIENCE_S)
     await kubelet.start()
     async with plugins(kubelet) as made:
         made.apply({R: (ONE,)})
