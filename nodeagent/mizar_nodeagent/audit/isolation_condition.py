@@ -19,7 +19,7 @@ from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, KubeError, NotFound
 from mizar_kube.logs import get_logger
-from mizar_nodeagent.pod_status import condition_body
+from mizar_nodeagent.condition_body import condition_body
 from mizar_nodeagent.pods import Key, Pod
 
 log = get_logger(__name__)

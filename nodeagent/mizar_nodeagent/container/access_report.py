@@ -15,9 +15,9 @@ from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError, NotFound
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.condition_body import condition_body
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.nri_component import Counts
-from mizar_nodeagent.pod_status import condition_body
 
 log = get_logger(__name__)
 

@@ -10,8 +10,8 @@ from mizar_core.names import FIELD_MANAGER_NODEAGENT, POD_CONDITION_SETTINGS
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError, NotFound
 from mizar_kube.logs import get_logger
+from mizar_nodeagent.condition_body import condition_body
 from mizar_nodeagent.overrides.source import OverrideSource
-from mizar_nodeagent.pod_status import condition_body
 
 log = get_logger(__name__)
 

@@ -16,7 +16,7 @@ from mizar_kube.errors import Conflict, NotFound
 from mizar_kube.kinds import POD, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.work_queue import WorkQueue, work
-from mizar_nodeagent.pod_status import condition_body
+from mizar_nodeagent.condition_body import condition_body
 from mizar_nodeagent.read_again import ReadAgain
 from mizar_nodeagent.spot.owner_events import PodIdentity
 
