@@ -33,7 +33,7 @@ from mizar_nodeagent.audit.compare import (
     compare,
     unlimited,
 )
-from mizar_nodeagent.audit.permitted import PermittedMemory
+from mizar_nodeagent.audit.permitted_memory import PermittedMemory
 from mizar_nodeagent.audit.processes_without_shim import ProcessesWithoutShim
 from mizar_nodeagent.audit.unaccounted import Unaccounted, UnaccountedMemory
 from mizar_nodeagent.cards import CardSource

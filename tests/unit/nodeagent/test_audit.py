@@ -31,7 +31,7 @@ from mizar_nodeagent.audit.compare import (
     unlimited,
 )
 from mizar_nodeagent.audit.kill import kill
-from mizar_nodeagent.audit.permitted import PermittedMemory
+from mizar_nodeagent.audit.permitted_memory import PermittedMemory
 from mizar_nodeagent.audit.processes_without_shim import STEADY
 from mizar_nodeagent.audit.unaccounted import AUDITS, Unaccounted, UnaccountedMemory
 from mizar_nodeagent.container.slots import Owner
