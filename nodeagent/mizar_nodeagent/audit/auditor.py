@@ -35,7 +35,7 @@ from mizar_nodeagent.audit.compare import (
 )
 from mizar_nodeagent.audit.permitted_memory import PermittedMemory
 from mizar_nodeagent.audit.processes_without_shim import ProcessesWithoutShim
-from mizar_nodeagent.audit.unaccounted import Unaccounted, UnaccountedMemory
+from mizar_nodeagent.audit.unaccounted_memory import Unaccounted, UnaccountedMemory
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.container.limits import wants_shim
 from mizar_nodeagent.container.slots import Notify, Slot, Slots

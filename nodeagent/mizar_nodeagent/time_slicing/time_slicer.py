@@ -10,7 +10,7 @@ from typing import Final
 
 from mizar_core import time_slicing
 from mizar_kube.logs import get_logger
-from mizar_nodeagent.audit.unaccounted import Unaccounted
+from mizar_nodeagent.audit.unaccounted_memory import Unaccounted
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.time_slicing.container_card import ContainerCard, container_cards
 from mizar_nodeagent.time_slicing.container_files import ActivityWatch, Container, ContainerFiles

@@ -33,7 +33,7 @@ from mizar_nodeagent.audit.compare import (
 from mizar_nodeagent.audit.kill import kill
 from mizar_nodeagent.audit.permitted_memory import PermittedMemory
 from mizar_nodeagent.audit.processes_without_shim import STEADY
-from mizar_nodeagent.audit.unaccounted import AUDITS, Unaccounted, UnaccountedMemory
+from mizar_nodeagent.audit.unaccounted_memory import AUDITS, Unaccounted, UnaccountedMemory
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.container_processes import ContainerProcess
 from mizar_nodeagent.kubelet.claims import Claim
