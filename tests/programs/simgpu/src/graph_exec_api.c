@@ -1,7 +1,7 @@
 /* The entry points that instantiate, update and launch graphs. */
 #include <string.h>
 
-#include "exec.h"
+#include "graph_exec.h"
 #include "launch.h"
 
 API CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, uint64_t flags) {

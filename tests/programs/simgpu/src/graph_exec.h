@@ -1,6 +1,6 @@
 /* Instantiated graphs: the nodes in order, distributed over branches that run concurrently. */
-#ifndef SIM_EXEC_H
-#define SIM_EXEC_H
+#ifndef SIM_GRAPH_EXEC_H
+#define SIM_GRAPH_EXEC_H
 
 #include "graph.h"
 

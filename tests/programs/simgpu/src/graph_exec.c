@@ -1,4 +1,4 @@
-#include "exec.h"
+#include "graph_exec.h"
 
 #include <stdlib.h>
 
