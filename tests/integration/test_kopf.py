@@ -24,11 +24,22 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from cluster import Cluster
+from mizar_core.names import LABEL_SHARE_POD
 from mizar_kube import credentials
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.http_session import session
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NAMESPACE, POD, SHADOW_POD, Kind, Object, Ref
+from mizar_kube.kinds import (
+    GPU_POOL,
+    GPU_QUOTA,
+    NAMESPACE,
+    POD,
+    SHADOW_POD,
+    Kind,
+    Object,
+    Ref,
+    ref_of,
+)
 from mizar_operator import kopf_store
 from mizar_operator.main import Operator
 from mizar_operator.settings import Settings
@@ -219,15 +230,32 @@ async def test_a_deleted_shadow_pod_is_let_go_and_replaced(
 
 
 async def test_objects_of_ours_and_others_bear_no_trace_of_kopf(embedded: Embedded) -> None:
+    """Share pods and nodes get no label, annotation or finalizer at all."""
     async with embedded() as setup:
         await setup.tenancy(least=1)
-        await until("a shadow pod", setup.shadows)
-        (shadow,) = await setup.shadows()
-        pool = await setup.find(GPU_POOL, setup.tenant)
-        quota = await setup.find(GPU_QUOTA, "gpus")
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"node-{setup.tenant}"}}
+        share = objects.share_pod(setup.tenant, "share", f"{setup.tenant}.mizar.share/gpu.2")
+        share["metadata"]["labels"] = {LABEL_SHARE_POD: "true"}  # as the webhook does
+        created = [await setup.create(one) for one in (node, share)]
+        try:
+            await until("a shadow pod", setup.shadows)
+            await setup.settled()
+            (shadow,) = await setup.shadows()
+            pool = await setup.find(GPU_POOL, setup.tenant)
+            quota = await setup.find(GPU_QUOTA, "gpus")
+            after = [await setup.client.get(ref_of(one)) for one in created]
+        finally:
+            await setup.client.delete(ref_of(node))
         assert pool is not None
         assert quota is not None
-        assert "kopf" not in json.dumps([shadow, pool, quota])
+        assert "kopf" not in json.dumps([shadow, pool, quota, *after])
+        assert [_marks(one) for one in after] == [_marks(one) for one in created]
+
+
+def _marks(obj: Object) -> set[str]:
+    """Mizar's labels, annotations and finalizers of an object."""
+    found = (obj["metadata"].get(one, ()) for one in ("labels", "annotations", "finalizers"))
+    return {key for keys in found for key in keys if "mizar" in key}
 
 
 class Proxy:

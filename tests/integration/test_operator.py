@@ -569,6 +569,8 @@ def test_probes_and_metrics(tenant: Tenant, operator: OperatorProcess) -> None:
 
 def test_sigterm_ends_it_promptly(operator: OperatorProcess, kube: Kube) -> None:
     assert operator.stop() < 15  # seconds; every wait of its own ends sooner
+    assert operator.process is not None
+    assert operator.process.returncode == 0
     lease = kube.get("lease", "mizar-operator", SYSTEM)
     assert lease is not None
     log = operator.log.read_text()

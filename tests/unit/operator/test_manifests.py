@@ -91,6 +91,8 @@ def test_labels_of_the_cluster_come_beside_its_own() -> None:
 
 
 def test_priority_class() -> None:
+    """A pool's own, or else that of the settings, which is the chart's."""
+    assert _pod()["spec"]["priorityClassName"] == "shadow-pods"
     assert "priorityClassName" not in _pod(pod_settings=PodSettings("pause:1"))["spec"]
     of_its_own = _pod(pool=pool(priorityClassName="batch"))
     assert of_its_own["spec"]["priorityClassName"] == "batch"

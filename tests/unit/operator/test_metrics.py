@@ -161,13 +161,6 @@ def test_a_container_that_restarts_is_no_start_of_its_pod(metrics: Metrics) -> N
     assert _values(metrics, "mizar_share_pod_start_seconds_sum") == {(): 7}
 
 
-def test_counters_say_so(metrics: Metrics) -> None:
-    page = _page(metrics)
-    for family in text_string_to_metric_families(page):
-        if family.type == "counter":
-            assert f"# TYPE {family.name}_total counter" in page
-
-
 def test_failures_of_planning_are_counted_from_zero() -> None:
     """An alert sees no increase in a series that begins with 1."""
     registry = Metrics().registry
