@@ -97,12 +97,21 @@ class SpotRules:
 
     def _is_too_large(self, pod: Object, all_cards: int) -> bool:
         """Whether, since its gate was opened, there was a time when no node lent as many cards as
-        it wants, or all nodes fewer than all borrowers have or want, and it had none yet lately."""
+        it wants beside those of the others there, or all nodes fewer than all borrowers have or
+        want, and it had none yet lately."""
         _, at = self._opened[pod["metadata"]["uid"]]
         wants = spot_cards_requested(pod["spec"])
-        least = [min(counts) for counts in self._offered(at).values()]
-        too_few = all(count < wants for count in least) or sum(least) < all_cards
+        least = {node: min(counts) for node, counts in self._offered(at).items()}
+        left = (count - self._held_by_others(node, pod) for node, count in least.items())
+        too_few = all(count < wants for count in left) or sum(least.values()) < all_cards
         return too_few and not self._is_long_bound(pod)
+
+    def _held_by_others(self, node: str, pod: Object) -> int:
+        """The cards of the node that other borrowers have: the scheduler chooses the node of each,
+        and may leave no node with enough for a pod that wants several."""
+        others = (one for one in self._borrowers() if key_of(one) != key_of(pod))
+        there = (one for one in others if one["spec"].get("nodeName") == node)
+        return sum(spot_cards_requested(one["spec"]) for one in there)
 
     def _is_long_bound(self, pod: Object) -> bool:
         """Whether the operator must know that the pod has a node."""
