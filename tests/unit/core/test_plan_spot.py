@@ -226,6 +226,14 @@ class TestTurns:
         assert opened(planned(quota("a", 99), *there)) == []
         assert opened(planned(quota("a", 99), *there, _unheard("x", 300))) == ["a/q"]
 
+    def test_nor_is_its_quota_while_its_turn_may_come(self) -> None:
+        """The pod would wait, and keep the others of its namespace waiting, for as long as `r`
+        runs; then nobody would see it."""
+        large = spot("p", cards=2, age=3600, scheduler="nobody")
+        there = quota("a", 2), node("n", 2), node("m", 1), running("r"), large, spot("q")
+        assert opened(planned(*there)) == []
+        assert opened(planned(*there, _unheard("x", 300))) == ["a/q"]
+
     def test_the_namespace_that_had_the_least_of_late_is_next(self) -> None:
         quotas = had("a", 500), had("b", 100), had("c", 300)
         pods = [spot("p", name) for name in "abc"]
@@ -297,7 +305,12 @@ class TestTurns:
         there = node("n", 2), node("m", 1), running("r", "b", cards=2)
         assert opened(planned(quota("a", 2), *there, two, one)) == []
         own = node("n", 3), running("r")
-        assert opened(planned(quota("a", 2), *own, two, one)) == []
+        plan = planned(quota("a", 2), *own, two, one)
+        assert opened(plan) == []
+        assert said(plan)["a/one"] == (
+            "waits for its turn: what is left of the quotas of namespace a is kept for a pod that"
+            " wants several cards; 1 spot pod ahead of it"
+        )
         assert opened(planned(quota("a", 1), *there, two, one)) == ["a/one"], "it never may"
         apart = node("n", 1), node("m", 1)
         assert opened(planned(quota("a", 2), *apart, two, one)) == ["a/one"], "it never comes"

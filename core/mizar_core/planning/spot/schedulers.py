@@ -25,6 +25,11 @@ class Schedulers:
         """Whether the state of the pod's scheduler allows the pod to have its turn now."""
         return spot.scheduler not in self._silent & self._asked
 
+    def reacts(self, spot: SpotView) -> bool:
+        """Whether the pod's scheduler is not known to be silent. A pod of one that is silent may
+        have its turn, but no cards are kept from other pods until then: it may never be seen."""
+        return spot.scheduler not in self._silent
+
     def ask(self, spot: SpotView) -> None:
         """Note that the pod's turn has come, so that its scheduler has a pod to react to."""
         self._asked.add(spot.scheduler)

@@ -73,6 +73,11 @@ class Room:
         self.free[min(found, key=lambda name: (self._left(name), name))] -= spot.cards
         return True
 
+    def has_place(self, spot: SpotView) -> bool:
+        """Whether a node where the pod can run has its cards free, none of them kept."""
+        full = (spot.needs, spot.cards) in self._full
+        return not full and any(self._takes(name, spot) for name in self.free)
+
     def keep(self, spot: SpotView) -> None:
         """Keep the cards of the node that has the most for the pod."""
         shape = spot.needs, spot.cards
@@ -130,7 +135,7 @@ def take_turns(
     """
 
     def keeps(spot: SpotView) -> bool:
-        allowed = spot.cards <= accounts.most(spot.namespace) and schedulers.takes(spot)
+        allowed = spot.cards <= accounts.most(spot.namespace) and schedulers.reacts(spot)
         return allowed and is_impatient(spot, now) and room.will_have(spot)
 
     queue, granted, kept = queues(waiting), list[SpotView](), Counter[str]()

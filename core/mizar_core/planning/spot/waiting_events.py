@@ -34,7 +34,7 @@ def waiting_events(
                 or _unopenable(snapshot, spot)
                 or _over_quota(spot, accounts, in_use)
                 or _unheard(spot, schedulers)
-                or _no_card(room, _before(queue, name, place, accounts, in_use))
+                or _no_card(spot, room, _before(queue, name, place, accounts, in_use))
             )
             yield _event(spot, why)
 
@@ -93,8 +93,11 @@ def _over_quota(spot: SpotView, accounts: Accounts, in_use: Counter[str]) -> str
     )
 
 
-def _no_card(room: Room, before: int) -> str:
+def _no_card(spot: SpotView, room: Room, before: int) -> str:
     turn = f"{counted(before, 'spot pod')} ahead of it" if before else "it is next"
+    if room.has_place(spot):
+        kept = f"what is left of the quotas of namespace {spot.namespace} is kept for a pod"
+        return f"waits for its turn: {kept} that wants several cards; {turn}"
     if room.total:
         where = "but no node where it can run has enough of them"
         return f"waits: {counted(room.total, 'card')} could be lent, {where}; {turn}"
