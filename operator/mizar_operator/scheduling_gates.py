@@ -13,7 +13,8 @@ log = get_logger(__name__)
 
 async def open_gate(client: KubeClient, pod: Key, uid: str, gate: str) -> Object | None:
     """Remove the gate of this very pod. Gates of other programs stay until these remove them.
-    Returns the pod; None if it is gone, has other gates, or has none. Raises other KubeErrors."""
+    Returns the pod as it is now, also if it has other gates or none by now, as after an answer that
+    was lost; None if it is gone. Raises other KubeErrors."""
     path = "/spec/schedulingGates"
     patch: list[Object] = [
         {"op": "test", "path": "/metadata/uid", "value": uid},
@@ -27,21 +28,24 @@ async def open_gate(client: KubeClient, pod: Key, uid: str, gate: str) -> Object
         log.info("the gated pod has changed", gate=gate, error=gone)
         return None
     except Invalid as refused:
-        if await _is_gated(client, ref, uid, gate):
+        found = await _find(client, ref, uid)
+        # The API server or a webhook refuses to open the gate of a pod that has this one alone.
+        if found is not None and _gates(found) == [gate]:
             raise
-        # The watch will bring the change, and the next plan is made from that.
         log.info("the gated pod has changed", gate=gate, error=refused)
-        return None
+        return found
     log.info("gate opened", gate=gate)
     return opened
 
 
-async def _is_gated(client: KubeClient, ref: Ref, uid: str, gate: str) -> bool:
-    """Whether the pod is still there with this gate alone, so that the API server or a webhook
-    refused to open it."""
+async def _find(client: KubeClient, ref: Ref, uid: str) -> Object | None:
+    """The pod if it is still there, and not another one of its name."""
     try:
         pod = await client.get(ref)
     except NotFound:
-        return False
-    gates = [one["name"] for one in pod["spec"].get("schedulingGates") or ()]
-    return bool(pod["metadata"]["uid"] == uid and gates == [gate])
+        return None
+    return pod if pod["metadata"]["uid"] == uid else None
+
+
+def _gates(pod: Object) -> list[str]:
+    return [one["name"] for one in pod["spec"].get("schedulingGates") or ()]

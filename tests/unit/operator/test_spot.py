@@ -781,6 +781,30 @@ def test_a_gate_that_may_be_open_keeps_its_card_from_other_namespaces(lost: Kube
     assert cluster.gated() == ["q"]
 
 
+def test_a_gate_that_was_open_already_keeps_its_card_before_the_watch_tells() -> None:
+    """The second try is refused, since the first one took effect. By then it is the turn of another
+    namespace."""
+    cluster = Cluster(quota("a", 1), quota("b", 1), node(1), pod("p", "a"), pod("q", "b"))
+
+    def lose(write: Write) -> None:
+        if write[1].name == "p":
+            found = cluster.get(POD, "p", "a")
+            del found["spec"]["schedulingGates"]
+            cluster.api.touch(found)
+            raise Unavailable("no answer")
+
+    cluster.api.before_write = lose
+    with suppress(KubeError):
+        cluster.round()
+    cluster.api.before_write = lambda write: None
+    status = {"spot": {"recentCardSeconds": 900, "inUse": 0, "countedAt": "2026-03-01T11:59:59Z"}}
+    cluster.caches.quotas.observe(cluster.get(GPU_QUOTA, "gpus", "a") | {"status": status})
+    for _ in range(3):
+        with suppress(KubeError):
+            cluster.again()
+    assert cluster.gated() == ["q"]
+
+
 def test_rules_that_cannot_be_written_delay_no_eviction(monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy or a webhook refuses every change of ConfigMaps."""
     cluster = Cluster(pool(), quota("a", 0), node(1), pod("p", nodeName="n1"))
