@@ -178,10 +178,11 @@ def follow(caches: Caches, add: Callable[[str], None]) -> None:
     """Call `add(key)` whenever a pod or a node changes for which there is something to plan."""
 
     def of_share(pod: SharePod) -> set[str]:
-        prefixes = {prefix for prefix, _ in pod.demands}
-        found = {key for prefix in prefixes for key in caches.keys_of_prefix(prefix)}
-        # It belongs to no pool, but may have devices of shadow pods that another pool made.
-        return found or caches.keys_of_resources({one.resource for _, one in pod.demands})
+        found = set[str]()
+        for prefix, share in pod.demands:
+            # What belongs to no pool may be devices of shadow pods that another pool made.
+            found |= caches.keys_of_prefix(prefix) or caches.keys_of_resources({share.resource})
+        return found
 
     _listen(caches.holders, lambda pod: {caches.key_of_pool(pod.pool)}, add)
     _listen(caches.shares, of_share, add)

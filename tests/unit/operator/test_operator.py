@@ -741,6 +741,19 @@ def test_share_pods_of_a_pool_that_is_gone_make_work(model: Model, operator: Har
     assert asyncio.run(operator.queue.get()) == NO_POOL
 
 
+def test_a_pod_with_a_pool_for_one_of_its_resources_makes_work_for_both(
+    model: Model, operator: Harness
+) -> None:
+    """It is told that the other resource belongs to no pool."""
+    follow(operator.caches, operator.queue.add)
+    operator.sync(KINDS)
+    operator.work()
+    model.add_share_of("team-a", "p", {GPU: 1, "team-a.gone.example/gpu.2": 1})
+    operator.sync([POD])
+    keys = {asyncio.run(operator.queue.get()) for _ in range(len(operator.queue))}
+    assert keys == {"mizar.share", NO_POOL}
+
+
 def _takes_prefix(model: Model, prefix: str) -> None:
     """A pool of that name with another prefix: the pool is deleted and made again, since a prefix
     cannot be changed."""
