@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -74,6 +75,8 @@ class Caches:
             client, Watched(NODE), object_views.node_view, timing
         )
         self._asked: dict[str, Needs] = {}
+        self._offering: dict[str, Counter[str]] = {}
+        self.holders.on_change(self._count_offers)
 
     def __iter__(self) -> Iterator[Copy]:
         yield from (
@@ -167,22 +170,31 @@ class Caches:
             if key and (key == prefix or tenant_of(prefix, key) is not None)
         }
 
-    def keys_of_resources(self, resources: Collection[str]) -> set[str]:
-        """The keys whose shadow pods offer one of the resources, whatever their pools' prefixes are
-        now, and NO_POOL."""
-        offering = (one.pool for one in self.holders.values() if one.resource in resources)
-        return {NO_POOL, *(self.key_of_pool(name) for name in offering)}
+    def keys_of_demand(self, prefix: str, resource: str) -> set[str]:
+        """The keys under which share pods that request the resource, of this prefix, are handled:
+        those of the pools with the prefix, or else NO_POOL; and those of the shadow pods that offer
+        the resource, whose pools may be gone or have another prefix by now."""
+        offering = {self.key_of_pool(name) for name in self._offering.get(resource, ())}
+        return (self.keys_of_prefix(prefix) or {NO_POOL}) | offering
+
+    def _count_offers(self, old: HolderPod | None, new: HolderPod | None) -> None:
+        """Count the shadow pods that offer a resource, by the name of their pool."""
+        for pod, change in ((old, -1), (new, 1)):
+            if pod is not None:
+                counts = Counter(self._offering.get(pod.resource, ()))
+                counts[pod.pool] += change
+                if counts := +counts:
+                    self._offering[pod.resource] = counts
+                else:
+                    self._offering.pop(pod.resource, None)
 
 
 def follow(caches: Caches, add: Callable[[str], None]) -> None:
     """Call `add(key)` whenever a pod or a node changes for which there is something to plan."""
 
     def of_share(pod: SharePod) -> set[str]:
-        found = set[str]()
-        for prefix, share in pod.demands:
-            # What belongs to no pool may be devices of shadow pods that another pool made.
-            found |= caches.keys_of_prefix(prefix) or caches.keys_of_resources({share.resource})
-        return found
+        found = (caches.keys_of_demand(prefix, one.resource) for prefix, one in pod.demands)
+        return set().union(*found)
 
     _listen(caches.holders, lambda pod: {caches.key_of_pool(pod.pool)}, add)
     _listen(caches.shares, of_share, add)

@@ -811,6 +811,25 @@ def test_a_change_of_who_uses_a_former_pools_shadow_pod_makes_work(
     assert "other.example" in keys
 
 
+def test_also_beside_a_pool_that_has_its_prefix(model: Model, operator: Harness) -> None:
+    """The status of the quota whose pool is gone counts the devices in use."""
+    model.add_share("team-a", "p", GPU, 1)
+    for _ in range(5):
+        operator.round()
+    (former,) = model.pools()
+    model.add_pool("second")
+    model.api.remove(former)
+    operator.sync(KINDS)
+    follow(operator.caches, operator.queue.add)
+    operator.work()
+    share = model.api.find(POD, "p", "team-a")
+    assert share is not None
+    model.api.start_delete(share)
+    operator.sync([POD])
+    keys = {asyncio.run(operator.queue.get()) for _ in range(len(operator.queue))}
+    assert keys == {"mizar.share", NO_POOL}
+
+
 def test_who_waits_for_a_former_pool_is_told_so_once(model: Model, operator: Harness) -> None:
     """The event does not say that the pod's resource was not rewritten: it was."""
     model.add_share("team-a", "user", GPU, 1)
