@@ -16,6 +16,7 @@ from mizar_core.planning.actions import (
     DeleteShadow,
     Drain,
     EmitEvent,
+    EvictShare,
     RemoveFinalizer,
     WritePoolStatus,
     WriteQuotaStatus,
@@ -548,6 +549,25 @@ def test_a_broken_shadow_pod_is_drained_and_replaced() -> None:
     snapshot = small(quotas=quotas, shadows=(broken,))
     assert actions(Drain, snapshot)
     assert actions(CreateShadow, snapshot)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"pools": (pool(profiles=[{"devices": 4, "cards": 1}]),)},
+        {"quotas": (quota("team-a", profiles=[{"devices": 2, "max": 0}]),)},
+        {},
+    ],
+    ids=["of a former profile", "over its quota", "not needed"],
+)
+def test_a_shadow_pod_in_use_whose_pod_seems_to_have_no_node_stays(parts: dict[str, Any]) -> None:
+    """The node agent has reported its users, but the watch of pods is behind. Its deletion, which
+    is only planned, would evict them."""
+    seen = PodView(phase="Pending", unschedulable="0/2 nodes are available")
+    held = ready(pod=seen, holders=(("team-a", "p"),), in_use=True, idle_since=None)
+    bound = replace(waiting("p"), node="n1")
+    made = plan(small(shadows=(held,), shares=(bound,), **parts), NOW).actions
+    assert not [one for one in made if isinstance(one, (DeleteShadow, EvictShare))]
 
 
 def test_no_drain_is_cancelled_for_devices_of_a_failed_card() -> None:
