@@ -126,7 +126,7 @@ def meet_demand(
         blocked = [one for one in waiting if _availability(placement, one) is Availability.BLOCKED]
         unserved = [one for one in waiting if _availability(placement, one) is Availability.NONE]
         refused = [one for one in waiting if _availability(placement, one) is Availability.REFUSED]
-        helped = _cancel_drains(draft, resource, blocked + unserved, placement.groups)
+        helped = _cancel_drains(draft, resource, blocked + unserved, placement)
         open_, later = [one for one in unserved if one.uid not in helped], list[ShareView]()
         choose = creation_for if claimed is None else partial(_creation_without_node, claimed)
         denials = _create(draft, open_, choose, later if claimed is None else None)
@@ -180,28 +180,33 @@ def _cancel_drains(
     draft: Draft,
     resource: str,
     waiting: Iterable[ShareView],
-    groups: Mapping[str, frozenset[str]],
+    placement: Placement,
 ) -> set[str]:
-    """Cancel the drains that would help; returns the UIDs of the share pods that are helped.
-    `groups`: the anti-affinity groups on each node, those of waiting pods that will go there
-    included."""
-    candidates = _cancellable(draft, resource)
-    drains = Bins()
+    """Cancel the drains that would help, beside the devices that are left on their nodes; returns
+    the UIDs of the share pods that are helped."""
+    candidates, left = _cancellable(draft, resource), placement.left_soon.copy()
+    drains, groups = Bins(), placement.groups
     for shadow in candidates:
-        _add_node(draft, drains, shadow, shadow.usable, groups)
+        _add_node(draft, drains, shadow, _with_left(shadow, left), groups)
     bins, helped = Bins(), set[str]()
     for share in waiting:
         fits = bins.put(share.count, share.needs, share.groups) is not None
         if not fits and too_many_devices(share) is None:
-            chosen = _pick_drain(draft, candidates, drains, share)
+            chosen = _pick_drain(draft, candidates, drains, share, left)
             if chosen is None:
                 continue
             draft.do(CancelDrain(chosen.key))
-            _add_node(draft, bins, chosen, chosen.usable, groups)
+            _add_node(draft, bins, chosen, _with_left(chosen, left), groups)
+            left[chosen.on_node or ""] = 0
             fits = bins.put(share.count, share.needs, share.groups) is not None
         if fits:
             helped.add(share.uid)
     return helped
+
+
+def _with_left(shadow: ShadowView, left: Mapping[str, int]) -> int:
+    """The shadow pod's devices, and those that are `left` on its node."""
+    return shadow.usable + left.get(shadow.on_node or "", 0)
 
 
 def _add_node(
@@ -237,14 +242,21 @@ def _is_cancellable(draft: Draft, shadow: ShadowView) -> bool:
 
 
 def _pick_drain(
-    draft: Draft, candidates: Sequence[ShadowView], drains: Bins, share: ShareView
+    draft: Draft,
+    candidates: Sequence[ShadowView],
+    drains: Bins,
+    share: ShareView,
+    left: Mapping[str, int],
 ) -> ShadowView | None:
-    """The first candidate that has enough devices for the share pod, that it may use, and whose
-    quota allows it. `drains`: a bin per candidate, which is used up when the candidate is
-    considered: a quota that does not allow it now will not allow it later in this round."""
+    """The first candidate that has enough devices for the share pod, with those `left` on its node,
+    that the share pod may use, and whose quota allows it. `drains`: a bin per candidate, which is
+    used up when the candidate is considered: a quota that does not allow it now will not allow it
+    later in this round."""
     while (number := drains.put(share.count, share.needs, share.groups)) is not None:
         drains.fill(number)
         shadow = candidates[number]
+        if _with_left(shadow, left) < share.count:
+            continue
         entitlement = draft.entitlements.of(shadow.quota_key, shadow.devices)
         if entitlement is not None and draft.usage.live.limit_reached(entitlement) is None:
             return shadow

@@ -125,7 +125,8 @@ def device_pool(draft: Draft, resource: str) -> DevicePool:
         if stage is ShadowStage.READY:
             found.setdefault(node.name, NodeDevices()).offered += shadow.healthy
         elif stage is ShadowStage.STARTING and not draft.is_given_up(shadow):
-            found.setdefault(node.name, NodeDevices()).coming += shadow.devices
+            # Until the agent notices that a drain is cancelled, no device may be healthy.
+            found.setdefault(node.name, NodeDevices()).coming += shadow.usable or shadow.devices
     for name, room in found.items():
         room.bound = sum(one.count for one in draft.bound.get((name, resource), []))
     return {name: found[name] for name in sorted(found)}

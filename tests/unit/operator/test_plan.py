@@ -583,6 +583,34 @@ def test_no_drain_is_cancelled_for_devices_of_a_failed_card() -> None:
     assert actions(CancelDrain, replace(draining, shares=(waiting("p"),)))
 
 
+def test_a_drain_is_cancelled_for_a_pod_that_needs_other_free_devices_of_the_node_too() -> None:
+    """One of the drained shadow pod's two cards has failed: two of its devices are left, and the
+    node has one more. No card is free for another shadow pod, so the pod waited for ever."""
+    asked = PodView(phase="Running", node="n1", drain_asked=at(5))
+    of = {"devices": 4, "idle_since": at(600)}
+    partly = ready(broken=True, healthy=2, ready=False, pod=asked, phase="Draining", **of)
+    user = waiting("user", 3, partly.resource, node="n1")
+    used = ready("shadow-4-bbbbb", holders=(user.key,) * 3, in_use=True, **of)
+    pods = [waiting(name, 3, partly.resource) for name in ("p", "q")]
+    snapshot = small(
+        quotas=(quota("team-a", profiles=[{"devices": 4, "max": 2}]),),
+        shadows=(partly, used),
+        shares=(user, pods[0]),
+    )
+    assert actions(CancelDrain, snapshot)
+    assert not actions(CancelDrain, replace(snapshot, shares=(user, waiting("u", 1, node="n1"))))
+    full = replace(user, count=4)
+    assert not actions(CancelDrain, replace(snapshot, shares=(full, pods[0])))
+    other = replace(partly, name="shadow-4-ccccc", uid="uid-c")
+    both = replace(
+        snapshot,
+        quotas=(quota("team-a", profiles=[{"devices": 4, "max": 3}]),),
+        shadows=(partly, used, other),
+        shares=(user, *pods),
+    )
+    assert len(actions(CancelDrain, both)) == 1, "the device that is left is counted once"
+
+
 def test_nobody_is_drained_who_would_be_needed_at_once() -> None:
     snapshot = small(
         pools=(pool(idleTimeoutSeconds=0),), shadows=(ready(),), shares=(waiting("p", 2),)
