@@ -58,7 +58,8 @@ def evict_who_cannot_start(draft: Draft) -> None:
     if not (found := _refused(draft)):
         return
     going = {one.uid for one in draft.actions if isinstance(one, EvictShare)}
-    busy = {one.owner for one in draft.shares if one.node is not None and _occupies_job(one)}
+    bound = (one for one in draft.shares if one.node is not None)
+    busy = {one.owner for one in bound if one.uid in going or _occupies_job(one)}
     for owner, refused in found:
         attempt = Attempt(f"{_attempted(refused[0])}/{owner}", owner)
         if attempt.what in draft.attempted or (refused[0].of_job and owner in busy):

@@ -294,6 +294,15 @@ def test_a_job_with_both_loses_one_pod_at_a_time() -> None:
     assert _evicted(replace(after, shares=ended)) == [("b", "uid-b")]
 
 
+def test_a_job_of_which_a_pod_loses_its_cards_loses_no_other_pod_by_the_same_plan() -> None:
+    """The one that lost its cards must go. The next one goes when that has ended."""
+    other = replace(FRAGMENTED, name="b", uid="uid-b")
+    shares = tuple(replace(one, of_job=True) for one in (other, FRAGMENTED))
+    snapshot = _lost("its pod ended", shares=shares)
+    assert _evicted(snapshot) == [("p", SHARE.uid)]
+    assert _evicted(replace(snapshot, shares=shares[:1])) == [("b", "uid-b")]
+
+
 def test_who_lost_its_cards_as_well_is_told_so_alone() -> None:
     snapshot = _lost("its pod ended", shares=(FRAGMENTED,))
     assert _evicted(snapshot) == [("p", SHARE.uid)]
