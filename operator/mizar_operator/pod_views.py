@@ -178,6 +178,7 @@ def share_view(obj: Object) -> SharePod | None:
             given_twice=given_twice,
             gives_way=bool(told_to_go),
             gives_way_to=gives_way_to,
+            overdue_at=_overdue_at(meta),
         )
         for resource, count in asked.items()
     )

@@ -5,7 +5,7 @@ when a quota shrinks, those that are there stay."""
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import groupby
 
 from mizar_core.names import EventReason, LossReason
@@ -44,7 +44,7 @@ def evict(draft: Draft) -> None:
                 draft.actions.append(EvictShare(share.key, share.uid))
 
 
-def evict_who_cannot_start(draft: Draft) -> None:
+def evict_who_cannot_start(draft: Draft) -> list[datetime]:
     """Plan the eviction of the share pods that can never start with the devices that their kubelet
     gave them, which it never changes: they demand one card and got devices of several, or got a
     device that another container has. Only pods with a controller are evicted, since nothing would
@@ -53,13 +53,14 @@ def evict_who_cannot_start(draft: Draft) -> None:
     A new pod may be refused as well: it goes where enough devices are free, whether on one card or
     not. So this is an attempt, made for all pods of a controller at once and then not again for a
     while, which grows each time. A Job counts an evicted pod as failed, and ends all its pods when
-    there are too many of these: one is evicted at a time, and none while others of it run.
+    there are too many of these: one is evicted at a time, and none while others of it run. Returns
+    when pods that are being deleted on nodes that do not answer stop counting as such others.
     """
     if not (found := _refused(draft)):
-        return
+        return []
     going = {one.uid for one in draft.actions if isinstance(one, EvictShare)}
     bound = (one for one in draft.shares if one.node is not None)
-    busy = {one.owner for one in bound if one.uid in going or _occupies_job(one)}
+    busy = {one.owner for one in bound if one.uid in going or _occupies_job(draft, one)}
     for owner, refused in found:
         attempt = Attempt(f"{_attempted(refused[0])}/{owner}", owner)
         if attempt.what in draft.attempted or (refused[0].of_job and owner in busy):
@@ -70,11 +71,24 @@ def evict_who_cannot_start(draft: Draft) -> None:
             if share.uid not in going:
                 draft.post(_share_event(share, GIVEN_TWICE if share.gives_way else SEVERAL_CARDS))
                 draft.actions.append(EvictShare(share.key, share.uid))
+    owners = {owner for owner, _ in found}
+    times = (_stranded_at(draft, one) for one in draft.shares if one.of_job and one.owner in owners)
+    return [at for at in times if at is not None]
 
 
-def _occupies_job(share: ShareView) -> bool:
+def _occupies_job(draft: Draft, share: ShareView) -> bool:
     """Whether no other pod of its Job is evicted because of it: it runs, or has yet to end."""
-    return share.deleting or not share.cannot_start
+    if not share.deleting:
+        return not share.cannot_start
+    at = _stranded_at(draft, share)
+    return at is None or at > draft.now
+
+
+def _stranded_at(draft: Draft, share: ShareView) -> datetime | None:
+    """When a pod that is being deleted counts as ended although its node does not confirm it; None
+    if it does not. Kubernetes keeps such a pod until the node is back or deleted."""
+    node = draft.nodes.get(share.node or "")
+    return share.overdue_at if node is None or not node.available else None
 
 
 def _attempted(share: ShareView) -> str:

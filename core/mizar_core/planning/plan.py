@@ -78,7 +78,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
     mark_in_use(draft)
     recarve(draft)
     evict(draft)
-    evict_who_cannot_start(draft)
+    stranded = evict_who_cannot_start(draft)
     grant_default_quotas(draft)
     gates = open_gates(draft, outcomes)
     post_decisions(draft, snapshot)
@@ -88,7 +88,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
     write_pools(draft)
     return Plan(
         tuple(draft.actions),
-        _due(draft, outcomes, [*due, *gates.due]),
+        _due(draft, outcomes, [*due, *gates.due, *stranded]),
         quotas,
         waiting=waiting,
         held_back=frozenset(draft.held_back),

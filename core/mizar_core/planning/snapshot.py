@@ -171,7 +171,7 @@ class ShareView:
     pools. `several_cards`: whether a container of it does not start because it demands one card and
     its devices are on several. `given_twice`: whether one does not start because the kubelet gave a
     device to two containers; `gives_way`: whether this is then the pod that has to go,
-    `gives_way_to`: the pod that keeps the device, unless none can.
+    `gives_way_to`: the pod that keeps the device, unless none can. `overdue_at`: as in PodView.
 
     Pods that have ended, that are being deleted before they got a node, or that another program's
     scheduling gate holds back are not in a snapshot.
@@ -203,6 +203,7 @@ class ShareView:
     given_twice: bool = False
     gives_way: bool = False
     gives_way_to: Key | None = None
+    overdue_at: datetime | None = None
 
     @property
     def key(self) -> Key:

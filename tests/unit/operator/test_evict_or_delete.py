@@ -294,6 +294,24 @@ def test_a_job_with_both_loses_one_pod_at_a_time() -> None:
     assert _evicted(replace(after, shares=ended)) == [("b", "uid-b")]
 
 
+def test_a_job_does_not_wait_for_a_pod_that_is_deleted_on_a_node_that_is_away() -> None:
+    """Kubernetes keeps that pod until the node is back or deleted, which nobody may ever do."""
+    going = replace(SHARE, name="b", uid="uid-b", owner="uid-set", node="n2", deleting=True)
+    shares = tuple(replace(one, of_job=True) for one in (FRAGMENTED, going))
+    for overdue, answers, evicted in (
+        (at(1), False, [("p", SHARE.uid)]),
+        (at(-1), False, []),
+        (at(1), True, []),
+        (None, False, []),
+    ):
+        nodes = (node("n1"), node("n2", available=answers))
+        late = (shares[0], replace(shares[1], overdue_at=overdue))
+        snapshot = _snapshot(ready(**HELD), shares=late, nodes=nodes)
+        assert _evicted(snapshot) == evicted
+        if overdue == at(-1):
+            assert plan(snapshot, NOW).due == overdue, "nothing else makes a plan then"
+
+
 def test_a_job_of_which_a_pod_loses_its_cards_loses_no_other_pod_by_the_same_plan() -> None:
     """The one that lost its cards must go. The next one goes when that has ended."""
     other = replace(FRAGMENTED, name="b", uid="uid-b")

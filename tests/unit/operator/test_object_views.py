@@ -63,10 +63,11 @@ def test_a_pod_that_mizars_gate_alone_holds_back() -> None:
 
 
 def test_a_bound_pod_counts_until_it_is_gone() -> None:
-    gone = {"deletionTimestamp": "2026-01-31T12:00:00Z"}
+    gone = {"deletionTimestamp": "2026-01-31T12:00:00Z", "deletionGracePeriodSeconds": 60}
     pod = pod_view(_share(spec={"nodeName": "n1"}, meta=gone, status={"phase": "Running"}))
     assert isinstance(pod, SharePod)
-    assert pod.demands[0][1].node == "n1"
+    view = pod.demands[0][1]
+    assert (view.node, view.overdue_at) == ("n1", datetime(2026, 1, 31, 12, 1, tzinfo=UTC))
 
 
 @pytest.mark.parametrize("kind", ["DaemonSet", "Job", "ReplicaSet", "Node", None])
