@@ -15,9 +15,9 @@ from mizar_core.names import gives_way, starts_after
 from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.pods import Key, Pod
 
-_RELUCTANCE: Mapping[str, int] = {"": 2, "Job": 1}
-"""How bad it is to replace a pod, by the kind of its controller: nothing creates another one for a
-pod without a controller, and a Job counts it as failed."""
+_REPLACING = frozenset({"DaemonSet", "ReplicaSet", "ReplicationController", "StatefulSet"})
+"""The kinds of controllers that replace a lost pod whatever happens. A Job counts the pod as
+failed, and so may any other: the step of an Argo Workflow fails unless it may be retried."""
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class Sharing:
         pairs = combinations((one for one in self.holdings if not one.init), 2)
         return frozenset(a.pod for a, b in pairs if a.pod == b.pod and a.ids & b.ids)
 
-    def _rank(self, pod: Pod) -> tuple[bool, int, int, Key]:
-        reluctance = _RELUCTANCE.get(pod.controller, 0)
-        return pod.key not in self.started, -reluctance, -pod.priority, pod.key
+    def _rank(self, pod: Pod) -> tuple[bool, bool, bool, int, Key]:
+        replaced = bool(pod.controller), pod.controller in _REPLACING
+        return pod.key not in self.started, *replaced, -pod.priority, pod.key
 
     def _is_shared(self, device: str) -> bool:
         """Whether containers have the device that do not take turns."""

@@ -61,6 +61,9 @@ def test_an_init_container_and_the_one_after_it_take_turns(slots: Slots) -> None
     [
         ({"controller": ""}, {"controller": "Job"}),
         ({"controller": "Job"}, {"controller": "StatefulSet"}),
+        ({"controller": "Workflow"}, {"controller": "ReplicaSet"}),
+        ({"controller": "Workflow", "priority": 9}, {"controller": "Job"}),
+        ({"controller": ""}, {"controller": "Workflow"}),
         ({"controller": ""}, {"controller": "ReplicaSet", "priority": 9}),
         ({"controller": "ReplicaSet", "priority": 9}, {"controller": "StatefulSet"}),
     ],
