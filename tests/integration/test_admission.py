@@ -123,6 +123,15 @@ def test_labels_of_ones_own_stay(kube: Kube) -> None:
     assert dry_run(kube, pod)["metadata"]["labels"] == {"app": "x", "mizar.share/share-pod": "true"}
 
 
+@pytest.mark.parametrize("kind", objects.of_each_kind(OTHER, "x", {}))
+def test_who_forgets_the_containers_is_told_so_by_kubernetes(kube: Kube, kind: str) -> None:
+    """The webhook is asked before Kubernetes checks the object."""
+    body = objects.of_each_kind(OTHER, "x", {"initContainers": []})[kind]
+    said = refusal(kube, body, "--validate=false")
+    assert "spec.containers: Required value" in said
+    assert "expression" not in said
+
+
 def test_other_pods_get_no_label(kube: Kube) -> None:
     assert "labels" not in dry_run(kube, objects.plain_pod(TENANT, "x"))["metadata"]
     assert "labels" not in dry_run(kube, objects.whole_card_pod(TENANT, "x"))["metadata"]
