@@ -117,6 +117,48 @@ def test_names_that_a_pool_may_not_give(kube: Kube, named: Object) -> None:
         assert "is NVIDIA's own name for whole cards" in refusal(kube, pool(alias))
 
 
+class TestQuotaNames:
+    """ResourceQuotas count shares by the names that pods have after admission."""
+
+    def said(self, kube: Kube, *names: str) -> str:
+        """What is said to who creates a ResourceQuota of these resources, which nobody refuses."""
+        quota = {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "shares", "namespace": TENANT},
+            "spec": {"hard": {f"requests.{name}": "1" for name in names}},
+        }
+        create = ("create", "--dry-run=server", "--filename=-")
+        status, said = kube.attempt(*create, input=json.dumps(quota))
+        assert status == 0, said
+        return said
+
+    def test_who_counts_by_another_name_is_warned(self, kube: Kube) -> None:
+        said = self.said(kube, "mizar.share/gpu.2", MINE)
+        assert "requests.mizar.share/gpu.2 limits nothing, since no pod of the namespace" in said
+        assert f"write requests.{TENANT}.mizar.share/gpu.N, with the N of a profile" in said
+
+    def test_by_an_alias_too(self, kube: Kube, named: Object) -> None:
+        wait_for(
+            "the warning",
+            lambda: "requests.nvidia.com/vgpu limits nothing" in self.said(kube, "nvidia.com/vgpu"),
+        )
+
+    def test_in_a_shared_pool_the_plain_name_is_right(self, kube: Kube) -> None:
+        name = f"{RELEASE}-for-all"
+        kube.apply(objects.pool(name, tenancy="Shared", resourcePrefix="all.example"))
+        try:
+            wrong = f"{TENANT}.all.example/gpu.2"
+            right = "write requests.all.example/gpu.N"
+            wait_for("the warning", lambda: right in self.said(kube, wrong))
+            assert "Warning" not in self.said(kube, "all.example/gpu.2")
+        finally:
+            kube.delete("gpupool", name)
+
+    def test_and_nobody_else_is(self, kube: Kube) -> None:
+        assert "Warning" not in self.said(kube, MINE, "nvidia.com/gpu", "example.com/gpu.2")
+
+
 def test_labels_of_ones_own_stay(kube: Kube) -> None:
     pod = objects.share_pod(TENANT, "x")
     pod["metadata"]["labels"] = {"app": "x", "mizar.share/share-pod": "no"}

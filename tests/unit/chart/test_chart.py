@@ -881,6 +881,13 @@ def test_foreign_shares_are_told_of_as_the_values_say(chart: Chart, default: lis
         assert policy["failurePolicy"] == "Ignore"
 
 
+def test_resource_quotas_are_warned_of_and_never_held_up(default: list[Object]) -> None:
+    name = "mizar-quota-names"
+    binding = pick(default, "ValidatingAdmissionPolicyBinding", name)["spec"]
+    assert (binding["policyName"], binding["validationActions"]) == (name, ["Warn"])
+    assert pick(default, "ValidatingAdmissionPolicy", name)["spec"]["failurePolicy"] == "Ignore"
+
+
 def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:
     without = chart.render(policies={**dict.fromkeys(POLICIES, False), "foreignShares": "Allow"})
     assert not [one for one in without if "AdmissionPolicy" in one["kind"]]
