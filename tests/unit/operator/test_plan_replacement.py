@@ -303,6 +303,16 @@ def test_it_stays_where_nobody_would_get_a_card() -> None:
     assert not actions(DeleteShadow, _typo(quotas=_elsewhere(most=2).quotas)), "there is room"
 
 
+def test_who_waits_is_not_told_that_one_in_use_is_replaced() -> None:
+    """Its pod seems to have no node, since the watch of pods is behind. Nothing is attempted, so
+    that another one can be replaced at once."""
+    held = _lost(holders=(("team-a", "user"),), in_use=True, idle_since=None)
+    snapshot = _typo(shadows=(held,))
+    assert plan(snapshot, NOW).attempts == ()
+    told = {one.about[1]: one for one in actions(EmitEvent, snapshot)}
+    assert told["good"].reason is EventReason.QUOTA_EXCEEDED
+
+
 def test_the_youngest_that_no_node_fits_goes_first() -> None:
     several = tuple(_lost(f"shadow-2-{n}", sequence=n) for n in range(3))
     pods = tuple(waiting(f"typo-{n}", 2, needs=NOWHERE) for n in range(3))
