@@ -597,3 +597,18 @@ def test_a_job_of_very_many_pods_that_want_several_cards_costs_the_same_each() -
         return calls_of(lambda: planned(*everything))
 
     assert cost(240) <= 1.3 * (240 / 60) * cost(60)
+
+
+def test_nor_does_a_job_for_which_what_is_left_of_its_quota_is_kept() -> None:
+    """Each pod is told why it waits: nobody looked for cards for it, and all are lent."""
+
+    def cost(count: int) -> int:
+        names = [f"n{number:03}" for number in range(count)]
+        nodes = [node(name, lendable=2) for name in names]
+        others = [running(name, "b", name, cards=2) for name in names]
+        pods = [spot(f"p{name}", age=3600) for name in names]
+        first = spot("first", age=7200, cards=2)
+        everything = (quota("a", 2), quota("b", 9 * count), *nodes, *others, first, *pods)
+        return calls_of(lambda: planned(*everything))
+
+    assert cost(240) <= 1.3 * (240 / 60) * cost(60)

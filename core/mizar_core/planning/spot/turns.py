@@ -61,22 +61,20 @@ class Room:
     def place(self, spot: SpotView) -> bool:
         """Take the pod's cards from the fullest node where it can run. Returns whether there is
         one."""
-        shape = spot.needs, spot.cards
-        # Room only shrinks: where one pod finds none, another of the same shape finds none. A Job
-        # may have thousands of them.
-        if shape in self._full:
+        if not self.has_place(spot):
             return False
         found = [name for name in self.free if self._takes(name, spot)]
-        if not found:
-            self._full.add(shape)
-            return False
         self.free[min(found, key=lambda name: (self._left(name), name))] -= spot.cards
         return True
 
     def has_place(self, spot: SpotView) -> bool:
         """Whether a node where the pod can run has its cards free, none of them kept."""
-        full = (spot.needs, spot.cards) in self._full
-        return not full and any(self._takes(name, spot) for name in self.free)
+        shape = spot.needs, spot.cards
+        # Room only shrinks: where one pod finds none, another of the same shape finds none. A Job
+        # may have thousands of them.
+        if shape not in self._full and not any(self._takes(name, spot) for name in self.free):
+            self._full.add(shape)
+        return shape not in self._full
 
     def keep(self, spot: SpotView) -> None:
         """Keep the cards of the node that has the most for the pod."""
