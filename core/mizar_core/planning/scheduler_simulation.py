@@ -125,8 +125,10 @@ def device_pool(draft: Draft, resource: str) -> DevicePool:
         if stage is ShadowStage.READY:
             found.setdefault(node.name, NodeDevices()).offered += shadow.healthy
         elif stage is ShadowStage.STARTING and not draft.is_given_up(shadow):
-            # Until the agent notices that a drain is cancelled, no device may be healthy.
-            found.setdefault(node.name, NodeDevices()).coming += shadow.usable or shadow.devices
+            # Until the agent notices that a drain is cancelled, no device may be healthy. Otherwise
+            # all its cards have failed.
+            soon = shadow.usable or (shadow.devices if shadow.draining else 0)
+            found.setdefault(node.name, NodeDevices()).coming += soon
     for name, room in found.items():
         room.bound = sum(one.count for one in draft.bound.get((name, resource), []))
     return {name: found[name] for name in sorted(found)}

@@ -551,6 +551,18 @@ def test_a_broken_shadow_pod_is_drained_and_replaced() -> None:
     assert actions(CreateShadow, snapshot)
 
 
+def test_nobody_waits_for_devices_of_a_shadow_pod_in_use_whose_cards_have_all_failed() -> None:
+    """It stays until its users end, which a program that hangs may never do."""
+    pod = PodView(phase="Running", node="n1", bound_at=at(600), in_use=True)
+    held = {"holders": (("team-a", "user"),), "in_use": True, "idle_since": None}
+    failed = ready(broken=True, healthy=0, ready=False, heard_at=at(300), pod=pod, **held)
+    user = waiting("user", node="n1")
+    snapshot = small(shadows=(failed,), shares=(user, waiting("p")))
+    for heard in (at(300), at(1)):
+        told = replace(failed, heard_at=heard)
+        assert actions(CreateShadow, replace(snapshot, shadows=(told,)))
+
+
 @pytest.mark.parametrize(
     "parts",
     [
