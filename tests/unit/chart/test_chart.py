@@ -888,6 +888,18 @@ def test_resource_quotas_are_warned_of_and_never_held_up(default: list[Object]) 
     assert pick(default, "ValidatingAdmissionPolicy", name)["spec"]["failurePolicy"] == "Ignore"
 
 
+def test_of_aliases_only_those_that_are_translated_limit_nothing(
+    chart: Chart, default: list[Object]
+) -> None:
+    def wrong(objects: list[Object]) -> str:
+        spec = pick(objects, "ValidatingAdmissionPolicy", "mizar-quota-names")["spec"]
+        return str({one["name"]: one["expression"] for one in spec["variables"]}["wrong"])
+
+    assert "alias" not in wrong(default)
+    named = chart.render(webhook={"resourceNames": ["nvidia.com/vgpu"]})
+    assert "p.alias in ['nvidia.com/vgpu'] && k == 'requests.' + p.alias))" in wrong(named)
+
+
 def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:
     without = chart.render(policies={**dict.fromkeys(POLICIES, False), "foreignShares": "Allow"})
     assert not [one for one in without if "AdmissionPolicy" in one["kind"]]
