@@ -310,6 +310,8 @@ def test_a_job_does_not_wait_for_a_pod_that_is_deleted_on_a_node_that_is_away() 
         assert _evicted(snapshot) == evicted
         if overdue == at(-1):
             assert plan(snapshot, NOW).due == overdue, "nothing else makes a plan then"
+    gone = _snapshot(ready(**HELD), shares=(shares[0], replace(shares[1], overdue_at=at(1))))
+    assert _evicted(replace(gone, nodes=(node("n1"),))) == [("p", SHARE.uid)], "its node is deleted"
 
 
 def test_a_job_of_which_a_pod_loses_its_cards_loses_no_other_pod_by_the_same_plan() -> None:

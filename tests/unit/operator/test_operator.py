@@ -830,6 +830,23 @@ def test_also_beside_a_pool_that_has_its_prefix(model: Model, operator: Harness)
     assert keys == {"mizar.share", NO_POOL}
 
 
+def test_what_a_shadow_pod_that_is_gone_offered_is_forgotten(
+    model: Model, operator: Harness
+) -> None:
+    model.add_share("team-a", "p", GPU, 1)
+    for _ in range(5):
+        operator.round()
+    _takes_prefix(model, "other.example")
+    operator.sync(KINDS)
+    offered = "mizar.share", "team-a.mizar.share/gpu.2"
+    assert operator.caches.keys_of_demand(*offered) == {NO_POOL, "other.example"}
+    pod = _pod(model, _shadows(model)[0])
+    assert pod is not None
+    model.api.remove(pod)
+    operator.sync([POD])
+    assert operator.caches.keys_of_demand(*offered) == {NO_POOL}
+
+
 def test_who_waits_for_a_former_pool_is_told_so_once(model: Model, operator: Harness) -> None:
     """The event does not say that the pod's resource was not rewritten: it was."""
     model.add_share("team-a", "user", GPU, 1)
