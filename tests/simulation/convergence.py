@@ -6,10 +6,12 @@ import json
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from mizar_core.model_base import parse_time
 from mizar_core.names import LABEL_IN_USE, SPOT_RESOURCE
 from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.creation_checks import MOVE_TURN
 from mizar_core.planning.spot.snapshot import UNHEARD_AFTER
+from mizar_core.planning.spot.turns import PATIENCE
 from mizar_core.pod_requests import devices_requested, spot_cards_requested
 from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from mizar_kube.store import key_of
@@ -213,8 +215,9 @@ def _nobody_waits_in_vain(schedule: Schedule) -> None:
 
 
 def _no_card_could_be_lent(schedule: Schedule) -> None:
-    """Spot pods still wait only because of their quota, or because no node has as many cards. Those
-    that no scheduler sees, one has its turn at a time, keep none from others for long."""
+    """Spot pods still wait only because of their quota, because no node has as many cards, or since
+    cards are kept for a pod that wants several. Pods that no scheduler sees, of which one has its
+    turn at a time, keep none from others for long."""
     free: Counter[str] = Counter()
     used: Counter[str] = Counter()
     spots = [one for one in schedule.api.all(POD) if is_spot(one) and not has_ended(one)]
@@ -227,6 +230,7 @@ def _no_card_could_be_lent(schedule: Schedule) -> None:
         free[pod["spec"].get("nodeName", "")] -= cards
         used[key_of(pod)[0]] += 0 if pod["spec"].get("schedulingGates") else cards
     promised = any(not one["spec"].get("nodeName") for one in spots if not _gated(one))
+    promised = promised or any(_keeps_cards(schedule, one) for one in spots)
     for pod in filter(is_served, spots):
         cards, namespace = spot_cards_requested(pod["spec"]), key_of(pod)[0]
         spot = (one["spec"].get("spot") or {} for one in _quotas(schedule, namespace))
@@ -234,6 +238,15 @@ def _no_card_could_be_lent(schedule: Schedule) -> None:
         fits = any(count >= cards for name, count in free.items() if name)
         if _gated(pod) and fits and used[namespace] + cards <= most and not promised:
             raise Broken(f"{key_of(pod)} waits for a card in vain: {free}, {used} of {most}")
+
+
+def _keeps_cards(schedule: Schedule, pod: Object) -> bool:
+    """Whether the pod has waited for long for several cards that some node lends, in use or not."""
+    cards = spot_cards_requested(pod["spec"])
+    lent = (one["status"]["allocatable"].get(SPOT_RESOURCE, 0) for one in schedule.api.all(NODE))
+    waited = parse_time(schedule.api.now) - parse_time(pod["metadata"]["creationTimestamp"])
+    several = cards > 1 and any(int(one) >= cards for one in lent)
+    return is_served(pod) and _gated(pod) and several and waited >= PATIENCE
 
 
 def _gated(pod: Object) -> bool:
