@@ -170,12 +170,16 @@ class Caches:
             if key and (key == prefix or tenant_of(prefix, key) is not None)
         }
 
+    def keys_serving(self, prefix: str) -> set[str]:
+        """As `keys_of_prefix`, or NO_POOL if no pool serves share pods of this prefix."""
+        return self.keys_of_prefix(prefix) or {NO_POOL}
+
     def keys_of_demand(self, prefix: str, resource: str) -> set[str]:
         """The keys under which share pods that request the resource, of this prefix, are handled:
         those of the pools with the prefix, or else NO_POOL; and those of the shadow pods that offer
         the resource, whose pools may be gone or have another prefix by now."""
         offering = {self.key_of_pool(name) for name in self._offering.get(resource, ())}
-        return (self.keys_of_prefix(prefix) or {NO_POOL}) | offering
+        return self.keys_serving(prefix) | offering
 
     def _count_offers(self, old: HolderPod | None, new: HolderPod | None) -> None:
         """Count the shadow pods that offer a resource, by the name of their pool."""

@@ -183,7 +183,7 @@ class Gatherer:
         for value in self._caches.shares.values():
             for prefix, view in value.demands:
                 if prefix not in keys:
-                    keys[prefix] = self._caches.keys_of_prefix(prefix) or {NO_POOL}
+                    keys[prefix] = self._caches.keys_serving(prefix)
                 if key in keys[prefix] or (view.resource in resources and view.node is not None):
                     found.append(view)
         return found

@@ -231,7 +231,7 @@ class Draft:
     def stranded_at(self, shadow: ShadowView) -> datetime | None:
         """From when on the shadow pod counts as stranded on a node that does not answer; None if it
         is not being deleted on such a node."""
-        return stranded_at(shadow, self.nodes.get(shadow.on_node or ""))
+        return stranded_at(shadow.pod, self.nodes.get(shadow.on_node or ""))
 
     def refusal(self, shadow: ShadowView) -> str | None:
         """The API server's message if it refused to create the shadow pod's pod; None if it did

@@ -11,7 +11,7 @@ from itertools import groupby
 from mizar_core.names import EventReason, LossReason
 from mizar_core.planning.actions import EmitEvent, EvictShare
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.shadow_stage import ShadowStage
+from mizar_core.planning.shadow_stage import ShadowStage, stranded_at
 from mizar_core.planning.snapshot import Attempt, ShadowView, ShareView
 from mizar_core.quantities import counted
 
@@ -85,10 +85,7 @@ def _occupies_job(draft: Draft, share: ShareView) -> bool:
 
 
 def _stranded_at(draft: Draft, share: ShareView) -> datetime | None:
-    """When a pod that is being deleted counts as ended although its node does not confirm it; None
-    if it does not. Kubernetes keeps such a pod until the node is back or deleted."""
-    node = draft.nodes.get(share.node or "")
-    return share.overdue_at if node is None or not node.available else None
+    return stranded_at(share, draft.nodes.get(share.node or ""))
 
 
 def _attempted(share: ShareView) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 
 from mizar_core.models import Phase
-from mizar_core.planning.snapshot import NodeView, ShadowView
+from mizar_core.planning.snapshot import NodeView, PodView, ShadowView, ShareView
 
 AGENT_SILENT_AFTER = timedelta(seconds=60)
 """How long a node agent may be silent before it counts as absent; it usually answers within two
@@ -88,12 +88,10 @@ def _with_pod(shadow: ShadowView) -> ShadowStage:
     return ShadowStage.READY if shadow.ready and not shadow.draining else ShadowStage.STARTING
 
 
-def stranded_at(shadow: ShadowView, node: NodeView | None) -> datetime | None:
-    """When a shadow pod that is being deleted stops counting against its quota, since its node is
-    gone or takes no pods and does not confirm that the pod has ended; None if it continues to
-    count.
-    """
-    pod = shadow.pod
+def stranded_at(pod: PodView | ShareView | None, node: NodeView | None) -> datetime | None:
+    """When a pod that is being deleted stops counting, since its `node` is gone or takes no pods
+    and does not confirm that the pod has ended; None if it continues to count. Kubernetes keeps
+    such a pod until the node is back or deleted."""
     if pod is None or not pod.deleting or pod.node is None:
         return None
     return pod.overdue_at if node is None or not node.available else None

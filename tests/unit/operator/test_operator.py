@@ -750,8 +750,7 @@ def test_a_pod_with_a_pool_for_one_of_its_resources_makes_work_for_both(
     operator.work()
     model.add_share_of("team-a", "p", {GPU: 1, "team-a.gone.example/gpu.2": 1})
     operator.sync([POD])
-    keys = {asyncio.run(operator.queue.get()) for _ in range(len(operator.queue))}
-    assert keys == {"mizar.share", NO_POOL}
+    assert _queued(operator) == {"mizar.share", NO_POOL}
 
 
 def _takes_prefix(model: Model, prefix: str) -> None:
@@ -792,6 +791,19 @@ def test_who_uses_a_lost_shadow_pod_of_a_former_pool_is_evicted(
     assert _shadows(model) == []
 
 
+def _keys_after_deletion(model: Model, operator: Harness) -> set[str]:
+    """The keys that are in the queue once the share pod p is being deleted."""
+    share = model.api.find(POD, "p", "team-a")
+    assert share is not None
+    model.api.start_delete(share)
+    operator.sync([POD])
+    return _queued(operator)
+
+
+def _queued(operator: Harness) -> set[str]:
+    return {asyncio.run(operator.queue.get()) for _ in range(len(operator.queue))}
+
+
 def test_a_change_of_who_uses_a_former_pools_shadow_pod_makes_work(
     model: Model, operator: Harness
 ) -> None:
@@ -803,12 +815,7 @@ def test_a_change_of_who_uses_a_former_pools_shadow_pod_makes_work(
     operator.work()
     follow(operator.caches, operator.queue.add)
     operator.work()
-    share = model.api.find(POD, "p", "team-a")
-    assert share is not None
-    model.api.start_delete(share)
-    operator.sync([POD])
-    keys = {asyncio.run(operator.queue.get()) for _ in range(len(operator.queue))}
-    assert "other.example" in keys
+    assert "other.example" in _keys_after_deletion(model, operator)
 
 
 def test_also_beside_a_pool_that_has_its_prefix(model: Model, operator: Harness) -> None:
@@ -822,12 +829,7 @@ def test_also_beside_a_pool_that_has_its_prefix(model: Model, operator: Harness)
     operator.sync(KINDS)
     follow(operator.caches, operator.queue.add)
     operator.work()
-    share = model.api.find(POD, "p", "team-a")
-    assert share is not None
-    model.api.start_delete(share)
-    operator.sync([POD])
-    keys = {asyncio.run(operator.queue.get()) for _ in range(len(operator.queue))}
-    assert keys == {"mizar.share", NO_POOL}
+    assert _keys_after_deletion(model, operator) == {"mizar.share", NO_POOL}
 
 
 def test_what_a_shadow_pod_that_is_gone_offered_is_forgotten(
