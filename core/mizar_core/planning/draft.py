@@ -262,14 +262,14 @@ class Draft:
         its shadow pods count for each resource."""
         held: Counter[str] = Counter()
         for key, shadow in self.shadows.items():
-            pod = shadow.pod
-            if pod is None or pod.node is None or pool not in (None, shadow.pool):
+            place = shadow.on_node
+            if shadow.pod is None or place is None or pool not in (None, shadow.pool):
                 continue
             known = self.pools.get(shadow.pool)
             if known is not None and resource not in (None, known.spec.physical_resource):
                 continue
             if self.stages[key] is not ShadowStage.LOST:
-                held[pod.node] += shadow.cards
+                held[place] += shadow.cards
         return held
 
     def card_sizes(self, pool: str) -> dict[str, int]:

@@ -404,8 +404,8 @@ def _anti_affinity(shadows: Iterable[ShadowView]) -> dict[str, set[AntiAffinity]
     """The anti-affinity of the shadow pods on each node, by the node's name."""
     found: defaultdict[str, set[AntiAffinity]] = defaultdict(set)
     for shadow in shadows:
-        if shadow.pod is not None and shadow.pod.node is not None:
-            found[shadow.pod.node] |= shadow.pod.needs.anti_affinity
+        if shadow.pod is not None and shadow.on_node is not None:
+            found[shadow.on_node] |= shadow.pod.needs.anti_affinity
     return dict(found)
 
 

@@ -45,8 +45,6 @@ def retire(draft: Draft, shadow: ShadowView, reason: ReapReason) -> bool:
     """Plan the next step towards the end of a shadow pod that no pod uses; False if there is
     none."""
     stage = draft.stages[shadow.key]
-    # One that is held although it seems to have no node: the watch of pods is behind that of
-    # ShadowPods. To plan its deletion would evict its users.
     if shadow.held:
         return False
     if stage in UNPLACED and not shadow.contested:

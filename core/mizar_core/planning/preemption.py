@@ -145,9 +145,7 @@ def _preemptors(draft: Draft, outcomes: dict[str, DemandOutcome]) -> Iterator[Pr
         for key in outcome.placement.relied_on:
             shadow = draft.shadows[key]
             resource = draft.pools[shadow.pool].spec.physical_resource
-            # One that is held has its cards: the watch of pods is behind that of ShadowPods.
-            waits = waits_for_cards(draft, shadow) and not shadow.held
-            if waits and shadow.pod is not None:
+            if waits_for_cards(draft, shadow) and shadow.pod is not None:
                 yield Preemptor(None, key, shadow.uid, resource, shadow.cards, shadow.pod.needs)
 
 

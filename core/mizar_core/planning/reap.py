@@ -189,7 +189,7 @@ def _shape(shadow: ShadowView) -> tuple[Key, int]:
 
 
 def _drop_unneeded(draft: Draft, shadow: ShadowView, outcome: DemandOutcome) -> None:
-    needed = shadow.key in outcome.placement.relied_on or shadow.contested or shadow.held
+    needed = shadow.key in outcome.placement.relied_on or shadow.contested
     # A pod that a later plan considers may rely on it.
     needed = needed or any(one.namespace == shadow.namespace for one in outcome.postponed)
     if draft.blocked_by(shadow) is not None and not needed:

@@ -256,7 +256,7 @@ def _has_no_node(draft: Draft, shadow: ShadowView) -> bool:
     pod = shadow.pod
     if pod is None or shadow.unschedulable is None or waits_for_cards(draft, shadow):
         return False
-    known = draft.is_live(shadow) and not shadow.contested and not shadow.held
+    known = draft.is_live(shadow) and not shadow.contested
     return known and not draft.feasible_nodes.has_open(shadow.pool, pod.needs)
 
 

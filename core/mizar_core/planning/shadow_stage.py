@@ -72,15 +72,15 @@ def _without_pod(shadow: ShadowView) -> ShadowStage:
 def _lost(shadow: ShadowView, nodes: Container[str]) -> bool:
     pod = shadow.pod
     assert pod is not None
-    return (
-        shadow.lost or pod.ended or pod.deleting or (pod.node is not None and pod.node not in nodes)
-    )
+    place = shadow.on_node
+    return shadow.lost or pod.ended or pod.deleting or (place is not None and place not in nodes)
 
 
 def _with_pod(shadow: ShadowView) -> ShadowStage:
     pod = shadow.pod
     assert pod is not None
-    if pod.node is None:
+    # The node agent's report may be known before the pod's binding, which came first.
+    if shadow.on_node is None:
         return ShadowStage.UNSCHEDULED
     if pod.drain_asked is not None:
         return ShadowStage.DRAINING

@@ -145,9 +145,7 @@ class ShadowView:
     @property
     def unschedulable(self) -> str | None:
         """The scheduler's message while it finds no node for the pod; None if it does."""
-        if self.pod is None or self.pod.node is not None:
-            return None
-        return self.pod.unschedulable
+        return None if self.pod is None or self.on_node else self.pod.unschedulable
 
 
 @dataclass(frozen=True, slots=True)

@@ -585,6 +585,16 @@ def test_a_shadow_pod_in_use_whose_pod_seems_to_have_no_node_stays(parts: dict[s
     assert not [one for one in made if isinstance(one, (DeleteShadow, EvictShare))]
 
 
+def test_a_shadow_pod_whose_binding_is_not_known_yet_is_where_its_node_agent_reports_it() -> None:
+    seen = PodView(phase="Pending", unschedulable="0/2 nodes are available")
+    snapshot = small(shadows=(ready(pod=seen, phase=None),), shares=(waiting("p"),))
+    (status,) = actions(WriteShadowStatus, snapshot)
+    assert status.phase == "Ready"
+    assert not actions(CreateShadow, snapshot), "its devices are free"
+    gone = replace(snapshot, nodes=(node("n2"),))
+    assert actions(DeleteShadow, gone), "its node is gone"
+
+
 def test_no_drain_is_cancelled_for_devices_of_a_failed_card() -> None:
     """One of two cards has failed, and the pod that waits needs the devices of both: the plan
     drained the shadow pod and kept it again and again."""

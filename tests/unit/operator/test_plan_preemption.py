@@ -110,7 +110,7 @@ def test_it_gives_way_to_another_tenants_shadow_pod_that_somebody_waits_for() ->
     full = replace(stuck, pod=PodView(unschedulable="0/2 nodes: 2 Insufficient memory."))
     assert _drained(replace(snapshot, shadows=(ready(), full))) == [], "cards would not help"
     assert _drained(replace(snapshot, shares=())) == [], "nobody needs it"
-    held = replace(stuck, holders=(("team-b", "user"),), in_use=True)
+    held = replace(stuck, node="n2", holders=(("team-b", "user"),), in_use=True)
     assert _drained(replace(snapshot, shadows=(ready(), held))) == [], "it has its cards"
 
 

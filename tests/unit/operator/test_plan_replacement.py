@@ -306,8 +306,11 @@ def test_it_stays_where_nobody_would_get_a_card() -> None:
 def test_who_waits_is_not_told_that_one_in_use_is_replaced() -> None:
     """Its pod seems to have no node, since the watch of pods is behind. Nothing is attempted, so
     that another one can be replaced at once."""
-    held = _lost(holders=(("team-a", "user"),), in_use=True, idle_since=None)
+    holders = (("team-a", "user"),) * 2
+    held = _lost(node="n2", ready=True, healthy=2, holders=holders, in_use=True)
     snapshot = _typo(shadows=(held,))
+    user = waiting("user", count=2, node="n2")
+    snapshot = replace(snapshot, shares=(*snapshot.shares, user))
     assert plan(snapshot, NOW).attempts == ()
     told = {one.about[1]: one for one in actions(EmitEvent, snapshot)}
     assert told["good"].reason is EventReason.QUOTA_EXCEEDED
