@@ -41,7 +41,7 @@ from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_kube.logs import bound, get_logger
 from mizar_operator import action_log, manifests
-from mizar_operator.apply_result import CHANGES, Result
+from mizar_operator.apply_result import CHANGES, Result, is_terminating
 from mizar_operator.caches import Caches
 from mizar_operator.delete_guard import StillInUse
 from mizar_operator.evict_or_delete import Evictor
@@ -55,10 +55,6 @@ from mizar_operator.status_writer import StatusWriter, without_lending, without_
 from mizar_operator.voided_actions import STATUSES, VoidedActions
 
 log = get_logger(__name__)
-
-TERMINATING = "because it is being terminated"
-"""Part of the API server's message about a namespace that is being deleted, whose GPUQuota will be
-gone in a moment."""
 
 KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_QUOTA}
 
@@ -138,9 +134,9 @@ class Applier:
             result.used.add(used.uid)
             return False
         except KubeError as error:
-            if TERMINATING not in str(error):
+            if not is_terminating(error):
                 log.warning("an action failed", action=type(action).__name__, error=error)
-                result.note_error(index, action, error)
+            result.note_error(index, action, error)
             if isinstance(action, CHANGES) and action.shadow in result.unchangeable:
                 self._tell_unchangeable(index.shadows[action.shadow], error)
             return False

@@ -24,6 +24,10 @@ from mizar_operator.snapshot_index import SnapshotIndex
 CREATIONS = CreateShadow | CreatePod
 CHANGES = Drain | CancelDrain | SetInUse | Recarve
 
+TERMINATING = "because it is being terminated"
+"""Part of the API server's message about a namespace that is being deleted, whose GPUQuota will be
+gone in a moment."""
+
 
 @dataclass
 class Result:
@@ -54,6 +58,8 @@ class Result:
             self.names_taken.add(action.shadow)
         elif isinstance(action, CreateQuota | CreateShadow | CreatePod) and is_refusal(error):
             self.refused[index.quota_and_devices(action)] = str(error)
+        elif is_terminating(error):
+            return
         else:
             self.errors.append(error)
         if isinstance(action, CHANGES) and is_refusal(error):
@@ -61,8 +67,18 @@ class Result:
         if isinstance(action, CreateShadow) and isinstance(error, Unavailable):
             self.unanswered.add((*index.quota_and_devices(action), action.sequence))
 
+    @property
+    def refused_quotas(self) -> list[tuple[Key, int]]:
+        """The quota and devices of what is refused, save in namespaces that are being deleted."""
+        return [key for key, message in self.refused.items() if not is_terminating(message)]
+
     def tells_next_plan(self, index: SnapshotIndex, action: Action) -> bool:
         """Whether the next plan follows at once and knows that the shadow pod was not created."""
         return isinstance(action, CREATIONS) and (
             action.shadow in self.names_taken or index.quota_and_devices(action) in self.refused
         )
+
+
+def is_terminating(error: KubeError | str) -> bool:
+    """Whether the API server refuses to create an object in a namespace that is being deleted."""
+    return TERMINATING in str(error)

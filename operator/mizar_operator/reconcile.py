@@ -177,7 +177,7 @@ class Reconciler:
         for action in result.failed:
             if isinstance(action, LetPreempt):
                 memory.unopenable.record(action.uid, now)
-        self._metrics.refusals(result.refused)
+        self._metrics.refusals(result.refused_quotas)
         for offer, message in sorted(result.refused.items()):
             memory.refused.record(offer, now, message)
         if result.used or result.refused or result.names_taken:

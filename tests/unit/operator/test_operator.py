@@ -277,6 +277,27 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(
     assert _satisfied(model)["status"] == "True"
 
 
+def test_a_namespace_that_is_being_deleted_is_asked_less_and_less_often(
+    model: Model, operator: Harness
+) -> None:
+    """Its GPUQuota may stay for long, such as with a finalizer of another controller."""
+    model.add_share("team-a", "one", GPU, 1)
+    asked = []
+
+    def refuse(write: Write) -> None:
+        if write[0] == "create" and write[1].kind == SHADOW_POD:
+            asked.append(model.time)
+            raise Forbidden("no new content in namespace team-a because it is being terminated")
+
+    model.api.before_write = refuse
+    for _ in range(100):
+        operator.round()
+    assert 5 <= len(asked) <= 10
+    (counter,) = operator.metrics.refused.collect()
+    counts = [one.value for one in counter.samples if one.name.endswith("_total")]
+    assert counts == [0], "no alert is due"
+
+
 def test_what_admission_adds_to_a_shadow_pod_is_known(
     model: Model, operator: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
