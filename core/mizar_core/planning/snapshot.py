@@ -121,10 +121,13 @@ class ShadowView:
     """(namespace, name)."""
     quota_key: Key = field(init=False, repr=False, compare=False)
     """(namespace, name) of the quota that it counts against."""
+    on_node: str | None = field(init=False, repr=False, compare=False)
+    """The name of the node that it is on, by its pod or else its status; None without one."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", (self.namespace, self.name))
         object.__setattr__(self, "quota_key", (self.namespace, self.quota))
+        object.__setattr__(self, "on_node", (self.pod.node if self.pod else None) or self.node)
 
     @property
     def held(self) -> bool:
@@ -136,11 +139,6 @@ class ShadowView:
         """How many devices it has for pods once they are all offered: those of failed cards are
         not."""
         return self.healthy if self.broken else self.devices
-
-    @property
-    def on_node(self) -> str | None:
-        """The name of the node that it is on, by its pod or else its status; None without one."""
-        return (self.pod.node if self.pod else None) or self.node
 
     @property
     def unschedulable(self) -> str | None:
