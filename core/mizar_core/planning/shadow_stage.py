@@ -26,6 +26,9 @@ would most likely choose the same node, and the kubelet refuse that one too."""
 class ShadowStage(Enum):
     """The stages in their usual order."""
 
+    # Plans look stages up in sets many times for each shadow pod; Enum's own method is slow Python.
+    __hash__ = object.__hash__
+
     NO_POD = auto()
     """The ShadowPod exists, its pod does not yet."""
     UNSCHEDULED = auto()
