@@ -34,8 +34,9 @@ class SpotRule(Model):
 
 
 class SpotRules(Model):
-    """The rules of all pools that lend cards, in the order of their names. A card has the rule of
-    the first pool that it belongs to; a card without one is not lent."""
+    """The rules of all pools that lend cards, in the order of their names. A card that a shadow pod
+    holds has the rule of that pod's pool, and a card that is held whole that of the first pool that
+    it belongs to; a card without a rule is not lent."""
 
     rules: tuple[SpotRule, ...] = ()
 

@@ -31,7 +31,7 @@ from mizar_nodeagent.spot.detectors.pod_starts import PodStartDetector
 from mizar_nodeagent.spot.detectors.usage_files import UsageDetector
 from mizar_nodeagent.spot.loan import CardFacts, CardLoan, CardState
 from mizar_nodeagent.spot.owner_events import Activity, OwnerEvent, PodIdentity
-from mizar_nodeagent.spot.owners import CardOwner, resources
+from mizar_nodeagent.spot.owners import CardOwner, pools, resources
 from mizar_nodeagent.spot.pod_conditions import PodConditionWriter
 from mizar_nodeagent.spot.reclaim import Reclaimer
 from mizar_nodeagent.spot.rule_source import RuleSource
@@ -297,8 +297,9 @@ class Lender:
     def _read_rules(self) -> None:
         snapshot = self._state.snapshot
         held = resources(snapshot)
+        pool_of = pools(snapshot, self._state.carvings)
         rules = {
-            uuid: self._rules.of(card, held[uuid]) if uuid in held else None
+            uuid: self._rules.of(card, held[uuid], pool_of.get(uuid)) if uuid in held else None
             for uuid, card in snapshot.cards.items()
         }
         self._agreeing = rules

@@ -54,12 +54,29 @@ def resources(snapshot: NodeSnapshot) -> dict[str, str]:
     return {uuid: claim.resource for claim, uuid in _whole_cards(snapshot)}
 
 
+def pools(snapshot: NodeSnapshot, carvings: Mapping[Key, Carving]) -> dict[str, str]:
+    """The pool of each card that a shadow pod holds, by the card's UUID. A card that is held whole
+    is no pool's, and that of a shadow pod whose carving is unknown is left out."""
+    return {
+        uuid: carving.carve.pool
+        for claim, uuid in _whole_cards(snapshot)
+        if (carving := carvings.get((claim.namespace, claim.pod))) is not None
+    }
+
+
 def rule_of(
-    card: Card, resource: str, labels: Mapping[str, str], rules: SpotRules
+    card: Card,
+    resource: str,
+    labels: Mapping[str, str],
+    rules: SpotRules,
+    pool: str | None = None,
 ) -> SpotRule | None:
-    """The first rule that matches a card held as `resource` on a node with these labels; None if no
-    rule matches, in which case the card is not lent."""
+    """The rule for a card held as `resource` on a node with these labels; None if there is none, in
+    which case the card is not lent. `pool`: the pool of the shadow pod that holds the card, whose
+    rule alone counts; None for the first rule that matches the card."""
     for rule in rules.rules:
+        if pool not in (None, rule.pool):
+            continue
         on_node = rule.node_selector.items() <= labels.items()
         if not on_node or rule.physical_resource != resource:
             continue

@@ -69,9 +69,10 @@ class RuleSource:
         labelled = self._labels is not None or not self._lends.is_set()
         return self._informer.synced.is_set() and labelled and not self._unwritten
 
-    def of(self, card: Card, resource: str) -> SpotRule | None:
-        """The rule for a card that is held as this resource; None if it is not lent."""
-        return rule_of(card, resource, self._labels or {}, self._rules)
+    def of(self, card: Card, resource: str, pool: str | None = None) -> SpotRule | None:
+        """The rule for a card that is held as this resource, by a shadow pod of this pool if it is
+        given; None if the card is not lent."""
+        return rule_of(card, resource, self._labels or {}, self._rules, pool)
 
     async def run(self) -> None:
         """Follow the rules and the labels until cancelled."""

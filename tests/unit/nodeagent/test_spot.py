@@ -412,6 +412,19 @@ async def test_who_did_not_agree_lends_nothing(world: SpotWorld) -> None:
     await world.lendable()
 
 
+async def test_a_pool_lends_no_cards_of_another_pool_on_the_same_node(world: SpotWorld) -> None:
+    """Not even if the owner agrees: the pool that shares the card may be one that lends nothing."""
+    await world.serve_shadow(pool="another")
+    world.api.put_pod(pod_object(SHARE, RESOURCE, LOW_POWER))
+    await world.knows(SHARE)
+    await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    world.add_owner(OWNER, card(2).uuid)
+    await world.lendable(card(2).uuid)
+    await until(lambda: bool(world.lender.loans[CARD].owners))
+    assert world.state() is CardState.WITHHELD and world.lender.rule(CARD) is None
+
+
 async def test_an_owner_that_works_gets_its_card_back(world: SpotWorld) -> None:
     world.add_owner()
     await world.lendable()

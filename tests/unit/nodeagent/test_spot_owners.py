@@ -14,7 +14,7 @@ from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.spot.borrowers import with_init_containers
 from mizar_nodeagent.spot.owner_events import PodIdentity
-from mizar_nodeagent.spot.owners import CardOwner, owners, resources, rule_of
+from mizar_nodeagent.spot.owners import CardOwner, owners, pools, resources, rule_of
 from unit.nodeagent.makers import (
     CARD,
     SHADOW,
@@ -123,3 +123,19 @@ def test_a_card_has_the_rule_of_the_first_pool_that_it_belongs_to() -> None:
     assert rule_of(card(), "nvidia.com/gpu", {}, rules) is None
     other = ON_A100.changed(card_models=("NVIDIA-H100*",))
     assert rule_of(card(), "nvidia.com/gpu", ZONE, SpotRules(rules=(other,))) is None
+
+
+def test_a_card_that_a_shadow_pod_holds_has_the_rule_of_that_pods_pool() -> None:
+    """Another pool may have the same nodes: it lends none of this pool's cards, on no terms."""
+    first, second = ON_A100, ON_A100.changed(pool="b")
+    rules = SpotRules(rules=(first, second))
+    assert rule_of(card(), "nvidia.com/gpu", ZONE, rules, pool="b") == second
+    assert rule_of(card(), "nvidia.com/gpu", {}, rules, pool="b") is None
+    assert rule_of(card(), "nvidia.com/gpu", ZONE, rules, pool="c") is None
+
+
+def test_the_pool_of_a_card_is_known_from_the_shadow_pod_that_holds_it_now() -> None:
+    now = snapshot(1.0, [shadow()], [card_claim(SHADOW[1], CARD)])
+    assert pools(now, carving()) == {CARD: "default"}
+    assert pools(now, {}) == {}
+    assert pools(snapshot(1.0, [whole()], [card_claim("owner", CARD)]), carving()) == {}

@@ -57,8 +57,9 @@ def write_lent(snapshot: SpotSnapshot, now: datetime) -> Iterator[WriteLent]:
 
 
 def _lent(snapshot: SpotSnapshot) -> Counter[str]:
-    """How many cards spot pods have, by pool. As in the rules for node agents, a card counts for
-    the first of its pools that lends."""
+    """How many cards spot pods have, by pool. Which card of its node a pod has is not known here:
+    it counts for the first pool with this node that lends, as whole cards do in the rules for node
+    agents."""
     nodes = {one.name: one for one in snapshot.nodes}
     pools = [pool for pool in snapshot.pools if pool.spec.spot.enabled]
     pools.sort(key=lambda one: one.metadata.name)
