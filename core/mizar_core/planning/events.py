@@ -174,7 +174,8 @@ def _denied(draft: Draft, assignment: Assignment, denial: Denial) -> Why:
         or assignment.availability is Availability.POSTPONED
         or denial.reason is EventReason.TOO_MANY_DEVICES
     )
-    lead = "" if said_all else "no devices are free, and "
+    # Devices may be free on a cordoned node, or on one that the pod excludes.
+    lead = "" if said_all else "no node where it can run has enough free devices, and "
     advice = f": {AT_THE_LIMIT}" if _is_limit(draft, denial) else ""
     return denial.reason, f"{lead}{denial.message}{advice}"
 

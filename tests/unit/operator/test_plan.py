@@ -980,6 +980,22 @@ def test_who_is_at_a_limit_that_others_ends_cannot_help_gets_no_such_advice() ->
         assert ("the pod runs once another one ends" in event.message) == helps
 
 
+def test_nobody_is_told_that_no_device_is_free_where_one_is_on_a_cordoned_node() -> None:
+    """`kubectl describe shadowpods` and the quota's READY show it, and the pod may exclude the node
+    by itself as well."""
+    snapshot = small(
+        quotas=(quota("team-a", profiles=[{"devices": 2, "max": 1}]),),
+        shadows=(ready(holders=(("team-a", "other"),)),),
+        shares=(waiting("other", node="n1"), waiting("p")),
+        nodes=(node("n1", available=False), node("n2")),
+    )
+    (event,) = (one for one in actions(EmitEvent, snapshot) if one.kind == "Pod")
+    assert event.reason == EventReason.QUOTA_EXCEEDED
+    assert event.message.startswith(
+        "no node where it can run has enough free devices, and quota quota allows 1 shadow pod of"
+    )
+
+
 def test_an_agent_that_says_why_it_offers_nothing_is_quoted() -> None:
     why = "card GPU-a is not known: NVML does not list it"
     stuck = ready(ready=False, heard_at=at(100), not_ready_because=why)
