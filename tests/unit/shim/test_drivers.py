@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from .slot import BUILD, MIB, ROOT, Card, Slot, card_uuid
 
 SHIM = ROOT / "shim"
 VERSIONS = [11000, 11040, 11080, 12000, 12040, 12090, 13000, 14000]
-FLAGS = ["-std=c11", "-O0", "-fPIC", "-fvisibility=hidden", "-shared", "-D_GNU_SOURCE", "-w"]
+FLAGS = ["-std=c11", "-O0", "-fPIC", "-fvisibility=hidden", "-D_GNU_SOURCE", "-w"]
 
 
 def newer_symbols(version: int) -> list[str]:
@@ -33,16 +34,28 @@ def newer_symbols(version: int) -> list[str]:
 def make_driver(
     layout: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[int], Path]:
+    includes = [f"-I{SHIM / 'src'}", f"-I{SHIM / 'include'}"]
+
+    @functools.cache
+    def compiled(functions: int) -> str:
+        """The fake driver with the functions of that CUDA, whose version is not in it yet."""
+        found = str(tmp_path_factory.mktemp("driver") / "fakecuda.o")
+        source = str(Path(__file__).with_name("programs") / "fakecuda.c")
+        defines = [f"-DFAKE_VERSION={functions}", "-DVERSION_WHEN_LINKED"]
+        subprocess.run(["cc", *FLAGS, *includes, *defines, "-c", source, "-o", found], check=True)
+        return found
+
+    @functools.cache
     def make(version: int) -> Path:
         """The folder of a libcuda.so.1 of that CUDA: the fake one, its newer symbols hidden."""
         folder = tmp_path_factory.mktemp(f"cuda-{version}")
         hidden = "".join(f"{symbol};" for symbol in newer_symbols(version))
         (folder / "map").write_text(f"{{ global: *; {f'local: {hidden}' if hidden else ''} }};")
         script = ["-Wl,-Bsymbolic-functions", f"-Wl,--version-script={folder / 'map'}"]
-        includes = [f"-I{SHIM / 'src'}", f"-I{SHIM / 'include'}", f"-DFAKE_VERSION={version}"]
+        (folder / "version.c").write_text(f"const int fake_version = {version};")
         target = ["-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so.1")]
-        source = str(Path(__file__).with_name("programs") / "fakecuda.c")
-        subprocess.run(["cc", *FLAGS, *includes, *script, source, *target], check=True)
+        sources = [compiled(14000 if version >= 14000 else 13999), str(folder / "version.c")]
+        subprocess.run(["cc", "-shared", *FLAGS, *script, *sources, *target], check=True)
         return folder
 
     return make

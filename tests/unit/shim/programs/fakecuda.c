@@ -1276,9 +1276,16 @@ EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
 #ifndef FAKE_VERSION
 #define FAKE_VERSION 13999
 #endif
+/* Drivers that differ in little but their version are compiled once and linked with each. */
+#ifdef VERSION_WHEN_LINKED
+extern const int fake_version;
+#define ITS_VERSION fake_version
+#else
+#define ITS_VERSION FAKE_VERSION
+#endif
 
 EXPORT CUresult cuDriverGetVersion(int *version) {
-    *version = FAKE_VERSION;
+    *version = ITS_VERSION;
     return CUDA_SUCCESS;
 }
 
@@ -1337,7 +1344,7 @@ static CUresult find(const char *name, void **function, int version, uint64_t fl
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
         const struct entry *entry = &entries[i];
         if (strcmp(entry->base, name) || entry->version > version ||
-            entry->version > FAKE_VERSION || entry->per_thread > per_thread)
+            entry->version > ITS_VERSION || entry->per_thread > per_thread)
             continue;
         if (!best || entry->version >= best->version) best = entry;
     }
