@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import os
 from collections.abc import Generator
 from contextlib import ExitStack
@@ -17,6 +18,10 @@ __all__ = ["pytest_runtest_protocol"]  # pytest finds its hooks by their names
 
 settings.register_profile("mizar", effort())
 settings.load_profile("mizar")
+
+gc.set_threshold(100_000, 50, 100)
+"""Garbage in cycles is looked for less often: hundreds of thousands of objects of imported modules
+stay, and to go through them again and again took a tenth of the time of all tests."""
 
 NO_SKIPS = "MIZAR_NO_SKIPS"
 """Set where all that tests need is there, as in `make test`: what is skipped then has failed."""
