@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Any, cast
+import atexit
+import functools
+import marshal
+from collections.abc import Coroutine, Iterable
+from typing import Any, TypeVar, cast
 
 from mizar_core.planning import Snapshot
 from mizar_kube.client import KubeClient
@@ -13,7 +16,7 @@ from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object
-from mizar_kube.store import key_of
+from mizar_kube.store import Key, key_of
 from mizar_kube.work_queue import WorkQueue
 from mizar_operator.apply import Applier
 from mizar_operator.caches import Caches
@@ -24,6 +27,8 @@ from mizar_operator.metrics import Metrics
 from mizar_operator.reconcile import Reconciler
 from stateful.memory_api import Crash, copied
 from stateful.model import Model
+
+T = TypeVar("T")
 
 KEY = "mizar.share"
 KINDS = (GPU_POOL, GPU_QUOTA, SHADOW_POD, POD, NODE)
@@ -58,6 +63,7 @@ class Harness:
     def restart(self) -> None:
         """A new process: everything it knows comes from the API server."""
         client = cast(KubeClient, self.model.api)
+        self._known: dict[tuple[int, Key], tuple[bytes, object]] = {}
         self.caches = Caches(client)
         self.queue: WorkQueue[str] = WorkQueue(clock=self._clock)
         self.gatherer = Gatherer(client, self.caches, clock=self._clock)
@@ -97,7 +103,7 @@ class Harness:
     def reconcile(self, key: str = KEY) -> KubeError | None:
         """One round of the operator; restarts it if it crashed."""
         try:
-            asyncio.run(self.reconciler.reconcile(key))
+            _run(self.reconciler.reconcile(key))
         except Crash:
             self.model.api.before_write = lambda write: None
             self.restart()
@@ -109,7 +115,7 @@ class Harness:
         """Whatever is due in the queue; returns what failed."""
         errors = []
         while len(self.queue):
-            key = asyncio.run(self.queue.get())
+            key = _run(self.queue.get())
             if error := self.reconcile(key):
                 errors.append(error)
             self.queue.done(key)
@@ -117,7 +123,7 @@ class Harness:
 
     def snapshot(self, key: str = KEY) -> Snapshot:
         """The snapshot that the operator gathers."""
-        return asyncio.run(self.gatherer.gather(key))
+        return _run(self.gatherer.gather(key))
 
     def _clock(self) -> float:
         return self.model.time.timestamp()
@@ -140,9 +146,34 @@ class Harness:
             self._put(unbound, self.caches.pending)
 
     def _put(self, found: list[Object], informer: Informer[Any] | KopfStore[Any]) -> None:
+        store = informer._store
         for obj in found:
-            informer._store.put(copied(obj), even_older=True)
-        informer._store.keep_only(key_of(obj) for obj in found)
+            # Most objects are what they were, and to read them again takes long.
+            key, body = key_of(obj), marshal.dumps(obj, 2)
+            before, value = self._known.get((id(informer), key), (b"", None))
+            if body != before or store.get(key) is not value:
+                store.put(copied(obj), even_older=True)
+                self._known[id(informer), key] = body, store.get(key)
+        store.keep_only(key_of(obj) for obj in found)
         if isinstance(informer, Informer):
             informer._version = str(self.model.api.version)
         informer.synced.set()
+
+
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    made = asyncio.new_event_loop()
+    atexit.register(made.close)
+    return made
+
+
+def _run(job: Coroutine[Any, Any, T]) -> T:
+    """As asyncio.run, without a new event loop each time."""
+    loop = _loop()
+    try:
+        return loop.run_until_complete(job)
+    finally:
+        if left := asyncio.all_tasks(loop):
+            for task in left:
+                task.cancel()
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
