@@ -31,10 +31,10 @@ from mizar_operator.readiness import Readiness
 from mizar_operator.settings import Settings
 from stateful.memory_api import MemoryApi
 from support import virtual_time
-from support.effort import times
+from support.effort import EFFORT
 
-HOURS = times(1)
-"""So long is an absence."""
+HOURS = EFFORT if EFFORT > 1 else 0.5
+"""So long is an absence: longer than the process would go on if it were a reason to start again."""
 
 
 class Seconds:
@@ -186,7 +186,7 @@ def test_what_it_starts_with_is_waited_for_without_an_end(
         away = waits_for == "an API server"
         api = Served(here=not away, crds=away)
         process = Running(api, monkeypatch)
-        await process.lasts(HOURS * 3600)
+        await process.lasts(int(HOURS * 3600))
         assert process.operator.unready()
         assert not process.leads
         assert not process.kopf_runs
@@ -212,7 +212,7 @@ def test_an_absence_is_no_reason_to_start_again(monkeypatch: pytest.MonkeyPatch)
         api.put(lease("b"))
         await process.lasts(600)
         api.here = False
-        await process.lasts(HOURS * 3600)
+        await process.lasts(int(HOURS * 3600))
         assert process.operator.unready()
         asked = api.asked
         await process.lasts(60)
