@@ -11,7 +11,8 @@ AREA ?= all
 NODES ?= 1
 NAME ?= mizar
 # Parts of the fast tests, run side by side: those of `make check`, the longest first, and those of `make check-more`.
-FAST := fast-agent fast-spot fast-nodeagent fast-waiting fast-shim fast-operator fast-chart fast-others fast-properties fast-simulation
+# Each part costs more than a second to start, so that parts that do not wait are as few as keep two cores busy.
+FAST := fast-agent fast-spot fast-nodeagent fast-waiting fast-shim fast-operator fast-others fast-properties
 MORE := more-shim more-sanitizers more-programs
 
 .PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue crio karpenter containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
@@ -99,17 +100,11 @@ fast-operator: setup
 fast-shim: setup shim-plain
 	@$(PYTEST) $(SHIM) $(addprefix --ignore=,$(WAITING) $(LONG_SHIM) $(SANITIZED))
 
-fast-chart: setup
-	@$(PYTEST) tests/unit/chart tests/unit/metrics
-
 fast-others: setup shim-plain
-	@$(PYTEST) tests/unit $(addprefix --ignore=,$(SHIM) $(PROGRAMS) $(addprefix tests/unit/,nodeagent operator chart metrics))
+	@$(PYTEST) tests/unit $(addprefix --ignore=,$(SHIM) $(PROGRAMS) $(addprefix tests/unit/,nodeagent operator))
 
 fast-properties: setup
-	@$(PYTEST) tests/property tests/stateful
-
-fast-simulation: setup
-	@$(PYTEST) tests/simulation
+	@$(PYTEST) tests/property tests/stateful tests/simulation
 
 more-shim: setup shim-tests
 	@$(PYTEST) $(LONG_SHIM)
