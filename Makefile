@@ -11,7 +11,7 @@ AREA ?= all
 NODES ?= 1
 NAME ?= mizar
 # Parts of the fast tests, run side by side: those of `make check`, the longest first, and those of `make check-more`.
-# Each part costs more than a second to start, so that parts that do not wait are as few as keep two cores busy.
+# Each takes more than a second to start: those that do not wait are as few as keep two cores busy.
 FAST := fast-agent fast-spot fast-nodeagent fast-waiting fast-shim fast-operator fast-others fast-properties
 MORE := more-shim more-sanitizers more-programs
 
