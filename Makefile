@@ -15,7 +15,7 @@ NAME ?= mizar
 FAST := fast-agent fast-spot fast-nodeagent fast-waiting fast-shim fast-operator fast-others fast-properties
 MORE := more-shim more-sanitizers more-programs
 
-.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue crio karpenter containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
+.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue crio karpenter cert-manager containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
 
 help: ## list the targets, then the folders and what may be changed there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -133,11 +133,12 @@ KUEUE := tests/e2e/test_kueue.py
 CONTAINERD := tests/e2e/test_containerd.py
 KARPENTER := tests/e2e/test_karpenter.py
 CRIO := tests/e2e/test_crio.py
+CERT_MANAGER := tests/e2e/test_cert_manager.py
 
 e2e: e2e-others e2e-long ## the whole of Mizar on a real local Kubernetes (root)
 
 e2e-others: root-setup
-	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(LONG) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD) $(KARPENTER) $(CRIO))
+	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(LONG) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD) $(KARPENTER) $(CRIO) $(CERT_MANAGER))
 
 e2e-long: root-setup
 	@.venv/bin/pytest -v --no-header --durations=30 $(LONG)
@@ -156,6 +157,10 @@ containerd: root-setup ## each way to give cards on a containerd that is built f
 karpenter: export MIZAR_KARPENTER ?= v1.15.0
 karpenter: root-setup ## docs/karpenter.md with a Karpenter that is built first, in some five minutes; MIZAR_KARPENTER=v1.15.0 (root)
 	@.venv/bin/pytest -v --no-header $(KARPENTER)
+
+cert-manager: export MIZAR_CERT_MANAGER ?= v1.21.2
+cert-manager: root-setup ## the webhook's certificate from a cert-manager that is built first, in some five minutes; MIZAR_CERT_MANAGER=v1.21.2 (root)
+	@.venv/bin/pytest -v --no-header $(CERT_MANAGER)
 
 crio: export MIZAR_CRIO ?= v1.36.3
 crio: root-setup ## nodes with a CRI-O, which is built first, in some five minutes; MIZAR_CRIO=v1.36.3 (root)

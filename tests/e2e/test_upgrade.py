@@ -16,10 +16,10 @@ from cluster.binaries.progress import Progress
 from cluster.images import NODEAGENT, OPERATOR, ensure_images
 from cluster.images.archive import write_derived
 from cluster.mizar import CHART, RELEASE
+from e2e.asking import asking
 from e2e.components import SYSTEM, WORKLOADS, component_pods, container_id, wait_component
 from e2e.test_limits_follow import HALF_MIB, alloc, change, profile, wait_memory
 from e2e.test_spot import borrowing, lender, start_borrower
-from e2e.test_webhook_rollout import asking
 from e2e.watching import wait_held
 from support.kube import Kube
 from support.objects import SHARE_PODS, deployment, share_pod
@@ -62,20 +62,20 @@ def check_upgrade(kube: Kube, stage: "Stage", on: Cluster, folder: Path) -> None
     borrower = containers(kube, borrows, "train")
     shim = later_version(on, folder)
 
-    with asking(on, tenant) as asked:
-        wait_for("the first ones to be accepted", lambda: asked.accepted >= 20)
-        asked.refused.clear()  # pods that were asked for before the webhook knew the tenant's quota
-        with upgraded(kube, on, deployment(tenant, "during", replicas=2)):
-            kube.run("rollout", "status", "deployment/during", f"--namespace={tenant}", MOST_S)
-            kube.apply(share_pod(tenant, "new"))
-            kube.wait_running(tenant, "new")
-            assert loaded(kube, tenant, "new") == shim
-            assert loaded(kube, tenant, "old") != shim
-            change(kube, pool, profiles=profile(memory="6Gi"))
-            for pod in ("old", "new"):
-                wait_memory(kube, tenant, pod, 6144)
-            assert alloc(kube, tenant, "old", 1100) == "CUDA_ERROR_OUT_OF_MEMORY"
-            started |= containers(kube, tenant, "new")
+    with (
+        asking(on, tenant) as asked,
+        upgraded(kube, on, deployment(tenant, "during", replicas=2)),
+    ):
+        kube.run("rollout", "status", "deployment/during", f"--namespace={tenant}", MOST_S)
+        kube.apply(share_pod(tenant, "new"))
+        kube.wait_running(tenant, "new")
+        assert loaded(kube, tenant, "new") == shim
+        assert loaded(kube, tenant, "old") != shim
+        change(kube, pool, profiles=profile(memory="6Gi"))
+        for pod in ("old", "new"):
+            wait_memory(kube, tenant, pod, 6144)
+        assert alloc(kube, tenant, "old", 1100) == "CUDA_ERROR_OUT_OF_MEMORY"
+        started |= containers(kube, tenant, "new")
     assert not asked.refused, asked.refused
 
     change(kube, pool, profiles=profile())

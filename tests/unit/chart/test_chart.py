@@ -813,7 +813,6 @@ def test_cert_manager_in_place_of_our_own(chart: Chart) -> None:
     assert volume["secret"]["secretName"] == certificate["secretName"] != "mizar-webhook", (
         "helm would not take over a Secret that cert-manager has made"
     )
-    assert pick(objects, "Issuer", "mizar-webhook")
     for kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
         annotations = pick(objects, kind, "mizar-webhook")["metadata"]["annotations"]
         assert annotations == {"cert-manager.io/inject-ca-from": "mizar-system/mizar-webhook"}
@@ -821,6 +820,24 @@ def test_cert_manager_in_place_of_our_own(chart: Chart) -> None:
         "containers"
     ]
     assert read(WebhookSettings, container["args"]).certificate_dir == Path("/certificate")
+
+
+def test_a_renewal_by_cert_manager_keeps_the_authority(chart: Chart) -> None:
+    """A self-signed certificate is its own authority. With cert-manager before 1.19, API servers
+    know only the renewed one at once, but the kubelet gives it to the webhook up to a minute and a
+    half later, and until then share pods were refused."""
+    objects = chart.render(webhook={"certificates": {"source": "certManager"}})
+    authority = pick(objects, "Certificate", "mizar-webhook-authority")["spec"]
+    assert authority["isCA"]
+    assert authority["privateKey"]["rotationPolicy"] == "Never", "old signatures stay valid"
+    assert pick(objects, "Issuer", authority["issuerRef"]["name"])["spec"] == {"selfSigned": {}}
+    issuer = pick(objects, "Certificate", "mizar-webhook")["spec"]["issuerRef"]
+    signing = pick(objects, issuer["kind"], issuer["name"])["spec"]
+    assert signing == {"ca": {"secretName": authority["secretName"]}}
+    theirs = {"source": "certManager", "issuerRef": {"kind": "ClusterIssuer", "name": "company"}}
+    objects = chart.render(webhook={"certificates": theirs})
+    (certificate,) = [one for one in objects if one["kind"] in ("Issuer", "Certificate")]
+    assert certificate["spec"]["issuerRef"] == theirs["issuerRef"]
 
 
 POLICIES = ("tenancy", "shadowPods", "operator", "sharePods", "spotPods", "nodeagent", "webhook")
