@@ -15,7 +15,7 @@ NAME ?= mizar
 FAST := fast-agent fast-spot fast-nodeagent fast-waiting fast-shim fast-operator fast-others fast-properties
 MORE := more-shim more-sanitizers more-programs
 
-.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue crio karpenter cert-manager containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
+.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue crio karpenter cert-manager kuberay containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
 
 help: ## list the targets, then the folders and what may be changed there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -134,11 +134,12 @@ CONTAINERD := tests/e2e/test_containerd.py
 KARPENTER := tests/e2e/test_karpenter.py
 CRIO := tests/e2e/test_crio.py
 CERT_MANAGER := tests/e2e/test_cert_manager.py
+KUBERAY := tests/e2e/test_kuberay.py
 
 e2e: e2e-others e2e-long ## the whole of Mizar on a real local Kubernetes (root)
 
 e2e-others: root-setup
-	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(LONG) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD) $(KARPENTER) $(CRIO) $(CERT_MANAGER))
+	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(LONG) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD) $(KARPENTER) $(CRIO) $(CERT_MANAGER) $(KUBERAY))
 
 e2e-long: root-setup
 	@.venv/bin/pytest -v --no-header --durations=30 $(LONG)
@@ -161,6 +162,10 @@ karpenter: root-setup ## docs/karpenter.md with a Karpenter that is built first,
 cert-manager: export MIZAR_CERT_MANAGER ?= v1.21.2
 cert-manager: root-setup ## the webhook's certificate from a cert-manager that is built first, in some five minutes; MIZAR_CERT_MANAGER=v1.21.2 (root)
 	@.venv/bin/pytest -v --no-header $(CERT_MANAGER)
+
+kuberay: export MIZAR_KUBERAY ?= v1.5.0
+kuberay: root-setup ## RayClusters of a KubeRay that is built first, in some five minutes; MIZAR_KUBERAY=v1.5.0 (root)
+	@.venv/bin/pytest -v --no-header $(KUBERAY)
 
 crio: export MIZAR_CRIO ?= v1.36.3
 crio: root-setup ## nodes with a CRI-O, which is built first, in some five minutes; MIZAR_CRIO=v1.36.3 (root)
