@@ -109,24 +109,33 @@ def unused_slots(
     use. Slots of this boot (`boot`, its ID) whose container has not started yet are left out until
     they are older than `grace_s` seconds.
 
-    A claim on a device for which the record names a slot does not count for other slots: an agent
-    that ended before it answered Allocate leaves a slot behind, and the kubelet calls Allocate of
-    the next agent again. `now`: seconds since the epoch.
+    A claim on a device for which the record names a slot of the same pod, or one without an owner,
+    does not count for other slots: an agent that ended before it answered Allocate leaves a slot
+    behind, and the kubelet calls Allocate of the next agent again. Another pod may have the device
+    as well, if the kubelet has forgotten that. `now`: seconds since the epoch.
     """
     slots = list(slots)
-    known = {(slot.resource, one) for slot in slots if slot.name in recorded for one in slot.ids}
-    held = {
-        (claim.resource, one): claim
-        for claim in claims
-        for one in claim.ids
-        if (claim.resource, one) not in known
-    }
+    known: dict[tuple[str, str], list[Slot]] = {}
+    for slot in slots:
+        if slot.name in recorded:
+            for one in slot.ids:
+                known.setdefault((slot.resource, one), []).append(slot)
+    held: dict[tuple[str, str], list[Claim]] = {}
+    for claim in claims:
+        for one in claim.ids:
+            place = claim.resource, one
+            if not any(_may_be_of(claim, slot) for slot in known.get(place, ())):
+                held.setdefault(place, []).append(claim)
     return [
         slot
         for slot in slots
         if (_was_recorded(slot, boot) or now - slot.created > grace_s)
         and slot.name not in recorded
-        and not any(_may_be_of(held.get((slot.resource, one)), slot) for one in slot.ids)
+        and not any(
+            _may_be_of(claim, slot)
+            for one in slot.ids
+            for claim in held.get((slot.resource, one), ())
+        )
     ]
 
 
@@ -136,10 +145,8 @@ def _was_recorded(slot: Slot, boot: str) -> bool:
     return slot.owner is not None or bool(boot and slot.boot not in ("", boot))
 
 
-def _may_be_of(claim: Claim | None, slot: Slot) -> bool:
+def _may_be_of(claim: Claim, slot: Slot) -> bool:
     """Whether the slot may belong to a container of the claim's pod: to any, since claims leave out
     init containers."""
-    if claim is None:
-        return False
     owner = slot.owner
     return owner is None or (owner.namespace, owner.pod) == (claim.namespace, claim.pod)

@@ -1,15 +1,17 @@
 """The slots that containers use: those that the kubelet's record mounts, and those of containers
-that hold devices now. slot_gc.py removes the others."""
+that hold devices now. slot_gc.py removes the others. And the devices that the containers of slots
+have, if the kubelet has forgotten them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from mizar_nodeagent.container.slots import Slot, is_slot_path
+from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.kubelet.device_checkpoint import Entry
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
-from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.pods import Key, Pod
 
 
 def recorded_slots(entries: Iterable[Entry], pods: Iterable[Pod], root: Path) -> dict[str, Entry]:
@@ -36,3 +38,25 @@ def slots_in_use(slots: Iterable[Slot], snapshot: NodeSnapshot) -> list[Slot]:
         if slot.owner is not None
     }
     return [slot for key, slot in newest.items() if key in holding]
+
+
+def claims_by_slots(
+    slots: Iterable[Slot], pods: Mapping[Key, Pod], forgotten: Collection[Key]
+) -> Iterator[Claim]:
+    """The devices that started containers of these pods have, whose devices the kubelet has
+    forgotten. Init containers are left out, as in the kubelet's own answers. `pods`: of the
+    node."""
+    found = set[tuple[Key, str, frozenset[str]]]()
+    for slot in slots:
+        owner = slot.owner
+        key = (owner.namespace, owner.pod) if owner else None
+        if owner is None or key not in forgotten:
+            continue
+        pod = pods.get((owner.namespace, owner.pod))
+        if pod is None or pod.ended or owner.pod_uid not in ("", *pod.uids):
+            continue
+        claim = Claim(owner.namespace, owner.pod, owner.container, slot.resource, slot.ids)
+        one = (owner.namespace, owner.pod), owner.container, slot.ids
+        if owner.container not in pod.init_containers and slot.ids and one not in found:
+            found.add(one)
+            yield claim

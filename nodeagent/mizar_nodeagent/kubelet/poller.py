@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet.claims import Claims
+from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.shared_call import SharedCall
@@ -86,6 +86,12 @@ class KubeletPoller:
         self.is_expected: Callable[[tuple[str, str]], bool] = lambda key: True
         """Whether a pod (namespace, name) that had claims must still exist according to the API
         server."""
+        self.claims_of_forgotten: Callable[[Set[tuple[str, str]]], Iterable[Claim]] = lambda _: ()
+        """The devices that containers of these pods (namespace, name) had when they started. See
+        `_with_forgotten`."""
+        self._forgotten: Set[tuple[str, str]] = frozenset()
+        self._complete_since: float | None = None
+        """The `restarted_at` of podresources at the last answer that was taken to be complete."""
         self._api_back: tuple[float, float] | None = None
         """When the kubelet restarted (minus infinity: not since the agent's start), and when its
         claims were first asked for after the API server had been heard again; None before that."""
@@ -120,8 +126,7 @@ class KubeletPoller:
         return (await self._allocatable.answer()).get(resource, frozenset())
 
     async def _list_urgently(self) -> Claims:
-        claims = await self._podresources.list(urgent=True)
-        self._check(claims)
+        claims = self._checked(await self._podresources.list(urgent=True))
         self._take(claims)
         return claims
 
@@ -150,10 +155,10 @@ class KubeletPoller:
     async def _poll(self) -> None:
         began = self._tried_at = self._clock()
         try:
-            claims, healthy = await asyncio.gather(
+            answer, healthy = await asyncio.gather(
                 self._podresources.list(), self._podresources.allocatable()
             )
-            self._check(claims)
+            claims = self._checked(answer)
         except KubeletAway as error:
             (log.debug if self._failed else log.warning)(
                 "the kubelet does not report which pods hold which devices", error=error
@@ -165,23 +170,48 @@ class KubeletPoller:
         self.kubelet, self.kubelet_at = healthy, began
         self._take(claims)
 
-    def _check(self, claims: Claims) -> None:
-        """Raise KubeletAway if the answer lacks claims that were known or are expected, and the
-        kubelet may not know all of its pods yet."""
+    def _checked(self, claims: Claims) -> Claims:
+        """The claims, with those that the kubelet has forgotten. Raises KubeletAway if the answer
+        lacks claims that were known or are expected, and the kubelet may not know all of its pods
+        yet."""
         self._note_api(claims.asked_at)
-        if self._is_doubtful(claims) and claims.asked_at < self._knows_pods_at():
+        missing = self._missing(claims)
+        if self._is_doubtful(claims, missing) and claims.asked_at < self._knows_pods_at():
             raise KubeletAway("the kubelet has just started and does not know its pods yet")
+        return self._with_forgotten(claims, missing)
 
-    def _is_doubtful(self, claims: Claims) -> bool:
+    def _missing(self, claims: Claims) -> set[tuple[str, str]]:
+        """The pods that should have claims, and have none in this answer."""
+        expected = self.claims.pods if self.claims.are_known else self._expected
+        return set(filter(self.is_expected, expected - claims.pods - self._forgotten))
+
+    def _with_forgotten(self, claims: Claims, missing: set[tuple[str, str]]) -> Claims:
+        """The claims, and those of pods that the kubelet knows and whose devices it has forgotten:
+        a kubelet that starts without its record, or with a damaged one, gives the containers that
+        run no devices, and theirs to others. Such pods are those that are `missing` from the first
+        complete answer since the start of kubelet or agent; later, pods are missing that end."""
+        if claims.asked_at < self.claims.asked_at:
+            return claims  # `_take` does not keep it
+        if self._complete_since != self._podresources.restarted_at:
+            self._complete_since = self._podresources.restarted_at
+            if new := missing - self._forgotten:
+                log.warning(
+                    "the kubelet may have forgotten devices", pod=sorted(map("/".join, new))
+                )
+            self._forgotten = self._forgotten | missing
+        self._forgotten = set(filter(self.is_expected, self._forgotten - claims.pods))
+        more = tuple(self.claims_of_forgotten(self._forgotten)) if self._forgotten else ()
+        return replace(claims, all=(*claims.all, *more)) if more else claims
+
+    def _is_doubtful(self, claims: Claims, missing: set[tuple[str, str]]) -> bool:
         """Whether the answer lacks a pod that should be in it: a kubelet that starts learns of its
         static pods first, and adds all others one after the other. Of a kubelet that the agent
         found at its start, only the first answer is in doubt, and if the kubelet had started long
         before, only one without any claim."""
-        known, podresources = self.claims, self._podresources
-        expected = known.pods if known.are_known else self._expected
-        if not any(map(self.is_expected, expected - claims.pods)):
+        podresources = self._podresources
+        if not missing:
             return False
-        if known.are_known:
+        if self.claims.are_known:
             return podresources.restarted_at > float("-inf")
         return not claims.all or claims.asked_at < podresources.started_at + STARTS_S
 

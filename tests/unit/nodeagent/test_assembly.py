@@ -707,6 +707,47 @@ async def test_a_kubelet_restart_loses_nothing(world: World) -> None:
     assert world.ready() == ("True", "Serving")
 
 
+@pytest.mark.parametrize("agent", ["runs on", "restarts too"])
+async def test_devices_that_a_kubelet_without_its_record_has_forgotten_stay_their_containers(
+    world: World, monkeypatch: pytest.MonkeyPatch, agent: str
+) -> None:
+    """Invariant 1: containers run on, and the kubelet calls their devices free. After the damage of
+    its record, it gives none to a container that runs."""
+    monkeypatch.setattr(poller, "STARTS_S", 0.05)
+    await world.serve_shadow()
+    held = await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    await world.kubelet.stop()
+    world.kubelet.allocated.clear()
+    world.kubelet._write_checkpoint()
+    if agent == "restarts too":
+        await world.stop_agent()
+        await world.start_agent()
+    await world.kubelet.start()
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+
+    async def is_believed() -> bool:
+        world.api.put_pod(share_object())  # the agent hears of the API server
+        world.app.poller.poll_soon()
+        await asyncio.sleep(0.01)
+        return world.app.poller.kubelet is not None
+
+    since = world.kubelet.asked
+    while not await is_believed() or world.kubelet.asked < since + 3:
+        pass
+    await world.replanned()
+    assert world.holders() == ["share"]
+    other = KubePod("team-a", "next", "uid-next")
+    world.api.put_pod(share_object("next"))
+    await world.knows(other)
+    await world.kubelet.allocate(other, "main", RESOURCE, 1, reuse=held.ids)
+    assert gives_way("team-a", "next") in await refused(world, other)
+    world.kubelet.remove_pod(SHARE.uid)
+    world.api.delete_pod("team-a", "share")
+    await until(lambda: "share" not in world.holders())
+    await world.kubelet.start_container(other, "main", RESOURCE)
+
+
 async def test_an_agent_restart_loses_nothing(world: World) -> None:
     await world.serve_shadow()
     held = await world.start_share()

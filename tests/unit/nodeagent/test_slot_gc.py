@@ -15,6 +15,7 @@ from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import slot_gc, slots
 from mizar_nodeagent.container.slot_gc import FRESH_S, GRACE_S, SlotGarbageCollector
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.container.used_slots import claims_by_slots
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import device_checkpoint
 from mizar_nodeagent.kubelet.claims import Claim
@@ -116,6 +117,22 @@ async def test_what_an_agent_did_not_live_to_answer_goes(node: Node) -> None:
     assert await node.collect() == [answered, other]
 
 
+async def test_a_slot_stays_whose_device_the_kubelet_has_forgotten_and_given_to_another_pod(
+    node: Node,
+) -> None:
+    """Only the other pod's slot is in its record; the first one's container runs on."""
+    first = node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), OWNER)
+    other = Owner("team-a", "next", "uid-next", "main")
+    second = node.slots.assign(node.slots.create(RESOURCE, [D0], 2.0), other)
+    node.record(second, uid="uid-next")
+    pods = [share(), share("next")]
+    for claims in ([share_claim(D0), share_claim(D0, pod="next")], [share_claim(D0)]):
+        node.say(pods, claims)
+        assert await node.collect() == [first, second]
+    node.say(pods, [share_claim(D0, pod="next")])
+    assert await node.collect() == [second]
+
+
 async def test_a_full_disk_keeps_no_other_slot(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def is_full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
@@ -133,6 +150,29 @@ async def test_a_young_slot_stays(node: Node) -> None:
     node.say([])
     assert await node.collect(now=1.0 + GRACE_S) == [slot]
     assert await node.collect(now=1.1 + GRACE_S) == []
+
+
+@pytest.mark.parametrize(
+    ("owner", "pod", "keeps"),
+    [
+        (OWNER, share(uid=OWNER.pod_uid), True),
+        (replace(OWNER, pod_uid=""), share(), True),
+        (OWNER, share(uid="uid-of-another"), False),
+        (OWNER, share(uid=OWNER.pod_uid, ended=True), False),
+        (replace(OWNER, container="prepare"), share(uid=OWNER.pod_uid), False),
+        (None, share(), False),
+    ],
+)
+def test_what_the_kubelet_has_forgotten_is_told_by_slots(
+    node: Node, owner: Owner | None, pod: Pod, keeps: bool
+) -> None:
+    slot = node.slots.create(RESOURCE, [D0], 1.0)
+    if owner:
+        node.slots.assign(slot, owner)
+    pod = replace(pod, init_containers=frozenset({"prepare"}))
+    found = list(claims_by_slots(node.slots.all(), {pod.key: pod}, {pod.key}))
+    assert found == ([share_claim(D0)] if keeps else [])
+    assert list(claims_by_slots(node.slots.all(), {pod.key: pod}, ())) == []
 
 
 async def test_a_young_slot_whose_container_has_started_goes_with_its_pod(node: Node) -> None:
