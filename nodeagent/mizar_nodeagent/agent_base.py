@@ -74,7 +74,7 @@ def restore(
     slots.load(time.time())
     path = config.state_dir / "checkpoint.json"
     saved = agent_checkpoint.load(path, time.monotonic(), boot)
-    state, kept = AgentState(saved.carvings, saved.taken_back), CheckpointFile(path, boot)
+    state, kept = AgentState(saved.carvings, saved.taken_back), CheckpointFile(path, boot, saved)
     repaired = partial(take_repaired, config.state_dir)
     agent = Agent(
         state, cards, kept, grace=grace, repaired=repaired, ignored_xids=config.ignored_xids

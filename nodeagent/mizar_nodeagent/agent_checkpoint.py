@@ -46,6 +46,9 @@ Faults = Mapping[str, int]
 Health = Mapping[str, KnownHealth]
 """The part of each card's health that the checkpoint keeps, by UUID."""
 
+Promise = tuple[Key, str]
+"""A shadow pod, and its pod's UID, whose drain is complete: the operator may delete it."""
+
 TakenBack = Mapping[str, tuple[float, ...]]
 """When owners recently took each card back from its borrowers (monotonic seconds), by UUID."""
 
@@ -144,33 +147,42 @@ def _checksum(saved: Any) -> str:
     return hashlib.sha256(json.dumps(saved, sort_keys=True).encode()).hexdigest()
 
 
-class CheckpointFile:
-    """Writes the newest checkpoint in the background whenever it has changed."""
+def _promises(carvings: Carvings) -> frozenset[Promise]:
+    """The completed drains."""
+    drained = (one for one in carvings.values() if one.stage is DrainStage.DRAINED)
+    return frozenset((one.key, one.pod_uid) for one in drained)
 
-    def __init__(self, path: Path, boot: str) -> None:
+
+class CheckpointFile:
+    """Writes the newest checkpoint in the background whenever it has changed. `loaded`: the content
+    that the file has already."""
+
+    def __init__(self, path: Path, boot: str, loaded: Checkpoint | None = None) -> None:
         self._path = path
         self._boot = boot
         self._known: Checkpoint | None = None
         self._wanted = self._saved = b""
-        self._promises: frozenset[Key] = frozenset()
+        self._promises: frozenset[Promise] = frozenset()
+        self._kept = _promises(loaded.carvings) if loaded else frozenset()
+        self._failing = False
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
 
-    async def keep(self, known: Checkpoint) -> None:
+    async def keep(self, known: Checkpoint) -> frozenset[Key]:
         """Request a write. Returns at once, unless a drain has been completed: the operator acts on
-        that, so it must be on the disk before it is reported."""
+        that, so it must be on the disk before it is reported. Returns the shadow pods whose drain
+        must not be reported yet, since it could not be written: the next agent would offer their
+        devices."""
         if known == self._known and self._wanted == self._saved:
-            return
+            return frozenset()
         self._known = known
         self._wanted = to_bytes(known, self._boot)
-        promises = frozenset(
-            key for key, one in known.carvings.items() if one.stage is DrainStage.DRAINED
-        )
-        is_new, self._promises = bool(promises - self._promises), promises
-        if is_new:
+        self._promises = _promises(known.carvings)
+        if self._promises - self._kept:
             await self.write()
         elif self._wanted != self._saved:
             self._wake.set()
+        return frozenset(key for key, _ in self._promises - self._kept)
 
     async def run(self) -> None:
         """Write for ever."""
@@ -181,13 +193,17 @@ class CheckpointFile:
 
     async def write(self) -> None:
         """Write the checkpoint now. Errors are only logged, since all of it can be found out
-        anew."""
+        anew, except completed drains: see `keep`."""
         async with self._writing:
-            content = self._wanted
+            content, promises = self._wanted, self._promises
             if content == self._saved:
                 return
             try:
                 await asyncio.to_thread(write_atomically, self._path, content)
-                self._saved = content
+                self._saved, self._kept, self._failing = content, promises, False
             except OSError as error:
-                log.error("the checkpoint cannot be written", error=error)
+                # A completed drain is written again with each plan: log the error once.
+                (log.debug if self._failing else log.error)(
+                    "the checkpoint cannot be written", error=error
+                )
+                self._failing = True

@@ -156,10 +156,10 @@ class Agent:
                 await let_calls_in()
                 planned()
             await let_calls_in()
-            await self._checkpoint.keep(self._known(plan))
+            unsaved = await self._checkpoint.keep(self._known(plan))
             await let_calls_in()
             self._log_excluded(plan)
-            self._apply(before, plan)
+            self._apply(before, plan, unsaved)
             self._planned_at = self._clock()
             await asyncio.sleep(rest_after(time.thread_time() - began, bool(self.state.allocating)))
 
@@ -247,12 +247,14 @@ class Agent:
                 exc_info=plan.excluded[key],
             )
 
-    def _apply(self, before: Plan | None, plan: Plan) -> None:
+    def _apply(self, before: Plan | None, plan: Plan, unsaved: Collection[Key]) -> None:
         outputs = self._outputs
         outputs.plugins.apply(plan.lists, self._poller.advertised)
         self._rewrite_new_resources(before, plan)
         outputs.node.set_desired(plan.counts, plan.rewrite)
-        outputs.statuses.set_desired(plan.reports)
+        outputs.statuses.set_desired(
+            [one.without_promise() if one.key in unsaved else one for one in plan.reports]
+        )
         self._poller.adapt_to(plan)
         for event in shadow_events(before, plan, self.state.snapshot.pods or {}):
             about = Regarding(event.kind, event.about[1], event.about[0], event.uid)

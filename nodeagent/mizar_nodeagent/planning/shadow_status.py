@@ -5,9 +5,10 @@ shadow_status_writer.py writes it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
+from typing import Final
 
 from mizar_core.carve import CardLimit
 from mizar_core.condition import Condition, Status, set_condition
@@ -20,6 +21,11 @@ from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import UNCONFIRMED, Device, card_problem
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
+
+UNSAVED: Final = (
+    "no container holds a device, but the node agent cannot write that to the node's disk yet: its "
+    "log says why"
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +53,13 @@ class Report:
     @property
     def ready(self) -> bool:
         return self.conditions[0].status == "True"
+
+    def without_promise(self) -> Report:
+        """The report without the promise that the drain is complete, which the agent could not
+        save."""
+        state = ConditionState(ConditionType.DRAINING, "Unknown", "InProgress", UNSAVED)
+        conditions = (state if one.type == state.type else one for one in self.conditions)
+        return replace(self, conditions=tuple(conditions))
 
     def status(self, node: str, before: tuple[Condition, ...], now: datetime) -> ShadowPodStatus:
         """The status at the time `now`. Conditions that have not changed since `before` keep their

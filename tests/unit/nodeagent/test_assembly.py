@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import aiohttp
 import grpc
@@ -22,7 +22,7 @@ from aiohttp.test_utils import TestServer
 from mizar_core.models import ComputeMode, Isolation
 from mizar_core.names import gives_way
 from mizar_kube import probes
-from mizar_nodeagent import agent_base, agent_loop, card_health
+from mizar_nodeagent import agent_base, agent_checkpoint, agent_loop, card_health
 from mizar_nodeagent.app import App
 from mizar_nodeagent.assembly import assemble
 from mizar_nodeagent.card_health import Readings
@@ -668,6 +668,27 @@ async def test_a_drain_ends_drained(world: World) -> None:
     world.api.put_pod(shadow_object())
     await until(lambda: world.ready() == ("True", "Serving"))
     assert world.node() == ("2", "2")
+
+
+async def test_a_drain_that_cannot_be_saved_is_not_promised(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another agent would read the file from before the drain, and offer the devices again, while
+    the operator deletes the shadow pod."""
+    await world.serve_shadow()
+    await until(lambda: (world.folder / "state" / "checkpoint.json").exists())
+    with monkeypatch.context() as patch:
+        full = OSError(errno.ENOSPC, "No space left on device")
+        patch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
+        world.api.put_pod(shadow_object(drain="2026-01-01T00:00:00Z"))
+        await until(lambda: world.ready() == ("False", "Drained"))
+        assert world.draining() == ("Unknown", "InProgress")
+        await world.planned()
+        assert world.draining() == ("Unknown", "InProgress")
+    await world.planned()
+    await until(lambda: world.draining() == ("True", "Drained"))
+    saved = json.loads((world.folder / "state" / "checkpoint.json").read_bytes())
+    assert [one["stage"] for one in saved["carvings"]] == ["Drained"]
 
 
 async def test_a_drain_of_what_is_held_is_called_off(world: World) -> None:
