@@ -340,16 +340,24 @@ class PreStart:
             if (entry.resource, entry.ids) != (resource, frozenset(ids)):
                 continue
             log.warning("a slot was lost: created again from the kubelet's record", slot=name)
-            if name in here:
-                found.append(self.slots.describe(here[name], resource, ids))
-            else:
-                found.append(self.slots.create(resource, ids, 0.0, name))
+            found.append(self._created_again(name, here.get(name), resource, ids))
         if not found and self._went_without_files(entries, resource, ids):
             found.append(self.slots.create(resource, ids, 0.0, shim=False))
         if not found:
             self._check_folder(entries, resource, ids)
             raise NotYet(f"no slot is known for {', '.join(sorted(ids))}")
         return found
+
+    def _created_again(
+        self, name: str, known: Slot | None, resource: str, ids: Sequence[str]
+    ) -> Slot:
+        """The slot, of which the disk has only a part (`known`) or nothing. Raises NotYet."""
+        if known is None:
+            return self.slots.create(resource, ids, 0.0, name)
+        try:
+            return self.slots.describe(known, resource, ids)
+        except OSError as error:
+            raise NotYet(f"slot {name} cannot be written: {error}") from error
 
     def _went_without_files(
         self, entries: Iterable[Entry], resource: str, ids: Sequence[str]

@@ -1,16 +1,18 @@
 """PreStartContainer: its checks, and the slots that it writes."""
 
+import errno
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import AsyncMock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from mizar_core.models import Isolation
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import shim_install
+from mizar_nodeagent.container import slots as slots_module
 from mizar_nodeagent.container.limits_update import LimitsUpdater
 from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
@@ -137,6 +139,25 @@ async def test_a_container_starts_when_the_disk_has_room_for_its_slot(node: Node
     with full_disk():
         slot = node.slot()
         with pytest.raises(NotYet, match=r"cannot be made: .*No space left"):
+            await node.start(share_claim(D0))
+    await node.start(share_claim(D0))
+    assert written(slot) == "uid-share"
+
+
+async def test_a_slot_of_which_the_disk_has_a_part_is_tried_again_while_the_disk_is_full(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet was told of an error of Python, and the agent logged a traceback at each try."""
+    slot = node.slot()
+    (slot.folder / "slot.json").unlink()
+    node.slots.load(0.0)
+    node.recorded = (
+        Entry("uid-share", "main", RESOURCE, frozenset({D0}), frozenset({str(slot.limits)})),
+    )
+    with monkeypatch.context() as patch:
+        full = OSError(errno.ENOSPC, "No space left on device")
+        patch.setattr(slots_module, "write_atomically", Mock(side_effect=full))
+        with pytest.raises(NotYet, match=r"cannot be written: .*No space left"):
             await node.start(share_claim(D0))
     await node.start(share_claim(D0))
     assert written(slot) == "uid-share"
