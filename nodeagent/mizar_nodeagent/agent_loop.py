@@ -273,6 +273,10 @@ class Agent:
             self._gone_at[old.key] = now
             self._seen_at.pop(old.uid, None)
         else:
+            if old is not None and old.uid != new.uid:
+                # A list, unlike a watch, tells of a pod that replaced another by one change.
+                self._gone_at[old.key] = now
+                self._seen_at.pop(old.uid, None)
             self._seen_at.setdefault(new.uid, now)
         self._gone_at = {key: at for key, at in self._gone_at.items() if now - at < 60}
         self._poller.poll_soon()

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from mizar_core.errors import CarveRefused
 from mizar_core.names import SPOT_RESOURCE
 from mizar_nodeagent import container_processes
+from mizar_nodeagent.agent_loop import Agent
+from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.kubelet.claims import from_list
 from mizar_nodeagent.pods import trim
 from mizar_nodeagent.proto import podresources_pb2 as pb
@@ -184,3 +187,15 @@ def test_the_kubelets_answer_names_each_device_apart() -> None:
 def test_ids_that_are_none_of_ours_are_skipped() -> None:
     claims = snapshot(1, claims=[share_claim("nonsense", device(1))]).claims
     assert [str(one) for one, _ in claims.share()] == [device(1)]
+
+
+def test_a_pod_that_has_replaced_another_of_its_name_between_two_lists_is_a_new_one() -> None:
+    """Claims that the kubelet reported before are the other one's, which is forgotten."""
+    agent = Agent(AgentState(), Mock(), Mock(), clock=lambda: 5.0)
+    agent.attach(Mock(), Mock(), Mock())
+    old, new = share(uid="uid-old"), share(uid="uid-new")
+    agent._pod_changed(None, old)
+    agent._pod_changed(old, new)
+    assert (agent._seen_at, agent._gone_at) == ({"uid-new": 5.0}, {old.key: 5.0})
+    agent._pod_changed(new, share(uid="uid-new", admitted=False))
+    assert (agent._seen_at, agent._gone_at) == ({"uid-new": 5.0}, {old.key: 5.0})
