@@ -107,7 +107,7 @@ def unused_slots(
 ) -> list[Slot]:
     """The slots that neither the kubelet's record (`recorded`, names of slots) nor a claim shows in
     use. Slots of this boot (`boot`, its ID) whose container has not started yet are left out until
-    they are older than `grace_s` seconds.
+    they are older than `grace_s` seconds, or as far in the future, since the clock went back.
 
     A claim on a device for which the record names a slot of the same pod, or one without an owner,
     does not count for other slots: an agent that ended before it answered Allocate leaves a slot
@@ -129,7 +129,7 @@ def unused_slots(
     return [
         slot
         for slot in slots
-        if (_was_recorded(slot, boot) or now - slot.created > grace_s)
+        if (_was_recorded(slot, boot) or abs(now - slot.created) > grace_s)
         and slot.name not in recorded
         and not any(
             _may_be_of(claim, slot)

@@ -152,6 +152,14 @@ async def test_a_young_slot_stays(node: Node) -> None:
     assert await node.collect(now=1.1 + GRACE_S) == []
 
 
+async def test_a_slot_of_the_future_goes(node: Node) -> None:
+    """The clock went back by more than any slot is kept: it stayed for as long."""
+    slot = node.slots.create(RESOURCE, [D0], 1.0 + 86400)
+    node.say([])
+    assert await node.collect(now=1.0 + 86400 - GRACE_S) == [slot]
+    assert await node.collect(now=1.0) == []
+
+
 @pytest.mark.parametrize(
     ("owner", "pod", "keeps"),
     [
