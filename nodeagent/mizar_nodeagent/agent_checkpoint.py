@@ -153,6 +153,14 @@ def _promises(carvings: Carvings) -> frozenset[Promise]:
     return frozenset((one.key, one.pod_uid) for one in drained)
 
 
+def _places(carvings: Carvings) -> frozenset[tuple[Promise, tuple[str, ...]]]:
+    """The shadow pods and their cards."""
+    return frozenset(
+        ((one.key, one.pod_uid), tuple(card.uuid for card in one.cards))
+        for one in carvings.values()
+    )
+
+
 class CheckpointFile:
     """Writes the newest checkpoint in the background whenever it has changed. `loaded`: the content
     that the file has already."""
@@ -164,6 +172,7 @@ class CheckpointFile:
         self._wanted = self._saved = b""
         self._promises: frozenset[Promise] = frozenset()
         self._kept = _promises(loaded.carvings) if loaded else frozenset()
+        self._there = _places(loaded.carvings) if loaded else frozenset()
         self._failing = False
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -196,14 +205,29 @@ class CheckpointFile:
         anew, except completed drains: see `keep`."""
         async with self._writing:
             content, promises = self._wanted, self._promises
+            places = _places(self._known.carvings) if self._known else frozenset()
             if content == self._saved:
                 return
             try:
                 await asyncio.to_thread(write_atomically, self._path, content)
                 self._saved, self._kept, self._failing = content, promises, False
+                self._there = places
             except OSError as error:
                 # A completed drain is written again with each plan: log the error once.
                 (log.debug if self._failing else log.error)(
                     "the checkpoint cannot be written", error=error
                 )
                 self._failing = True
+                if self._there != places:
+                    self._remove()
+
+    def _remove(self) -> None:
+        """Remove the file, which names other shadow pods or cards than there are: the next agent
+        would offer devices of these at once, and others would be missing from its first lists.
+        Without the file it first asks the API server and the kubelet."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            log.error("an outdated checkpoint cannot be removed", error=error)
+            return
+        self._saved, self._kept, self._there = b"", frozenset(), frozenset()

@@ -1,6 +1,7 @@
 """Slots: made, found again, given an owner, and forgotten only when no container can use them."""
 
 import asyncio
+import errno
 import fcntl
 import hashlib
 import json
@@ -10,6 +11,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest.mock import Mock
 
 import pytest
 
@@ -290,6 +292,28 @@ class TestCheckpoint:
         content = json.loads(agent_checkpoint.to_bytes(self.KNOWN, boot))
         path.write_text(json.dumps(content | body))
         return path
+
+    async def test_is_removed_if_it_is_outdated_and_cannot_be_replaced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another agent would at once offer devices of a shadow pod whose card is another one's by
+        now, and leave held devices out of its first lists."""
+        path, full = self.written(tmp_path), OSError(errno.ENOSPC, "No space left on device")
+        kept = agent_checkpoint.CheckpointFile(
+            path, "this", agent_checkpoint.load(path, 7.0, "this")
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
+            await kept.keep(replace(self.KNOWN, faults={}))
+            await kept.write()
+            assert path.exists(), "it names the same shadow pods and cards"
+            other = replace(self.CARVINGS[SHADOW], pod_uid="uid-of-another")
+            await kept.keep(replace(self.KNOWN, carvings={SHADOW: other}))
+            await kept.write()
+            assert not path.exists()
+        await kept.write()
+        loaded = agent_checkpoint.load(path, other.since, "this")
+        assert loaded.carvings == {SHADOW: other}
 
     def test_is_read_as_written(self, tmp_path: Path) -> None:
         loaded = agent_checkpoint.load(self.written(tmp_path), 7.0, "this")
