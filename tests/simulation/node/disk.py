@@ -1,0 +1,95 @@
+"""The node's disk in a simulation: full now and then, and the agent may be killed while it
+writes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from mizar_nodeagent import agent_checkpoint, agent_loop, files
+from mizar_nodeagent.container import slots
+from mizar_nodeagent.container.shim_install import Shim
+
+T = TypeVar("T")
+
+
+class Killed(BaseException):
+    """The agent's process dies here."""
+
+
+class Disk:
+    """`full`: nothing can be written. `kill_in`: after so many writes the agent dies in the midst
+    of one; None: it does not. `killed` is called then."""
+
+    def __init__(self, random: Random) -> None:
+        self.full = False
+        self.kill_in: int | None = None
+        self.killed: Callable[[], None] = lambda: None
+        self._random = random
+        self._names = 0
+
+    @contextmanager
+    def patched(self) -> Iterator[None]:
+        """All that the agent writes goes by this disk; its threads take virtual time, and nothing
+        is drawn but by the seed."""
+        written, copied, allocated = (
+            files.write_atomically,
+            Shim.copy_library,
+            os.posix_fallocate,
+        )
+
+        def write(path: Path, content: bytes, mode: int = 0o644, durable: bool = True) -> None:
+            self._check()
+            written(path, content, mode, False)
+
+        def copy(shim: Shim, target: Path) -> None:
+            self._check()
+            copied(shim, target)
+
+        def allocate(descriptor: int, offset: int, size: int) -> None:
+            self._check()
+            if size < _LARGE:
+                allocated(descriptor, offset, size)
+            else:
+                os.ftruncate(descriptor, size)  # a hole, which takes no time
+
+        with ExitStack() as stack:
+            for part, name, by in (
+                (agent_checkpoint, "write_atomically", write),
+                (slots, "write_atomically", write),
+                (Shim, "copy_library", copy),
+                (os, "posix_fallocate", allocate),
+                (asyncio, "to_thread", self._thread),
+                (slots, "_new_name", self._name),
+                (agent_loop, "rest_after", lambda cpu, allocating: 0.1 if allocating else 0.02),
+            ):
+                stack.enter_context(patch.object(part, name, by))
+            yield
+
+    def _check(self) -> None:
+        if self.kill_in is not None:
+            self.kill_in -= 1
+            if self.kill_in < 0:
+                self.kill_in = None
+                self.killed()
+                raise Killed
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device (simulated)")
+
+    async def _thread(self, do: Callable[..., T], *args: Any) -> T:
+        await asyncio.sleep(self._random.choice((0.001, 0.01, 0.3)))
+        return do(*args)
+
+    def _name(self, ids: frozenset[str]) -> str:
+        self._names += 1
+        return f"{min(ids).rpartition('/')[2]}-{self._names}"
+
+
+_LARGE = 1 << 16
