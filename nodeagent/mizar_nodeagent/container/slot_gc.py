@@ -63,6 +63,7 @@ class SlotGarbageCollector:
         """Do one round. Old versions of the shim are removed by the kubelet's record alone; no slot
         is removed unless the kubelet has answered within FRESH_S and the API server has listed the
         pods. Raises KubeletAway, OSError."""
+        before = {slot.name: slot.owner for slot in self._slots.all()}
         entries = await asyncio.to_thread(device_checkpoint.read, self._plugin_dir)
         mounted = {path for entry in entries for path in entry.mounts}
         for library in shim_install.remove_old(self._slots.shim, mounted):
@@ -73,7 +74,9 @@ class SlotGarbageCollector:
         pods = list(snapshot.pods.values())
         recorded = recorded_slots(entries, pods, self._slots.root)
         self._restore(recorded, {uid: pod for pod in pods for uid in pod.uids})
-        found, boot = self._slots.all(), self._slots.boot
+        # The record that was read may be older than a container that has started meanwhile.
+        found = [one for one in self._slots.all() if before.get(one.name) or not one.owner]
+        boot = self._slots.boot
         for slot in unused_slots(found, recorded, snapshot.live_claims(), self._now(), boot=boot):
             log.info("slot removed", **slot.names)
             self._slots.remove(slot)

@@ -152,6 +152,25 @@ async def test_a_young_slot_stays(node: Node) -> None:
     assert await node.collect(now=1.1 + GRACE_S) == []
 
 
+async def test_a_slot_whose_container_starts_while_the_record_is_read_stays(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kubelet recorded the allocation a moment after, and claims are from before it."""
+    slot, read = node.slots.create(RESOURCE, [D0], LATER), device_checkpoint.read
+
+    def starts_meanwhile(folder: Path) -> tuple[device_checkpoint.Entry, ...]:
+        found = read(folder)
+        node.slots.assign(slot, OWNER)
+        return found
+
+    node.say([share()])
+    with monkeypatch.context() as patch:
+        patch.setattr(device_checkpoint, "read", starts_meanwhile)
+        (left,) = await node.collect()
+    assert left.owner == OWNER and left.folder.exists()
+    assert await node.collect() == []
+
+
 async def test_a_slot_of_the_future_goes(node: Node) -> None:
     """The clock went back by more than any slot is kept: it stayed for as long."""
     slot = node.slots.create(RESOURCE, [D0], 1.0 + 86400)
