@@ -83,7 +83,7 @@ class Rules:
             shadows = set(self.shadow.get(held.pod.uid, {}).values())
             if len(shadows) == 1 and not is_stopped(held):  # else which card is whose is not told
                 for uuid in held.cards:
-                    users[uuid] |= shadows
+                    users[uuid] |= shadows - {""}
         for uuid, shadows in users.items():
             if len(shadows) > 1:
                 self.broken(f"{uuid} is worked on for {sorted(shadows)}")
@@ -182,7 +182,8 @@ class Rules:
 
     def _no_files_are_left(self) -> None:
         world = self.world
-        used = {one.folder.name for one in world.kubelet.held.values() if one.folder}
+        living = (one for uid, one in world.kubelet.held.items() if uid in world.kubelet.pods)
+        used = {one.folder.name for one in living if one.folder}
         there = {one.name for one in (world.state_dir / "slots").iterdir()}
         # A container whose devices the kubelet has forgotten keeps all slots of these.
         forgotten = world.kubelet.running - world.kubelet.recorded

@@ -127,6 +127,8 @@ class Schedule:
         world.lag, world.pace, kubelet.slow = 0.4, 0.7, 0.02
         if not kubelet.up:
             kubelet.start(lost_record=False)
+        if self._ending is not None:
+            await asyncio.wait([self._ending])
         self.start_agent()
         assert self.agent is not None
         self.agent.watch.lag = 0.4

@@ -201,7 +201,11 @@ class World:
         if self.api.is_away:
             return
         for pod in list(self.api.pods.values()):
-            if (pod.ended or pod.uid in self.evicted) and self.random.random() < 0.2:
+            held = self.kubelet.held.get(pod.uid)
+            shadows = map(key_of, held.ids) if held and held.resource != SPOT_RESOURCE else ()
+            lost = any(key not in self.api.pods for key in shadows)
+            likely = 0.2 if pod.ended or pod.uid in self.evicted else 0.05 * lost
+            if self.random.random() < likely:
                 self.end(pod.uid)
 
     # ---- what users and others do ----
