@@ -39,7 +39,7 @@ class Rules:
         self._changed = changed
         self._rule: SpotRule | None = None
 
-    def of(self, card: Card, resource: str) -> SpotRule | None:
+    def of(self, card: Card, resource: str, pool: str | None = None) -> SpotRule | None:
         """As RuleSource.of."""
         return self._rule
 
