@@ -112,22 +112,21 @@ def unused_slots(
     use. Slots of this boot (`boot`, its ID) whose container has not started yet are left out until
     they are older than `grace_s` seconds, or as far in the future, since the clock went back.
 
-    A claim on a device for which the record names a slot of the same pod, or one without an owner,
-    does not count for other slots: an agent that ended before it answered Allocate leaves a slot
-    behind, and the kubelet calls Allocate of the next agent again. Another pod may have the device
-    as well, if the kubelet has forgotten that. `now`: seconds since the epoch.
+    A claim that a slot in the record explains does not count for other slots: an agent that ended
+    before it answered Allocate leaves a slot behind, and the kubelet calls Allocate of the next
+    agent again. Another pod may have the device as well, if the kubelet has forgotten that. `now`:
+    seconds since the epoch.
     """
     slots = list(slots)
-    known: dict[tuple[str, str], list[Slot]] = {}
+    by_device: dict[tuple[str, str], list[Slot]] = {}
     for slot in slots:
-        if slot.name in recorded:
-            for one in slot.ids:
-                known.setdefault((slot.resource, one), []).append(slot)
+        for one in slot.ids:
+            by_device.setdefault((slot.resource, one), []).append(slot)
     held: dict[tuple[str, str], list[Claim]] = {}
     for claim in claims:
         for one in claim.ids:
             place = claim.resource, one
-            if not any(_may_be_of(claim, slot) for slot in known.get(place, ())):
+            if not _is_explained(claim, by_device.get(place, ()), recorded):
                 held.setdefault(place, []).append(claim)
     return [
         slot
@@ -140,6 +139,16 @@ def unused_slots(
             for claim in held.get((slot.resource, one), ())
         )
     ]
+
+
+def _is_explained(claim: Claim, slots: Iterable[Slot], recorded: Container[str]) -> bool:
+    """Whether the record has the claim's slot among the `slots` of its device: one of the same pod,
+    or one whose container has not started yet if the pod has none that has."""
+    known = [slot for slot in slots if slot.name in recorded]
+    if any(slot.owner is not None and _may_be_of(claim, slot) for slot in known):
+        return True
+    started = any(slot.owner is not None and _may_be_of(claim, slot) for slot in slots)
+    return not started and any(slot.owner is None for slot in known)
 
 
 def _was_recorded(slot: Slot, boot: str) -> bool:

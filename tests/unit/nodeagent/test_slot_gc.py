@@ -133,6 +133,17 @@ async def test_a_slot_stays_whose_device_the_kubelet_has_forgotten_and_given_to_
     assert await node.collect() == [second]
 
 
+async def test_a_slot_stays_whose_device_another_pod_was_given_that_has_not_started(
+    node: Node,
+) -> None:
+    """The other pod's slot, which is in the record, has no owner yet."""
+    first = node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), OWNER)
+    second = node.slots.create(RESOURCE, [D0], 2.0)
+    node.record(second, uid="uid-next")
+    node.say([share(), share("next")], [share_claim(D0), share_claim(D0, pod="next")])
+    assert await node.collect() == [first, second]
+
+
 async def test_a_full_disk_keeps_no_other_slot(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     def is_full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
