@@ -53,8 +53,10 @@ async def assemble(
     audit = assemble_audit(base, informer, spot.lender.woke, spot.lender.sees_owners)
     outputs = _outputs(base, container, spot)
     base.agent.attach(informer, base.poller, outputs)
-    base.poller.claims_of_forgotten = lambda pods: claims_by_slots(
-        base.slots.all(), base.agent.pods(), pods
+    base.poller.claims_of_forgotten = lambda pods: (
+        claims_by_slots(base.slots.by_age(), base.agent.pods(), pods)
+        if informer.synced.is_set()
+        else None
     )
     _register_metrics(base, outputs)
     hami = _hami(base)

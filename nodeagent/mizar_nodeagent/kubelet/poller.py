@@ -86,10 +86,16 @@ class KubeletPoller:
         self.is_expected: Callable[[tuple[str, str]], bool] = lambda key: True
         """Whether a pod (namespace, name) that had claims must still exist according to the API
         server."""
-        self.claims_of_forgotten: Callable[[Set[tuple[str, str]]], Iterable[Claim]] = lambda _: ()
-        """The devices that containers of these pods (namespace, name) had when they started. See
-        `_with_forgotten`."""
+        self.claims_of_forgotten: Callable[[Set[tuple[str, str]]], Iterable[Claim] | None] = (
+            lambda _: ()
+        )
+        """The devices that containers of these pods (namespace, name) had when they started; None
+        while the API server has not listed the pods. See `_with_forgotten`."""
+        self._suspected: Set[tuple[str, str]] = frozenset()
+        """Pods whose devices, or those of some of their containers, the kubelet may have
+        forgotten."""
         self._forgotten: Set[tuple[str, str]] = frozenset()
+        """Those of them whose devices are missing from the last answer."""
         self._complete_since: float | None = None
         """The `restarted_at` of podresources at the last answer that was taken to be complete."""
         self._api_back: tuple[float, float] | None = None
@@ -178,29 +184,41 @@ class KubeletPoller:
         missing = self._missing(claims)
         if self._is_doubtful(claims, missing) and claims.asked_at < self._knows_pods_at():
             raise KubeletAway("the kubelet has just started and does not know its pods yet")
-        return self._with_forgotten(claims, missing)
+        return self._with_forgotten(claims)
 
     def _missing(self, claims: Claims) -> set[tuple[str, str]]:
         """The pods that should have claims, and have none in this answer."""
-        expected = self.claims.pods if self.claims.are_known else self._expected
-        return set(filter(self.is_expected, expected - claims.pods - self._forgotten))
+        return set(filter(self.is_expected, self._users() - claims.pods - self._forgotten))
 
-    def _with_forgotten(self, claims: Claims, missing: set[tuple[str, str]]) -> Claims:
-        """The claims, and those of pods that the kubelet knows and whose devices it has forgotten:
-        a kubelet that starts without its record, or with a damaged one, gives the containers that
-        run no devices, and theirs to others. Such pods are those that are `missing` from the first
-        complete answer since the start of kubelet or agent; later, pods are missing that end."""
+    def _users(self) -> Set[tuple[str, str]]:
+        """The pods that had claims, by the last answer or else by the earlier agent."""
+        return self.claims.pods if self.claims.are_known else self._expected
+
+    def _with_forgotten(self, claims: Claims) -> Claims:
+        """The claims, and those of containers whose devices the kubelet has forgotten: a kubelet
+        that starts without its record, or with a damaged one, gives the containers that run no
+        devices, and theirs to others. It gives new ones to a pod's containers that do not run just
+        then. Such containers are those that are missing from the first complete answer since the
+        start of kubelet or agent; later, containers are missing whose pods end."""
         if claims.asked_at < self.claims.asked_at:
             return claims  # `_take` does not keep it
         if self._complete_since != self._podresources.restarted_at:
             self._complete_since = self._podresources.restarted_at
-            if new := missing - self._forgotten:
-                log.warning(
-                    "the kubelet may have forgotten devices", pod=sorted(map("/".join, new))
-                )
-            self._forgotten = self._forgotten | missing
-        self._forgotten = set(filter(self.is_expected, self._forgotten - claims.pods))
-        more = tuple(self.claims_of_forgotten(self._forgotten)) if self._forgotten else ()
+            self._suspected = self._suspected | self._users()
+        self._suspected = set(filter(self.is_expected, self._suspected))
+        if not self._suspected:
+            self._forgotten = frozenset()
+            return claims
+        if (known := self.claims_of_forgotten(self._suspected)) is None:
+            return claims
+        answered = {(one.namespace, one.pod, one.container) for one in claims.all}
+        more = tuple(
+            one for one in known if (one.namespace, one.pod, one.container) not in answered
+        )
+        lost = (self._suspected - claims.pods) | {(one.namespace, one.pod) for one in more}
+        if new := lost - self._forgotten:
+            log.warning("the kubelet may have forgotten devices", pod=sorted(map("/".join, new)))
+        self._suspected = self._forgotten = lost
         return replace(claims, all=(*claims.all, *more)) if more else claims
 
     def _is_doubtful(self, claims: Claims, missing: set[tuple[str, str]]) -> bool:

@@ -155,8 +155,10 @@ class AgentProcess:
             planning_failed=lambda: world.broken("planning fails for a shadow pod"),
         )
         self.agent.attach(pods, self.poller, outputs)
-        self.poller.claims_of_forgotten = lambda pods: claims_by_slots(
-            self.slots.all(), self.agent.pods(), pods
+        self.poller.claims_of_forgotten = lambda forgotten: (
+            claims_by_slots(self.slots.by_age(), self.agent.pods(), forgotten)
+            if pods.synced.is_set()
+            else None
         )
         self.cleanup = ShutdownCleanup(
             world.state_dir,

@@ -267,3 +267,40 @@ async def test_nor_is_one_that_knows_only_some_of_its_pods() -> None:
     assert poller.claims == both
     poller.is_expected = lambda key: key != ("a", "pod")
     assert await answered(some) == some, "the API server has told that the other one is gone"
+
+
+async def test_a_kubelet_may_have_forgotten_the_devices_of_some_containers_of_a_pod() -> None:
+    """A kubelet that starts without its record gives new devices to those of a pod's containers
+    that do not run at that moment, and none to the others."""
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    answered = partial(answer, kubelet, poller)
+    one, two = (Claim("a", "pod", name, "mizar.share/x", frozenset({name})) for name in ("1", "2"))
+    again = replace(one, ids=frozenset({"3"}))
+    poller.claims_of_forgotten = lambda pods: (one, two) if ("a", "pod") in pods else ()
+    assert await answered(Claims((one, two), 1)) == Claims((one, two), 1)
+    kubelet.restarted_at = 2.0
+    assert await answered(Claims((again,), 3)) == Claims((again, two), 3)
+    assert await answered(Claims((again,), 4)) == Claims((again, two), 4)
+    assert await answered(Claims((again, two), 5)) == Claims((again, two), 5)
+    assert await answered(Claims((again,), 6)) == Claims((again,), 6), "they end later"
+
+
+async def test_a_container_whose_device_was_forgotten_may_be_given_another() -> None:
+    """The pod's other containers keep theirs."""
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    answered = partial(answer, kubelet, poller)
+    one, two = (Claim("a", "pod", name, "mizar.share/x", frozenset({name})) for name in ("1", "2"))
+    poller.claims_of_forgotten = lambda pods: (one, two) if ("a", "pod") in pods else ()
+    assert await answered(Claims((one, two), 1)) == Claims((one, two), 1)
+    kubelet.restarted_at = 2.0
+    poller.api_heard_at = lambda: 2.5
+    assert (await answered(Claims((one, two), 3))).all == (one, two)
+    kubelet.restarted_at = 4.0
+    poller.api_heard_at = lambda: 4.5
+    with pytest.raises(KubeletAway):
+        await answered(claims(5))
+    assert await answered(claims(5 + STARTS_S)) == Claims((one, two), 5 + STARTS_S)
+    again = replace(one, ids=frozenset({"3"}))
+    assert await answered(Claims((again,), 50)) == Claims((again, two), 50)
