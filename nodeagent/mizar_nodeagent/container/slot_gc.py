@@ -112,43 +112,41 @@ def unused_slots(
     use. Slots of this boot (`boot`, its ID) whose container has not started yet are left out until
     they are older than `grace_s` seconds, or as far in the future, since the clock went back.
 
-    A claim that a slot in the record explains does not count for other slots: an agent that ended
-    before it answered Allocate leaves a slot behind, and the kubelet calls Allocate of the next
-    agent again. Another pod may have the device as well, if the kubelet has forgotten that. `now`:
-    seconds since the epoch.
+    A claim on a device for which the record names a slot of the same pod does not count for other
+    slots: an agent that ended before it answered Allocate leaves a slot behind, and the kubelet
+    calls Allocate of the next agent again. Nor does it count for a slot without an owner if the
+    recorded one has none. Another pod may have the device as well, if the kubelet has forgotten
+    that. `now`: seconds since the epoch.
     """
     slots = list(slots)
-    by_device: dict[tuple[str, str], list[Slot]] = {}
+    known: dict[tuple[str, str], list[Slot]] = {}
     for slot in slots:
-        for one in slot.ids:
-            by_device.setdefault((slot.resource, one), []).append(slot)
+        if slot.name in recorded:
+            for one in slot.ids:
+                known.setdefault((slot.resource, one), []).append(slot)
     held: dict[tuple[str, str], list[Claim]] = {}
     for claim in claims:
         for one in claim.ids:
-            place = claim.resource, one
-            if not _is_explained(claim, by_device.get(place, ()), recorded):
-                held.setdefault(place, []).append(claim)
+            held.setdefault((claim.resource, one), []).append(claim)
     return [
         slot
         for slot in slots
         if (_was_recorded(slot, boot) or abs(now - slot.created) > grace_s)
         and slot.name not in recorded
         and not any(
-            _may_be_of(claim, slot)
+            _may_be_of(claim, slot) and not _is_for_another(claim, slot, known.get(place, ()))
             for one in slot.ids
-            for claim in held.get((slot.resource, one), ())
+            for place in [(slot.resource, one)]
+            for claim in held.get(place, ())
         )
     ]
 
 
-def _is_explained(claim: Claim, slots: Iterable[Slot], recorded: Container[str]) -> bool:
-    """Whether the record has the claim's slot among the `slots` of its device: one of the same pod,
-    or one whose container has not started yet if the pod has none that has."""
-    known = [slot for slot in slots if slot.name in recorded]
-    if any(slot.owner is not None and _may_be_of(claim, slot) for slot in known):
-        return True
-    started = any(slot.owner is not None and _may_be_of(claim, slot) for slot in slots)
-    return not started and any(slot.owner is None for slot in known)
+def _is_for_another(claim: Claim, slot: Slot, recorded: Iterable[Slot]) -> bool:
+    """Whether the claim is for one of the recorded slots of its device, rather than this slot."""
+    return any(
+        _may_be_of(claim, one) and (one.owner is not None or slot.owner is None) for one in recorded
+    )
 
 
 def _was_recorded(slot: Slot, boot: str) -> bool:

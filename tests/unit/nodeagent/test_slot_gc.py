@@ -123,9 +123,12 @@ async def test_a_slot_stays_whose_device_the_kubelet_has_forgotten_and_given_to_
     """Only the other pod's slot is in its record; the first one's container runs on."""
     first = node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), OWNER)
     other = Owner("team-a", "next", "uid-next", "main")
-    second = node.slots.assign(node.slots.create(RESOURCE, [D0], 2.0), other)
+    second = node.slots.create(RESOURCE, [D0], 2.0)
     node.record(second, uid="uid-next")
     pods = [share(), share("next")]
+    node.say(pods, [share_claim(D0), share_claim(D0, pod="next")])
+    assert await node.collect() == [first, second], "the other one has not started yet"
+    second = node.slots.assign(second, other)
     for claims in ([share_claim(D0), share_claim(D0, pod="next")], [share_claim(D0)]):
         node.say(pods, claims)
         assert await node.collect() == [first, second]
