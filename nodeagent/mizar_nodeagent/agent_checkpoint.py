@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,9 @@ Health = Mapping[str, KnownHealth]
 
 Promise = tuple[Key, str]
 """A shadow pod, and its pod's UID, whose drain is complete: the operator may delete it."""
+
+Places = frozenset[tuple[tuple[Key, str], tuple[str, ...]]]
+"""Shadow pods, with their pods' UIDs, and the UUIDs of their cards."""
 
 TakenBack = Mapping[str, tuple[float, ...]]
 """When owners recently took each card back from its borrowers (monotonic seconds), by UUID."""
@@ -153,7 +156,7 @@ def _promises(carvings: Carvings) -> frozenset[Promise]:
     return frozenset((one.key, one.pod_uid) for one in drained)
 
 
-def _places(carvings: Carvings) -> frozenset[tuple[Promise, tuple[str, ...]]]:
+def _places(carvings: Carvings) -> Places:
     """The shadow pods and their cards."""
     return frozenset(
         ((one.key, one.pod_uid), tuple(card.uuid for card in one.cards))
@@ -172,7 +175,8 @@ class CheckpointFile:
         self._wanted = self._saved = b""
         self._promises: frozenset[Promise] = frozenset()
         self._kept = _promises(loaded.carvings) if loaded else frozenset()
-        self._there = _places(loaded.carvings) if loaded else frozenset()
+        self._there: Places | None = _places(loaded.carvings) if loaded else frozenset()
+        """What the file names; None if it was removed."""
         self._failing = False
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -214,20 +218,22 @@ class CheckpointFile:
                 self._there = places
             except OSError as error:
                 # A completed drain is written again with each plan: log the error once.
-                (log.debug if self._failing else log.error)(
-                    "the checkpoint cannot be written", error=error
-                )
+                say = log.debug if self._failing else log.error
+                say("the checkpoint cannot be written", error=error)
+                if self._there not in (None, places):
+                    self._remove(say)
+                if self._there is None:
+                    self._kept = promises
                 self._failing = True
-                if self._there != places:
-                    self._remove()
 
-    def _remove(self) -> None:
+    def _remove(self, say: Callable[..., object]) -> None:
         """Remove the file, which names other shadow pods or cards than there are: the next agent
         would offer devices of these at once, and others would be missing from its first lists.
-        Without the file it first asks the API server and the kubelet."""
+        Without the file it first asks the API server and the kubelet, and offers nothing of a
+        shadow pod that is to be drained: what was promised stays true. `say` logs an error."""
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
-            log.error("an outdated checkpoint cannot be removed", error=error)
+            say("an outdated checkpoint cannot be removed", error=error)
             return
-        self._saved, self._kept, self._there = b"", frozenset(), frozenset()
+        self._saved, self._there = b"", None

@@ -26,6 +26,7 @@ from mizar_nodeagent.container.used_slots import recorded_slots
 from mizar_nodeagent.errors import ConfigRefused, KubeletAway
 from mizar_nodeagent.kubelet import device_checkpoint
 from mizar_nodeagent.kubelet.device_checkpoint import Entry
+from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.planning.plan import plan
 from mizar_nodeagent.regions import layout
 from mizar_nodeagent.spot.loan import REST_MAX_S
@@ -314,6 +315,41 @@ class TestCheckpoint:
         await kept.write()
         loaded = agent_checkpoint.load(path, other.since, "this")
         assert loaded.carvings == {SHADOW: other}
+
+    async def test_whose_removal_breaks_no_promise_and_allows_new_ones(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without a file, another agent offers nothing of a shadow pod whose drain is asked for: a
+        completed drain stays reported, and others are completed on a full disk."""
+        drained = replace(self.CARVINGS[SHADOW], stage=DrainStage.DRAINED)
+        before = replace(self.KNOWN, carvings={SHADOW: drained})
+        path = tmp_path / "checkpoint.json"
+        kept = agent_checkpoint.CheckpointFile(path, "this")
+        assert not await kept.keep(before)
+        write = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+        monkeypatch.setattr(agent_checkpoint, "write_atomically", write)
+        other = replace(drained, name="other", stage=DrainStage.BLOCKED)
+        await kept.keep(replace(before, carvings={SHADOW: drained, other.key: other}))
+        await kept.write()
+        assert not path.exists()
+        both = {SHADOW: drained, other.key: replace(other, stage=DrainStage.DRAINED)}
+        assert not await kept.keep(replace(before, carvings=both))
+
+    async def test_logs_once_that_it_cannot_be_removed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Such as on a file system that the kernel made read-only: each plan tries again while a
+        drain is to be completed."""
+        path, broken = self.written(tmp_path), OSError(errno.EROFS, "Read-only file system")
+        kept = agent_checkpoint.CheckpointFile(
+            path, "this", agent_checkpoint.load(path, 7.0, "this")
+        )
+        monkeypatch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=broken))
+        monkeypatch.setattr(Path, "unlink", Mock(side_effect=broken))
+        other = replace(self.CARVINGS[SHADOW], pod_uid="uid-of-another", stage=DrainStage.DRAINED)
+        for _ in range(3):
+            assert await kept.keep(replace(self.KNOWN, carvings={SHADOW: other})) == {SHADOW}
+        assert [one.levelname for one in caplog.records].count("ERROR") == 2
 
     def test_is_read_as_written(self, tmp_path: Path) -> None:
         loaded = agent_checkpoint.load(self.written(tmp_path), 7.0, "this")
