@@ -201,7 +201,8 @@ class KubeletPoller:
         then. Such containers are those that are missing from the first complete answer since the
         start of kubelet or agent; later, containers are missing whose pods end."""
         if claims.asked_at < self.claims.asked_at:
-            return claims  # `_take` does not keep it
+            # `_take` does not keep it, but who asked for it reads it.
+            return self._completed(claims, self.claims_of_forgotten(self._forgotten) or ())
         if self._complete_since != self._podresources.restarted_at:
             self._complete_since = self._podresources.restarted_at
             self._suspected = self._suspected | self._users()
@@ -211,14 +212,19 @@ class KubeletPoller:
             return claims
         if (known := self.claims_of_forgotten(self._suspected)) is None:
             return claims
-        answered = {(one.namespace, one.pod, one.container) for one in claims.all}
-        more = tuple(
-            one for one in known if (one.namespace, one.pod, one.container) not in answered
-        )
+        completed = self._completed(claims, known)
+        more = completed.all[len(claims.all) :]
         lost = (self._suspected - claims.pods) | {(one.namespace, one.pod) for one in more}
         if new := lost - self._forgotten:
             log.warning("the kubelet may have forgotten devices", pod=sorted(map("/".join, new)))
         self._suspected = self._forgotten = lost
+        return completed
+
+    @staticmethod
+    def _completed(claims: Claims, known: Iterable[Claim]) -> Claims:
+        """The claims, and the known ones of containers that they lack."""
+        answered = {(one.namespace, one.pod, one.container) for one in claims.all}
+        more = [one for one in known if (one.namespace, one.pod, one.container) not in answered]
         return replace(claims, all=(*claims.all, *more)) if more else claims
 
     def _is_doubtful(self, claims: Claims, missing: set[tuple[str, str]]) -> bool:

@@ -304,3 +304,20 @@ async def test_a_container_whose_device_was_forgotten_may_be_given_another() -> 
     assert await answered(claims(5 + STARTS_S)) == Claims((one, two), 5 + STARTS_S)
     again = replace(one, ids=frozenset({"3"}))
     assert await answered(Claims((again,), 50)) == Claims((again, two), 50)
+
+
+async def test_a_late_answer_has_the_devices_that_the_kubelet_has_forgotten_too() -> None:
+    """A container was started with a device of another that ran, since the answer to a later
+    question had come first."""
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    answered = partial(answer, kubelet, poller)
+    one, two = (Claim("a", name, "main", "mizar.share/x", frozenset({"1"})) for name in ("p", "q"))
+    poller.claims_of_forgotten = lambda pods: (one,) if ("a", "p") in pods else ()
+    assert await answered(Claims((one,), 1)) == Claims((one,), 1)
+    kubelet.restarted_at = 2.0
+    poller.api_heard_at = lambda: 2.5
+    with pytest.raises(KubeletAway):
+        await answered(Claims((two,), 3))
+    assert await answered(Claims((two,), 5 + STARTS_S)) == Claims((two, one), 5 + STARTS_S)
+    assert await answered(Claims((two,), 4 + STARTS_S)) == Claims((two, one), 4 + STARTS_S)
