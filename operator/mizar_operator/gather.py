@@ -27,6 +27,7 @@ from mizar_core.planning.snapshot import (
     ShadowView,
     ShareView,
     Snapshot,
+    quota_key,
 )
 from mizar_core.pod_requests import cards_requested
 from mizar_kube.client import KubeClient
@@ -125,7 +126,7 @@ class Gatherer:
         pending = self._caches.pending.values()
         quotas = [one for one in self._caches.quotas.values() if self._is_mine(one.spec.pool, key)]
         uids = {one.uid for one in shadows} | {one.uid for one in shares}
-        memory.forget_old(self._clock(), uids)
+        memory.forget_old(self._clock(), uids, set(map(quota_key, quotas)))
         # A shadow pod that exists was created after all, so its number must not be used again.
         memory.unanswered -= {(one.quota_key, one.devices, one.sequence) for one in shadows}
         nodes = {one.name: one for one in self._caches.nodes.values()}

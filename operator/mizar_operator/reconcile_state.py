@@ -4,14 +4,14 @@ and calls are repeated."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
 from mizar_core.planning.exclusion import Part, PartName
 from mizar_core.planning.node_fit import Needs
-from mizar_core.planning.snapshot import Attempt, Key, Refused
+from mizar_core.planning.snapshot import THE_QUOTA_ITSELF, Attempt, Key, Refused
 from mizar_operator.posted_events import PostedEvents
 
 K = TypeVar("K")
@@ -66,6 +66,10 @@ class Backoffs(Generic[K]):
     def forget(self, keys: Collection[K]) -> None:
         """Forget these obstacles, since they are gone."""
         self._entries = {k: e for k, e in self._entries.items() if k not in keys}
+
+    def forget_where(self, is_gone: Callable[[K], bool]) -> None:
+        """Forget the obstacles for which this is true."""
+        self._entries = {k: e for k, e in self._entries.items() if not is_gone(k)}
 
     def keep_only(self, keys: Collection[K]) -> None:
         """Forget all obstacles but these."""
@@ -241,12 +245,13 @@ class ReconcileState:
         times += [left for _, left in self.nodes_expected_back(now)]
         return min((one for one in times if one is not None), default=None)
 
-    def forget_old(self, now: float, uids: set[str]) -> None:
-        """Forget entries that have expired, and those about objects that are not among these
-        UIDs."""
+    def forget_old(self, now: float, uids: set[str], quotas: set[Key]) -> None:
+        """Forget entries that have expired, and those about objects that are not among these UIDs
+        and quotas: what comes later under a quota's name may be in a new namespace."""
         self.contested.keep_only(uids)
         self.unopenable.keep_only(uids)
         self.refused.forget_after(REFUSED_MOST_S, now)
+        self.refused.forget_where(lambda one: one[1] != THE_QUOTA_ITSELF and one[0] not in quotas)
         self.attempted.forget_after(TRIED_MOST_S, now)
         self.refused_nodes = {
             share: nodes

@@ -298,6 +298,30 @@ def test_a_namespace_that_is_being_deleted_is_asked_less_and_less_often(
     assert counts == [0], "no alert is due"
 
 
+def test_a_namespace_that_is_created_anew_does_not_wait_for_what_the_old_one_was_refused(
+    model: Model, operator: Harness
+) -> None:
+    model.add_share("team-a", "one", GPU, 1)
+
+    def refuse(write: Write) -> None:
+        if write[0] == "create" and write[1].kind == SHADOW_POD:
+            raise Forbidden("no new content in namespace team-a because it is being terminated")
+
+    model.api.before_write = refuse
+    for _ in range(100):
+        operator.round()
+    for kind, name in ((POD, "one"), (GPU_QUOTA, "quota")):
+        left = model.api.find(kind, name, "team-a")
+        assert left is not None
+        model.api.remove(left)
+    operator.round()
+    model.api.before_write = lambda write: None
+    model.add_quota("team-a", [{"devices": 2, "max": 1}])
+    model.add_share("team-a", "two", GPU, 1)
+    operator.round()
+    assert _shadows(model)
+
+
 def test_what_admission_adds_to_a_shadow_pod_is_known(
     model: Model, operator: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,7 +46,7 @@ def test_gates_that_cannot_be_opened_are_tried_again_as_long_as_the_pod_is_there
     for uid in ("uid-p", "uid-q"):
         memory.unopenable.record(uid, 0)
     assert memory.next_try(1) == 1
-    memory.forget_old(1, {"uid-p"})
+    memory.forget_old(1, {"uid-p"}, set())
     assert [uid for uid, _ in memory.unopenable.active(1)] == ["uid-p"]
 
 
@@ -64,10 +64,10 @@ def test_refused_nodes_count_for_a_while_as_long_as_the_pod_is_there() -> None:
     one, other = ("uid-p", "gpu.2"), ("uid-q", "gpu.2")
     memory.note_refused_nodes({one: {"n1"}, other: {"n1"}}, 0)
     memory.note_refused_nodes({one: {"n2"}}, REFUSED_NODE_FOR_S / 2)
-    memory.forget_old(REFUSED_NODE_FOR_S - 1, {"uid-p"})
+    memory.forget_old(REFUSED_NODE_FOR_S - 1, {"uid-p"}, set())
     assert memory.nodes_refused(REFUSED_NODE_FOR_S - 1) == {one: {"n1", "n2"}}
     assert memory.nodes_refused(REFUSED_NODE_FOR_S) == {one: {"n2"}}
-    memory.forget_old(2 * REFUSED_NODE_FOR_S, {"uid-p"})
+    memory.forget_old(2 * REFUSED_NODE_FOR_S, {"uid-p"}, set())
     assert memory.refused_nodes == {}
 
 
@@ -76,7 +76,7 @@ def test_silent_nodes_count_for_a_while_after_they_were_silent() -> None:
     memory.note_silent_nodes({"n1": at(20), "n2": at(20)}, 0)
     memory.note_silent_nodes({"n1": at(10)}, 10)
     assert memory.nodes_silent(SILENT_NODE_FOR_S) == {"n1": at(10)}
-    memory.forget_old(SILENT_NODE_FOR_S + 10, set())
+    memory.forget_old(SILENT_NODE_FOR_S + 10, set(), set())
     assert memory.silent_nodes == {}
 
 
