@@ -840,6 +840,15 @@ def test_a_renewal_by_cert_manager_keeps_the_authority(chart: Chart) -> None:
     assert certificate["spec"]["issuerRef"] == theirs["issuerRef"]
 
 
+def test_the_charts_own_issuer_is_named_with_its_kind(chart: Chart) -> None:
+    """With a kind and no name, cert-manager looked for a ClusterIssuer that nobody creates, so that
+    the webhook never got its certificate."""
+    ours = {"source": "certManager", "issuerRef": {"kind": "ClusterIssuer"}}
+    objects = chart.render(webhook={"certificates": ours})
+    issuer = pick(objects, "Certificate", "mizar-webhook")["spec"]["issuerRef"]
+    assert pick(objects, issuer["kind"], issuer["name"])
+
+
 POLICIES = ("tenancy", "shadowPods", "operator", "sharePods", "spotPods", "nodeagent", "webhook")
 ESCAPES = ("visibleDevices", "driverVariables", "mounts", "hostPaths", "hostPID", "privileged")
 
