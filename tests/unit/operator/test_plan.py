@@ -591,6 +591,7 @@ def test_a_shadow_pod_whose_binding_is_not_known_yet_is_where_its_node_agent_rep
     (status,) = actions(WriteShadowStatus, snapshot)
     assert status.phase == "Ready"
     assert not actions(CreateShadow, snapshot), "its devices are free"
+    assert _pool_status(snapshot).cards.held == 1
     gone = replace(snapshot, nodes=(node("n2"),))
     assert actions(DeleteShadow, gone), "its node is gone"
 

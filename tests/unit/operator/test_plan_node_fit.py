@@ -727,11 +727,14 @@ def test_a_node_with_another_ones_label_is_excluded_by_its_name() -> None:
     assert made.needs.excluded_nodes == {"n0000"}
 
 
-def test_nodes_that_anti_affinity_excludes_need_no_line() -> None:
+@pytest.mark.parametrize("binding_known", [True, False])
+def test_nodes_that_anti_affinity_excludes_need_no_line(binding_known: bool) -> None:
+    """Also where only the node agent's report is known, since the watch of pods is behind."""
+    names = [f"n{n:04}" for n in range(299)]
     needs = Needs(anti_affinity=APART)
+    pods = (PodView(node=one if binding_known else None, needs=needs) for one in names)
     shadows = tuple(
-        ready(f"shadow-2-{n}", f"n{n:04}", sequence=n, pod=PodView(node=f"n{n:04}", needs=needs))
-        for n in range(299)
+        ready(f"shadow-2-{n}", names[n], sequence=n, pod=pod) for n, pod in enumerate(pods)
     )
     (made,) = actions(CreateShadow, _apart(bound=300, shadows=shadows))
     (line,) = made.needs.terms[0].labels
