@@ -1,7 +1,8 @@
 """The check before an uninstall, which is refused while shadow pods hold cards or spot pods borrow
 some: without Mizar, nothing would free these cards.
 
-The chart runs it before helm removes anything: `python -m mizar_operator.uninstall`.
+The chart runs it before helm removes anything: `python -m mizar_operator.uninstall`. With `--hold`
+it refuses nothing, but waits until Mizar may go: Argo CD does not rely on checks that fail.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ log = get_logger("mizar_operator.uninstall")
 
 PAUSE_S = 1.0
 """Seconds between two lists of the shadow pods that are left."""
+HOLD_PAUSE_S = 10.0
+"""Seconds between two looks at who holds cards, while the uninstall is held."""
+SAID_AGAIN_S = 180.0
+"""After so long, the reasons of an uninstall that is held are printed again, though the same."""
 NAMED = 3
 """How many of the pods that use shadow pods a refusal names."""
 
@@ -48,6 +53,9 @@ class Settings(common.Settings):
     deployment: str = Field("mizar-operator", description="name of the operator's Deployment")
     wait: float = Field(
         60.0, ge=0, description="seconds to wait for shadow pods that are being deleted"
+    )
+    hold: bool = Field(
+        False, description="wait, for as long as it takes, until nobody holds or borrows a card"
     )
 
 
@@ -118,7 +126,8 @@ async def start_operator(client: KubeClient, settings: Settings) -> str:
     try:
         found = await client.get(Ref(DEPLOYMENT, settings.deployment, settings.namespace))
     except NotFound:
-        return f"{_rollback(settings)}  # the operator is gone, and only it deletes them"
+        again = "install Mizar again" if settings.hold else _rollback(settings)
+        return f"{again}  # the operator is gone, and only it deletes them"
     except KubeError as error:
         log.info("the operator's Deployment could not be read", error=error)
         return ""
@@ -132,11 +141,16 @@ def refusal(held: Sequence[Held], settings: Settings, start: str = "") -> str:
     """Why Mizar is not uninstalled, and what to do. `start`: the command that starts the operator
     first; empty if it runs."""
     where = f"{settings.release} --namespace {settings.namespace}"
+    why = [
+        f"Mizar is not uninstalled, since {_who_holds(held)}. Everything keeps running.",
+        "To uninstall it:",
+        *(f"  {line}" for line in _steps(held, start)),
+    ]
+    if settings.hold:
+        return "\n".join([*why, _GOES_ON])
     return "\n".join(
         [
-            f"Mizar is not uninstalled, since {_who_holds(held)}. Everything keeps running.",
-            "To uninstall it:",
-            *(f"  {line}" for line in _steps(held, start)),
+            *why,
             f"  helm uninstall {where}",
             "To leave shadow pods, their cards and their users as they are, for a later install:",
             f"  helm uninstall {where} --no-hooks",
@@ -144,6 +158,9 @@ def refusal(held: Sequence[Held], settings: Settings, start: str = "") -> str:
             f"  {_rollback(settings)}",
         ]
     )
+
+
+_GOES_ON = "Then the uninstall goes on."
 
 
 def _rollback(settings: Settings) -> str:
@@ -197,16 +214,25 @@ def borrowed(pods: Sequence[str], settings: Settings) -> str:
     if not pods:
         return ""
     where = f"{settings.release} --namespace {settings.namespace}"
+    why = [
+        f"Mizar is not uninstalled, since {_some(pods)} borrow cards, which would never go"
+        " back to their owners. Everything keeps running.",
+        "To uninstall it:",
+    ]
+    wait = (
+        f"  kubectl get pods --all-namespaces --selector {LABEL_SPOT_POD}=true"
+        "  # wait until none has a node"
+    )
+    if settings.hold:
+        end = "  end these pods and what creates them"
+        return "\n".join([*why, end, wait, _GOES_ON])
     return "\n".join(
         [
-            f"Mizar is not uninstalled, since {_some(pods)} borrow cards, which would never go"
-            " back to their owners. Everything keeps running.",
-            "To uninstall it:",
+            *why,
             f"  {_rollback(settings)}  # otherwise helm refuses to upgrade",
             f"  helm upgrade {settings.release} CHART --namespace {settings.namespace}"
             " --reset-then-reuse-values --set spot.enabled=false  # takes them back",
-            f"  kubectl get pods --all-namespaces --selector {LABEL_SPOT_POD}=true"
-            "  # wait until none has a node",
+            wait,
             f"  helm uninstall {where}",
         ]
     )
@@ -221,23 +247,54 @@ def _some(names: Sequence[str]) -> str:
 async def check(settings: Settings) -> str:
     """Why Mizar must stay; empty if it may go. Raises ConfigError, KubeError."""
     clock = asyncio.get_running_loop().time
-    deadline = clock() + settings.wait
     async with await KubeClient.connect(settings.kubeconfig) as client:
-        held = await still_held(client, settings.wait, clock)
-        if held:
-            return refusal(held, settings, await start_operator(client, settings))
-        left = max(0.0, deadline - clock())
-        return borrowed(await borrowers(client, left, clock), settings)
+        if settings.hold:
+            await hold(client, settings, clock)
+            return ""
+        return await _reasons(client, settings, settings.wait, clock)
+
+
+async def _reasons(
+    client: KubeClient, settings: Settings, wait: float, clock: Callable[[], float]
+) -> str:
+    deadline = clock() + wait
+    held = await still_held(client, wait, clock)
+    if held:
+        return refusal(held, settings, await start_operator(client, settings))
+    left = max(0.0, deadline - clock())
+    return borrowed(await borrowers(client, left, clock), settings)
+
+
+async def hold(client: KubeClient, settings: Settings, clock: Callable[[], float]) -> None:
+    """Return once Mizar may go. Until then, print why it must stay: when that has changed, and
+    again after SAID_AGAIN_S."""
+    said, at = "", 0.0
+    while True:
+        try:
+            problem = await _reasons(client, settings, 0.0, clock)
+        except KubeError as error:
+            problem = _unknown(error)
+        if not problem:
+            return
+        if problem != said or clock() - at >= SAID_AGAIN_S:
+            said, at = problem, clock()
+            print(problem, file=sys.stderr, flush=True)
+        await asyncio.sleep(HOLD_PAUSE_S)
+
+
+def _unknown(error: Exception) -> str:
+    return f"Mizar is not uninstalled: cannot tell whether shadow pods hold cards: {error}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Entry point of the check. Exits with code 1 and the reasons if Mizar must stay."""
+    """Entry point of the check. Exits with code 1 and the reasons if Mizar must stay; with `hold`,
+    prints them and ends when it may go."""
     settings = load(Settings, argv)
     logs.set_up(settings.log_level, settings.log_format)
     try:
         problem = asyncio.run(check(settings))
     except (ConfigError, KubeError) as error:
-        problem = f"Mizar is not uninstalled: cannot tell whether shadow pods hold cards: {error}"
+        problem = _unknown(error)
     if problem:
         sys.exit(problem)
     log.info("no shadow pod holds cards, and no spot pod borrows one")

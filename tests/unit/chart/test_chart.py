@@ -163,6 +163,7 @@ def test_lint(chart: Chart) -> None:
         {"policies": {"sharePodsMay": ["everything"]}},
         {"policies": {"foreignShares": True}},
         {"uninstall": {"waitSeconds": -1}},
+        {"uninstall": {"hold": "yes"}},
         {"webhook": {"resourceNames": ["nvidia.com/gpu"]}},
         {"webhook": {"resourceNames": ["nvidia.com/mig-1g.5gb"]}},
         {"nodeagent": {"overrides": [{"settings": {}}]}},
@@ -1025,6 +1026,30 @@ def test_the_check_of_the_uninstall_runs_as_the_operator_does(chart: Chart) -> N
     found = read(UninstallSettings, [*container["args"], "--namespace=mizar-system"])
     assert (found.release, found.revision, found.deployment) == ("mizar", 1, "mizar-operator")
     assert found.wait == 200 < job["activeDeadlineSeconds"]
+
+
+def test_of_a_check_of_the_uninstall_that_holds_only_the_job_is_a_hook(chart: Chart) -> None:
+    """Of several hooks, Argo CD may take the Job for done before it has noticed it."""
+    objects = chart.render(uninstall={"hold": True})
+    hooks = [one for one in objects if "helm.sh/hook" in str(one["metadata"])]
+    assert [(one["kind"], one["metadata"]["name"]) for one in hooks] == [("Job", "mizar-uninstall")]
+    mine = {one["kind"] for one in objects if one["metadata"]["name"] == "mizar-uninstall"}
+    rights = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+    assert mine == rights | {"Job"}
+
+
+@pytest.mark.parametrize("hold", [False, True])
+def test_a_check_of_the_uninstall_that_holds_never_counts_as_failed(
+    chart: Chart, hold: bool
+) -> None:
+    """Argo CD may go on with a deletion after its hook has failed."""
+    job = pick(chart.render(uninstall={"hold": hold}), "Job", "mizar-uninstall")["spec"]
+    spec = job["template"]["spec"]
+    assert ("activeDeadlineSeconds" in job) == (not hold)
+    assert job["backoffLimit"] == (2**31 - 1 if hold else 0)
+    assert spec["restartPolicy"] == ("OnFailure" if hold else "Never")
+    found = read(UninstallSettings, [*spec["containers"][0]["args"], "--namespace=mizar-system"])
+    assert found.hold == hold
 
 
 def test_read_access_for_users_is_what_the_values_say(chart: Chart) -> None:

@@ -279,3 +279,102 @@ def test_a_label_that_anyone_can_set_holds_up_no_uninstall(api: Api) -> None:
     labelled = {**spot("labelled", nodeName="n"), "spec": {"nodeName": "n", "containers": []}}
     api.lists[POD] = [labelled, spot("none", cards=0, nodeName="n")]
     uninstall.main(MINUTE)
+
+
+HOLD = [*MINUTE, "--hold"]
+
+
+async def held_for(api: Api, *argv: str) -> float:
+    """For how long an uninstall is held."""
+    settings = uninstall.load(Settings, [*HOLD, *argv])
+    await uninstall.hold(api, settings, api.now)  # type: ignore[arg-type]
+    return api.seconds
+
+
+@pytest.fixture
+def clock(api: Api, monkeypatch: pytest.MonkeyPatch) -> Api:
+    """An API whose pauses take their whole time, after each of which `then` is called."""
+
+    async def sleep(seconds: float) -> None:
+        api.seconds += int(seconds)
+        api.then()
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    return api
+
+
+async def test_with_hold_it_waits_until_no_shadow_pod_is_left(
+    clock: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also for one that nobody has told to go, and for longer than `wait`."""
+    clock.lists[SHADOW_POD] = [shadow("a", "train")]
+
+    def then() -> None:
+        if clock.seconds >= 3600:
+            clock.lists[SHADOW_POD] = []
+
+    clock.then = then
+    assert await held_for(clock) == 3600
+    said = capsys.readouterr().err
+    assert said.count("1 shadow pod holds cards, in use by team-a/train.") == 20
+    assert "kubectl delete gpuquota --all --all-namespaces" in said
+    assert "helm" not in said
+
+
+async def test_with_hold_new_reasons_are_told_at_once(
+    clock: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock.lists[SHADOW_POD] = [shadow("a", "train")]
+
+    def then() -> None:
+        if clock.seconds == 30:
+            clock.lists[SHADOW_POD] = [shadow("a")]
+        elif clock.seconds == 60:
+            clock.lists[SHADOW_POD] = []
+            clock.lists[POD] = [spot("b", nodeName="n")]
+        elif clock.seconds == 90:
+            clock.lists[POD] = []
+
+    clock.then = then
+    assert await held_for(clock) == 90
+    said = capsys.readouterr().err
+    firsts = [one for one in said.splitlines() if one.startswith("Mizar is not uninstalled")]
+    assert [one.partition(", since ")[2].partition(".")[0] for one in firsts] == [
+        "1 shadow pod holds cards, in use by team-a/train",
+        "1 shadow pod holds cards, not in use",
+        "team-a/b borrow cards, which would never go back to their owners",
+    ]
+    assert "helm" not in said
+
+
+@pytest.mark.parametrize("kind", [SHADOW_POD, POD])
+async def test_with_hold_it_goes_on_when_it_cannot_tell(
+    clock: Api, kind: Kind, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock.lists[kind] = Forbidden("this is forbidden")
+
+    def then() -> None:
+        if clock.seconds >= 600:
+            clock.lists[kind] = []
+
+    clock.then = then
+    assert await held_for(clock) == 600
+    assert capsys.readouterr().err.count("cannot tell whether") == 4
+
+
+async def test_with_hold_an_operator_that_is_gone_is_installed_without_helm(clock: Api) -> None:
+    clock.operator = NotFound("gone")
+    settings = uninstall.load(Settings, HOLD)
+    said = await uninstall.start_operator(clock, settings)  # type: ignore[arg-type]
+    assert said.startswith("install Mizar again ")
+
+
+def test_the_program_with_hold_succeeds_once_nothing_is_held(clock: Api) -> None:
+    clock.lists[SHADOW_POD] = [shadow("a", "train")]
+
+    def then() -> None:
+        clock.lists[SHADOW_POD] = []
+
+    clock.then = then
+    uninstall.main(HOLD)
+    assert clock.seconds == 10
