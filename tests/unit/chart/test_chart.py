@@ -1048,6 +1048,7 @@ def test_a_check_of_the_uninstall_that_holds_never_counts_as_failed(
     assert ("activeDeadlineSeconds" in job) == (not hold)
     assert job["backoffLimit"] == (2**31 - 1 if hold else 0)
     assert spec["restartPolicy"] == ("OnFailure" if hold else "Never")
+    assert spec["terminationGracePeriodSeconds"] == 1
     found = read(UninstallSettings, [*spec["containers"][0]["args"], "--namespace=mizar-system"])
     assert found.hold == hold
 
