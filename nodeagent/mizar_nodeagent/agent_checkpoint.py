@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -214,17 +215,37 @@ class CheckpointFile:
                 return
             try:
                 await asyncio.to_thread(write_atomically, self._path, content)
-                self._saved, self._kept, self._failing = content, promises, False
-                self._there = places
             except OSError as error:
                 # A completed drain is written again with each plan: log the error once.
                 say = log.debug if self._failing else log.error
                 say("the checkpoint cannot be written", error=error)
+                self._failing = True
                 if self._there not in (None, places):
+                    if await asyncio.to_thread(self._rewrite, content):
+                        self._saved, self._kept, self._there = content, promises, places
+                        return
                     self._remove(say)
                 if self._there is None:
                     self._kept = promises
-                self._failing = True
+                return
+            self._saved, self._kept, self._failing = content, promises, False
+            self._there = places
+
+    def _rewrite(self, content: bytes) -> bool:
+        """Replace the content of a file that is outdated where it is, if it has the room: also a
+        full disk allows that. A power cut meanwhile damages the file, which is like removing it.
+        Returns whether it was replaced."""
+        try:
+            with self._path.open("r+b") as file:
+                if len(content) > os.fstat(file.fileno()).st_size:
+                    return False
+                file.write(content)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            return False
+        return True
 
     def _remove(self, say: Callable[..., object]) -> None:
         """Remove the file, which names other shadow pods or cards than there are: the next agent

@@ -316,6 +316,22 @@ class TestCheckpoint:
         loaded = agent_checkpoint.load(path, other.since, "this")
         assert loaded.carvings == {SHADOW: other}
 
+    async def test_is_rewritten_where_it_is_if_it_is_outdated_and_the_disk_is_full(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its carvings are needed if the kubelet has lost its record: only they know the cards."""
+        other = replace(self.CARVINGS[SHADOW], name="other", pod_uid="uid-other")
+        kept = agent_checkpoint.CheckpointFile(tmp_path / "checkpoint.json", "this")
+        await kept.keep(replace(self.KNOWN, carvings={**self.CARVINGS, other.key: other}))
+        await kept.write()
+        full = OSError(errno.ENOSPC, "No space left on device")
+        monkeypatch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
+        await kept.keep(self.KNOWN)
+        await kept.write()
+        loaded = agent_checkpoint.load(tmp_path / "checkpoint.json", 7.0, "this")
+        assert loaded.carvings == {SHADOW: replace(self.CARVINGS[SHADOW], since=7.0)}
+        assert loaded.faults == self.KNOWN.faults
+
     async def test_whose_removal_breaks_no_promise_and_allows_new_ones(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
