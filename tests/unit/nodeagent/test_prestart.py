@@ -64,13 +64,17 @@ class Node:
         isolation: Isolation | None = None,
         pods: Sequence[Pod] = (),
         ids: Sequence[str] = (),
+        listed: bool = True,
     ) -> None:
         """Start a container; the first of the claims is that container's, unless its devices are
-        named. `pods`: others beside the pod."""
+        named. `pods`: others beside the pod. `listed`: whether the API server has listed the pods
+        since the agent's start."""
         state = AgentState()
         cards = [card_claim(), card_claim(WIDE.name, card(2).uuid)]
         first = shadow(carve=carve(isolation=isolation or Isolation()))
         state.replan(snapshot(1.0, [first, WIDE, pod or share(), *pods], cards))
+        if not listed:
+            state.replan(snapshot(2.0, None, cards))
 
         async def ask() -> Claims:
             return Claims(claims, 2.0)
@@ -124,6 +128,23 @@ async def test_a_start_fills_its_own_pods_slots_only(node: Node, before: Owner) 
     await node.start(share_claim(D0))
     assert (written(theirs), written(own)) == (None, "uid-share")
     assert node.told == ["DeviceGranted"]
+
+
+async def test_who_had_the_device_before_may_run_until_the_api_server_tells(node: Node) -> None:
+    """A kubelet that has lost its record gives devices of containers that run to others."""
+    node.slot(Owner("team-a", "earlier", "uid-earlier", "main"))
+    own = node.slot(created=1.0)
+    with pytest.raises(NotYet, match="pod team-a/earlier had a device"):
+        await node.start(share_claim(D0), listed=False)
+    assert written(own) is None
+    await node.start(share_claim(D0))
+    assert written(own) == "uid-share"
+
+
+async def test_a_container_that_starts_again_needs_no_api_server(node: Node) -> None:
+    slots = node.slot(OWNER), node.slot(replace(OWNER, container="prepare"))
+    await node.start(share_claim(D0), listed=False)
+    assert None not in [written(one) for one in slots]
 
 
 async def test_a_start_fills_all_slots_of_its_pod(node: Node) -> None:
