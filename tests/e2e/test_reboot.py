@@ -77,7 +77,7 @@ def test_a_node_that_loses_its_power(kube: Kube, stage: "Stage", mizar_cluster: 
         status, answer = kube.exec(tenant, pod, "cuda-sample", "alloc", "12000")
         assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer
     # Sooner than a slot that may belong to an Allocate which the kubelet has not recorded yet.
-    wait_for("the slots of the old boot to go", lambda: not _slots(node, tenant) & slots, 100)
+    wait_for("the slots of the old boot to go", lambda: not _slots(node, tenant) & slots, 110)
     wait_for("one slot for each pod", lambda: len(_slots(node, tenant)) == 2)
 
 

@@ -37,8 +37,8 @@ pytestmark = pytest.mark.timeout(600)
 SEED = os.environ.get("MIZAR_SIMULATION_SEED")
 FIRST = int(SEED or os.environ.get("MIZAR_SIMULATION_FROM", "0"))
 AT_ONCE = 3
-"""Schedules per test, of some 0.3 s each: 6 with `make check`, 90 with `make test`."""
-PARTS = 1 if SEED else 2 if EFFORT <= 1 else int(10 * EFFORT)
+"""Schedules per test, of some 0.3 s each: 9 with `make check`, 90 with `make test`."""
+PARTS = 1 if SEED else 3 if EFFORT <= 1 else int(10 * EFFORT)
 
 OFTEN = (
     r"\S+ is given .*",
@@ -71,7 +71,7 @@ def test_whatever_happens_the_rules_hold_and_the_node_comes_to_rest(part: int) -
 
 
 def test_the_schedules_reach_what_they_are_for() -> None:
-    seen = "\n".join(map(traces, range(min(PARTS, 2))))
+    seen = "\n".join(map(traces, range(min(PARTS, 3))))
     missed = [one for one in OFTEN if not re.search(f"^{one}$", seen, re.MULTILINE)]
     assert SEED or FIRST or not missed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Set
 from pathlib import Path
 
 from mizar_kube.logs import get_logger
@@ -21,8 +21,8 @@ from mizar_nodeagent.pods import Pod
 
 log = get_logger(__name__)
 
-EVERY_S = 30.0
-"""Seconds between two rounds."""
+EVERY_S = 15.0
+"""Seconds between two rounds. A slot is removed if it was unused in the round before too."""
 FRESH_S = 10.0
 """Seconds after which claims are too old to show which devices are held now."""
 GRACE_S = 120.0
@@ -47,6 +47,8 @@ class SlotGarbageCollector:
         self._plugin_dir = plugin_dir
         self._clock = clock
         self._now = now
+        self._unused: Set[str] = frozenset()
+        """The names of the slots that the last round found unused."""
 
     async def run(self) -> None:
         """Collect every EVERY_S, for ever."""
@@ -62,8 +64,9 @@ class SlotGarbageCollector:
     async def collect(self) -> None:
         """Do one round. Old versions of the shim are removed by the kubelet's record alone; no slot
         is removed unless the kubelet has answered within FRESH_S and the API server has listed the
-        pods. Raises KubeletAway, OSError."""
-        before = {slot.name: slot.owner for slot in self._slots.all()}
+        pods, nor one that was not unused in the round before: record, claims and pods may all be
+        older than a container that has just started. Raises KubeletAway, OSError."""
+        before, self._unused = self._unused, frozenset()
         entries = await asyncio.to_thread(device_checkpoint.read, self._plugin_dir)
         mounted = {path for entry in entries for path in entry.mounts}
         for library in shim_install.remove_old(self._slots.shim, mounted):
@@ -74,10 +77,12 @@ class SlotGarbageCollector:
         pods = list(snapshot.pods.values())
         recorded = recorded_slots(entries, pods, self._slots.root)
         self._restore(recorded, {uid: pod for pod in pods for uid in pod.uids})
-        # The record that was read may be older than a container that has started meanwhile.
-        found = [one for one in self._slots.all() if before.get(one.name) or not one.owner]
-        boot = self._slots.boot
-        for slot in unused_slots(found, recorded, snapshot.live_claims(), self._now(), boot=boot):
+        found, boot = self._slots.all(), self._slots.boot
+        unused = unused_slots(found, recorded, snapshot.live_claims(), self._now(), boot=boot)
+        self._unused = {slot.name for slot in unused}
+        for slot in unused:
+            if slot.name not in before:
+                continue
             log.info("slot removed", **slot.names)
             self._slots.remove(slot)
             await asyncio.sleep(0)  # lets the kubelet's calls be answered between two removals
