@@ -200,7 +200,7 @@ class PreStart:
         """Raise NotYet while the API server has not told, since the agent's start, whether another
         pod still exists whose container had one of the devices: a kubelet that has lost its record
         gives devices of containers that run to others."""
-        if self.state.snapshot.pods is not None:
+        if self.state.snapshot.pods is not None or self._pods():
             return
         for slot in self.slots.by_age():
             other = slot.owner
