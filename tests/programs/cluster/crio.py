@@ -3,14 +3,12 @@ runc."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
-from cluster.binaries import cache, debian, toolchain
-from cluster.binaries.errors import SetupError
-from cluster.binaries.module_build import ModuleBuild
-from cluster.binaries.progress import Progress, Step
+from cluster.binaries import debian
+from cluster.binaries.module_build import Module, ModuleBuild
+from cluster.binaries.progress import Progress
 from cluster.images import PAUSE
 
 SOCKET = "/run/crio/crio.sock"
@@ -18,9 +16,8 @@ STORE, STORE_STATE = "/var/lib/containers/storage", "/run/containers/storage"
 RUNTIME = "runc"
 """The program that makes containers: Debian 12's crun is too old for CRI-O."""
 PACKAGES = ("buildah", "conmon", RUNTIME, "libseccomp-dev", "pkg-config")
-LIMIT_S = 2400.0
-"""Most seconds for the build, which takes about 5 minutes on two cores."""
-_VERSION = re.compile(r"v\d+\.\d+\.\d+")
+# Parts of it are in C.
+MODULE = Module("CRI-O", "crio", "v1.36.3", minutes=5, env={"CGO_ENABLED": "1"})
 _TAGS = (
     "containers_image_openpgp",
     "containers_image_ostree_stub",
@@ -32,27 +29,21 @@ _TAGS = (
 def folder(version: str) -> Path:
     """Where the programs of that version, such as v1.36.3, are, once they are built. Raises
     SetupError."""
-    if not _VERSION.fullmatch(version):
-        raise SetupError(f"'{version}' is no version of CRI-O: write it as in v1.36.3")
-    return cache.root() / "crio" / f"crio-{version.removeprefix('v')}"
+    return MODULE.folder(version)
 
 
 def build(version: str, progress: Progress) -> Path:
     """The folder with the programs crio and pinns of that version. Raises SetupError."""
-    place = folder(version)
+    folder(version)  # a wrong version is refused before anything is installed
     debian.ensure(PACKAGES, progress)
 
-    def fill(into: Path) -> None:
-        with progress.step(f"building CRI-O {version} from its Go modules (about 5 min)") as step:
-            _fill(version, into, step, toolchain.find(progress))
+    def fill(build: ModuleBuild, into: Path) -> None:
+        _fill(version, build, into)
 
-    return cache.entry(place.parent, place.name, fill, progress)
+    return MODULE.build(version, progress, fill)
 
 
-def _fill(version: str, into: Path, step: Step, go: Path) -> None:
-    what, log = f"the build of CRI-O {version}", f"crio-{version}"
-    # Parts of it are in C.
-    build = ModuleBuild(go, what, log, LIMIT_S, step, {"CGO_ENABLED": "1"})
+def _fill(version: str, build: ModuleBuild, into: Path) -> None:
     source = build.copy(f"github.com/cri-o/cri-o@{version}", into)
     (source / "bin").mkdir()
     build.run(source / "pinns", "make")

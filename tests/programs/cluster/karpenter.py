@@ -7,7 +7,6 @@ process on this machine, with the service account and the roles of its own chart
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,19 +14,15 @@ from typing import Any
 
 import yaml
 
-from cluster.binaries import cache, toolchain
-from cluster.binaries.errors import SetupError
-from cluster.binaries.module_build import ModuleBuild
-from cluster.binaries.progress import Progress, Step
+from cluster.binaries.module_build import Module, ModuleBuild
+from cluster.binaries.progress import Progress
 from cluster.cluster import Cluster
 from cluster.layout import Layout
 from cluster.processes import Process, Processes
 
 NAMESPACE = "karpenter"
 PROCESS = "karpenter"
-LIMIT_S = 2400.0
-"""Most seconds for the build, which takes about 5 minutes on two cores."""
-_VERSION = re.compile(r"v\d+\.\d+\.\d+")
+MODULE = Module("Karpenter", "karpenter", "v1.15.0", minutes=5)
 _RBAC = ("serviceaccount", "clusterrole", "clusterrole-kwok", "role", "rolebinding")
 _FOLDERS = {"kwok/charts": "chart", "kwok/apis/crds": "crds"}
 
@@ -35,21 +30,14 @@ _FOLDERS = {"kwok/charts": "chart", "kwok/apis/crds": "crds"}
 def build(version: str, progress: Progress) -> Path:
     """A folder with the program `karpenter` of that version, such as v1.15.0, its chart and the
     kwok provider's CRDs. Raises SetupError."""
-    if not _VERSION.fullmatch(version):
-        raise SetupError(f"'{version}' is no version of Karpenter: write it as in v1.15.0")
 
-    def fill(into: Path) -> None:
-        text = f"building Karpenter {version} from its Go modules (about 5 min)"
-        with progress.step(text) as step:
-            _fill(version, into, step, toolchain.find(progress))
+    def fill(build: ModuleBuild, into: Path) -> None:
+        _fill(version, build, into)
 
-    name = f"karpenter-{version.removeprefix('v')}"
-    return cache.entry(cache.root() / "karpenter", name, fill, progress)
+    return MODULE.build(version, progress, fill)
 
 
-def _fill(version: str, into: Path, step: Step, go: Path) -> None:
-    what, log = f"the build of Karpenter {version}", f"karpenter-{version}"
-    build = ModuleBuild(go, what, log, LIMIT_S, step)
+def _fill(version: str, build: ModuleBuild, into: Path) -> None:
     source = build.copy(f"sigs.k8s.io/karpenter@{version}", into)
     flags = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
     build.run_go(source, "build", "-v", *flags, "-o", f"{into}/karpenter", "./kwok")

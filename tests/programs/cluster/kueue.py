@@ -9,10 +9,9 @@ from pathlib import Path
 
 import yaml
 
-from cluster.binaries import cache, toolchain
 from cluster.binaries.errors import SetupError
-from cluster.binaries.module_build import ModuleBuild
-from cluster.binaries.progress import Progress, Step
+from cluster.binaries.module_build import Module, ModuleBuild
+from cluster.binaries.progress import Progress
 from cluster.cluster import Cluster
 from cluster.images import archive
 
@@ -22,23 +21,18 @@ SETTINGS = "kueue-manager-config"
 """The ConfigMap with Kueue's configuration."""
 SETTINGS_FILE = "controller_manager_config.yaml"
 IMAGE = "localhost/kueue:dev"
-LIMIT_S = 2400.0
-"""Most seconds for the build, which takes about 10 minutes on two cores."""
-_VERSION = re.compile(r"v\d+\.\d+\.\d+")
+MODULE = Module("Kueue", "kueue", "v0.17.0", minutes=10)
 _PUBLISHED = re.compile(r"image: \S+/kueue:\S+\n\s+imagePullPolicy: \w+")
 
 
 def build(version: str, progress: Progress) -> Path:
     """A folder with the manifests of that version, such as v0.17.0, as `config`, and its image as
     `image.tar`. Raises SetupError."""
-    if not _VERSION.fullmatch(version):
-        raise SetupError(f"'{version}' is no version of Kueue: write it as in v0.17.0")
 
-    def fill(into: Path) -> None:
-        with progress.step(f"building Kueue {version} from its Go modules (about 10 min)") as step:
-            _fill(version, into, step, toolchain.find(progress))
+    def fill(build: ModuleBuild, into: Path) -> None:
+        _fill(version, build, into)
 
-    return cache.entry(cache.root() / "kueue", f"kueue-{version.removeprefix('v')}", fill, progress)
+    return MODULE.build(version, progress, fill)
 
 
 def install(cluster: Cluster, built: Path, settings: str) -> None:
@@ -61,9 +55,7 @@ def install(cluster: Cluster, built: Path, settings: str) -> None:
     cluster.kubectl("rollout", "status", DEPLOYMENT, f"--namespace={NAMESPACE}", "--timeout=280s")
 
 
-def _fill(version: str, into: Path, step: Step, go: Path) -> None:
-    what, log = f"the build of Kueue {version}", f"kueue-{version}"
-    build = ModuleBuild(go, what, log, LIMIT_S, step)
+def _fill(version: str, build: ModuleBuild, into: Path) -> None:
     source = build.copy(f"sigs.k8s.io/kueue@{version}", into)
     flags = ("-trimpath", "-buildvcs=false", "-ldflags", "-s -w")
     build.run_go(source, "build", "-v", *flags, "-o", f"{into}/manager", "./cmd/kueue")

@@ -4,13 +4,19 @@ others."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cluster.binaries import cache, command, gobuild
-from cluster.binaries.progress import Step
+from cluster.binaries import cache, command, gobuild, toolchain
+from cluster.binaries.errors import SetupError
+from cluster.binaries.progress import Progress, Step
+
+LIMIT_S = 2400.0
+"""Most seconds for each command of a build, which takes up to 10 minutes on two cores."""
+_VERSION = re.compile(r"v\d+\.\d+\.\d+")
 
 
 @dataclass(frozen=True)
@@ -48,3 +54,39 @@ class ModuleBuild:
         for path in [source, *source.rglob("*")]:  # Go's cache is read-only
             path.chmod(path.stat().st_mode | 0o200)
         return source
+
+
+@dataclass(frozen=True)
+class Module:
+    """A project `title` whose Go module is built in the version that is asked for, such as
+    `example`, in about so many `minutes`. `name`: of its folder in the cache. `env`: what is added
+    to Go's environment."""
+
+    title: str
+    name: str
+    example: str
+    minutes: int
+    env: Mapping[str, str] = field(default_factory=dict)
+
+    def folder(self, version: str) -> Path:
+        """Where that version is once it is built. Raises SetupError."""
+        if not _VERSION.fullmatch(version):
+            why = f"'{version}' is no version of {self.title}: write it as in {self.example}"
+            raise SetupError(why)
+        return cache.root() / self.name / f"{self.name}-{version.removeprefix('v')}"
+
+    def build(
+        self, version: str, progress: Progress, fill: Callable[[ModuleBuild, Path], None]
+    ) -> Path:
+        """The folder of that version. `fill` builds it into a folder, unless that was done before.
+        Raises SetupError."""
+        place = self.folder(version)
+
+        def build_into(into: Path) -> None:
+            text = f"building {self.title} {version} from its Go modules (about {self.minutes} min)"
+            what, log = f"the build of {self.title} {version}", f"{self.name}-{version}"
+            with progress.step(text) as step:
+                go = toolchain.find(progress)
+                fill(ModuleBuild(go, what, log, LIMIT_S, step, self.env), into)
+
+        return cache.entry(place.parent, place.name, build_into, progress)
