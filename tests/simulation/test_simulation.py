@@ -31,7 +31,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import re
 import subprocess
 import sys
 
@@ -39,6 +38,7 @@ import pytest
 
 from simulation.client import OVERTAKEN
 from simulation.schedule import play
+from simulation.traces import joined, missed
 from support.effort import EFFORT
 
 pytestmark = pytest.mark.timeout(600)  # some 5 s, but of a machine that does much beside
@@ -111,7 +111,7 @@ def traces(part: int) -> str:
     """What happens in a part's schedules, a line each, without times."""
     first = FIRST + part * AT_ONCE
     seeds = range(first, first + (1 if SEED else AT_ONCE))
-    return "\n".join(line.split(maxsplit=1)[1] for seed in seeds for line in play(seed))
+    return joined(play, seeds)
 
 
 @pytest.mark.parametrize("part", range(PARTS))
@@ -121,8 +121,7 @@ def test_whatever_happens_the_rules_hold_and_the_cluster_converges(part: int) ->
 
 def test_the_schedules_reach_what_they_are_for() -> None:
     seen = "\n".join(map(traces, range(REACHING)))
-    missed = [one for one in OFTEN if not re.search(f"^{one}$", seen, re.MULTILINE)]
-    assert SEED or not missed
+    assert SEED or not missed(OFTEN, seen)
 
 
 def test_a_seed_decides_everything() -> None:

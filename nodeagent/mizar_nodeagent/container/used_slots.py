@@ -49,14 +49,12 @@ def claims_by_slots(
     found = set[tuple[Key, str, frozenset[str]]]()
     for slot in slots:
         owner = slot.owner
-        key = (owner.namespace, owner.pod) if owner else None
-        if owner is None or key not in forgotten:
+        if owner is None or (key := (owner.namespace, owner.pod)) not in forgotten:
             continue
-        pod = pods.get((owner.namespace, owner.pod))
+        pod = pods.get(key)
         if pod is None or pod.ended or owner.pod_uid not in ("", *pod.uids):
             continue
-        claim = Claim(owner.namespace, owner.pod, owner.container, slot.resource, slot.ids)
-        one = (owner.namespace, owner.pod), owner.container, slot.ids
+        one = key, owner.container, slot.ids
         if owner.container not in pod.init_containers and slot.ids and one not in found:
             found.add(one)
-            yield claim
+            yield Claim(*key, owner.container, slot.resource, slot.ids)
