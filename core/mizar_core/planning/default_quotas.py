@@ -26,9 +26,10 @@ def grant_default_quotas(draft: Draft) -> None:
 def _without_quota(draft: Draft) -> Iterator[ShareView]:
     """Share pods that wait in namespaces without a quota. A quota that is being deleted still
     counts as one."""
-    for share in draft.shares:
-        if share.node is None and share.namespace not in draft.quotas_by_namespace:
-            yield share
+    for resource in draft.resources():
+        for share in draft.waiting(resource):
+            if share.namespace not in draft.quotas_by_namespace:
+                yield share
 
 
 def pool_for(draft: Draft, share: ShareView) -> GPUPool | None:

@@ -72,11 +72,8 @@ def keep_warm(draft: Draft, entitlements: Iterable[Entitlement]) -> None:
     """Plan shadow pods until every entitlement has at least its `min`, as far as the quota's cards
     suffice."""
     for entitlement in entitlements:
-        missing = (
-            entitlement.limits.min
-            - draft.usage.live.shadows[entitlement.key, entitlement.profile.devices]
-        )
-        for _ in range(missing):
+        there = draft.usage.live.of_profile(*entitlement.shape)
+        for _ in range(entitlement.limits.min - there):
             if not _cancel_one_drain(draft, entitlement) and not _create_one(draft, entitlement):
                 break
 
@@ -285,7 +282,7 @@ def _creation_without_node(
     others = [one for one in claimed if one.key == chosen.entitlement.key]
     if not others or has_node(draft, share):
         return chosen
-    used = draft.usage.live.copy()
+    used = draft.usage.live.only(chosen.entitlement.key)
     for one in others:
         used.count(one.key, one.profile.devices, one.profile.cards)
     if used.limit_reached(chosen.entitlement) is None:

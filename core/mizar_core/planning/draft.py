@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import cached_property, lru_cache
 
@@ -68,17 +68,22 @@ class Draft:
         self.stages: dict[Key, ShadowStage] = {}
         self._sorted_keys: list[Key] | None = None
         self._in_order: list[tuple[ShadowView, ShadowStage]] | None = None
+        self._unsettled: list[tuple[ShadowView, ShadowStage]] | None = None
         self._wanted: dict[Key, tuple[ShadowView, bool]] = {}
         self.usage = QuotaUsage()
         self._of_resource = ShadowGroups[str]()
         self._of_quota = ShadowGroups[Key]()
+        self._unsettled_of = ShadowGroups[Key]()
         self._sequences = _sequences(snapshot)
         self._unanswered = sorted(snapshot.unanswered)
         self._names_taken = snapshot.names_taken
         for shadow in snapshot.shadows:
             self._put(shadow)
-        self.bound = _bound(snapshot.shares)
-        self._waiting = _by_resource(one for one in snapshot.shares if one.node is None)
+        self.bound: defaultdict[tuple[str, str], list[ShareView]] = defaultdict(list)
+        self.bound_devices: Counter[tuple[str, str]] = Counter()
+        self._waiting: defaultdict[str, list[ShareView]] = defaultdict(list)
+        for share in snapshot.shares:
+            self._put_share(share)
         self.free_since = snapshot.free_since
         self.pending = snapshot.pending
         self.taken = snapshot.taken
@@ -102,7 +107,7 @@ class Draft:
         after = project(before, action)
         if after is not None:
             self._put(after)
-        self._in_order = None
+        self._in_order = self._unsettled = None
         if (before is None) != (after is None):
             self._sorted_keys = None
 
@@ -134,6 +139,10 @@ class Draft:
         """The shadow pods of a quota, by name."""
         return self._of_quota.of(quota)
 
+    def unsettled_of(self, quota: Key) -> Sequence[ShadowView]:
+        """As `unsettled`, those of one quota."""
+        return self._unsettled_of.of(quota)
+
     def groups(self, node: str, resource: str) -> frozenset[str]:
         """The anti-affinity groups of the share pods of a resource that are bound to a node."""
         apart = [one for one in self.bound.get((node, resource), ()) if one.needs.anti_affinity]
@@ -145,7 +154,11 @@ class Draft:
 
     @cached_property
     def _bound_to(self) -> dict[str, list[ShareView]]:
-        return _by_resource(one for one in self.shares if one.node is not None)
+        found: defaultdict[str, list[ShareView]] = defaultdict(list)
+        for one in self.shares:
+            if one.node is not None:
+                found[one.resource].append(one)
+        return dict(found)
 
     def record_attempt(self, one: Attempt) -> None:
         """Record an attempt that may not help, so that it is not repeated soon."""
@@ -289,6 +302,14 @@ class Draft:
             self._in_order = [(self.shadows[key], self.stages[key]) for key in self._sorted_keys]
         return self._in_order
 
+    def unsettled(self) -> Sequence[tuple[ShadowView, ShadowStage]]:
+        """The shadow pods that are not both ready and wanted, as they are now, by name: few of a
+        large cluster, and the only ones that most decisions are about."""
+        if self._unsettled is None:
+            found = (one for quota in self._unsettled_of for one in self._unsettled_of.of(quota))
+            self._unsettled = [(one, self.stages[one.key]) for one in sorted(found, key=_key)]
+        return self._unsettled
+
     def create(
         self, entitlement: Entitlement, needs: Needs, reason: CreationReason
     ) -> CreateShadow:
@@ -338,7 +359,17 @@ class Draft:
         self.shadows[key], self.stages[key] = shadow, stage
         self._of_resource.put(shadow.resource, key, shadow)
         self._of_quota.put(shadow.quota_key, key, shadow)
+        if stage is not ShadowStage.READY or not self.is_wanted(shadow):
+            self._unsettled_of.put(shadow.quota_key, key, shadow)
         self.usage.add(shadow, exists=self._counts(shadow, stage), live=self.is_live(shadow))
+
+    def _put_share(self, share: ShareView) -> None:
+        if share.node is None:
+            self._waiting[share.resource].append(share)
+            return
+        place = share.node, share.resource
+        self.bound[place].append(share)
+        self.bound_devices[place] += share.count
 
     def _drop(self, shadow: ShadowView) -> None:
         stage = self.stages[shadow.key]
@@ -346,6 +377,7 @@ class Draft:
         self.usage.add(shadow, exists=exists, live=self.is_live(shadow), by=-1)
         self._of_resource.drop(shadow.resource, shadow.key)
         self._of_quota.drop(shadow.quota_key, shadow.key)
+        self._unsettled_of.drop(shadow.quota_key, shadow.key)
         del self.shadows[shadow.key], self.stages[shadow.key]
 
 
@@ -360,22 +392,6 @@ def _physical_resource(carve: str | None) -> str | None:
         return Carve.from_json(carve).physical_resource if carve else None
     except CarveRefused:
         return None
-
-
-def _bound(shares: Iterable[ShareView]) -> dict[tuple[str, str], list[ShareView]]:
-    """Share pods that have a node, by (node, resource)."""
-    found: defaultdict[tuple[str, str], list[ShareView]] = defaultdict(list)
-    for one in shares:
-        if one.node is not None:
-            found[one.node, one.resource].append(one)
-    return dict(found)
-
-
-def _by_resource(shares: Iterable[ShareView]) -> dict[str, list[ShareView]]:
-    found: defaultdict[str, list[ShareView]] = defaultdict(list)
-    for one in shares:
-        found[one.resource].append(one)
-    return dict(found)
 
 
 def _sequences(snapshot: Snapshot) -> dict[Key, int]:

@@ -194,12 +194,13 @@ def _waiting_event(share: ShareView, reason: EventReason, message: str) -> EmitE
 
 def post_decisions(draft: Draft, snapshot: Snapshot) -> None:
     """Plan the events about the planned actions, and about silent node agents."""
-    before = {one.key: one for one in snapshot.shadows}
+    about = {one.shadow for one in draft.actions if isinstance(one, (Drain, DeleteShadow))}
+    before = {one.key: one for one in snapshot.shadows if one.key in about} if about else {}
     for action in list(draft.actions):
         event = _event(draft, before, action)
         if event is not None:
             draft.post(event)
-    for shadow, _ in draft.in_order():
+    for shadow, _ in draft.unsettled():
         if waits_for_silent_agent(draft, shadow):
             draft.post(
                 shadow_event(

@@ -37,7 +37,7 @@ it."""
 
 def evict(draft: Draft) -> None:
     """Plan the eviction of all share pods that hold devices of a shadow pod without its cards."""
-    for shadow in lost_in_use(draft, draft.shadows.values()):
+    for shadow in lost_in_use(draft, (one for one, _ in draft.unsettled())):
         for share in _users(draft, shadow):
             if not share.deleting:
                 draft.post(_share_event(share, _lost_message(draft, shadow)))

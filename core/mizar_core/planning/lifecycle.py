@@ -26,7 +26,7 @@ from mizar_core.planning.snapshot import ShadowView
 
 def advance(draft: Draft) -> None:
     """Plan, for each shadow pod, the next step that does not depend on demand."""
-    for shadow, stage in draft.in_order():
+    for shadow, stage in draft.unsettled():
         if stage in (ShadowStage.FINISHED, ShadowStage.LOST):
             _clean_up(draft, shadow, stage)
         elif stage is ShadowStage.DRAINING and shadow.held:
@@ -59,7 +59,7 @@ def retire(draft: Draft, shadow: ShadowView, reason: ReapReason) -> bool:
 def finish_drains(draft: Draft) -> None:
     """Delete the shadow pods that the node agent has drained, or whose devices it never offered and
     will not offer."""
-    for shadow, stage in draft.in_order():
+    for shadow, stage in draft.unsettled():
         if stage is not ShadowStage.DRAINING or shadow.held or shadow.contested:
             continue
         if shadow.drained or _is_unanswered(draft, shadow):

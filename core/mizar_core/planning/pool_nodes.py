@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from fractions import Fraction
+from math import floor
 
 from mizar_core.field_types import MEMORY_MIN
 from mizar_core.models import GPUPool, Profile
@@ -101,10 +103,11 @@ def small_cards(pool: GPUPool, sizes: Sizes) -> str | None:
     """A sentence about the first profile whose devices get less memory on some of the pool's nodes
     than the profile says; None while there is none, as far as the cards' sizes are known."""
     for profile in pool.spec.profiles:
-        small = [one for one in sizes if _share(pool, profile, one[0]) < _least(profile)]
-        if small:
-            card, first = small[0]
-            others = f" and {counted(len(small) - 1, 'other node')}" if small[1:] else ""
+        least = _least(profile)
+        # Counted by bisection: the sizes are in order, and there may be thousands of them.
+        if small := bisect_left(sizes, least, key=lambda one: floor(_share(pool, profile, one[0]))):
+            card, first = sizes[0]
+            others = f" and {counted(small - 1, 'other node')}" if small > 1 else ""
             wanted = f"its memory {profile.memory}" if profile.memory else "any CUDA program needs"
             return (
                 f"profile {profile.devices}: the cards of node {first}{others} are too small: "

@@ -173,7 +173,7 @@ def _freeing(draft: Draft) -> set[str]:
     """The physical resources of which a shadow pod on its way out may make room for a pod."""
     return {
         draft.pools[shadow.pool].spec.physical_resource
-        for shadow, stage in draft.in_order()
+        for shadow, stage in draft.unsettled()
         if shadow.pool in draft.pools and stage in (ShadowStage.DRAINING, ShadowStage.LEAVING)
     }
 

@@ -162,7 +162,7 @@ def _freed_cards(draft: Draft) -> Iterator[str]:
     """The physical resources of the cards of shadow pods that are drained or deleted and that no
     pod uses, on nodes that answer."""
     going = (ShadowStage.DRAINING, ShadowStage.LEAVING)
-    for shadow, stage in draft.in_order():
+    for shadow, stage in draft.unsettled():
         if stage not in going or shadow.held or shadow.contested:
             continue
         node, pool = draft.nodes.get(shadow.on_node or ""), draft.pools.get(shadow.pool)

@@ -22,8 +22,9 @@ from mizar_core.planning.lifecycle import waits_for_silent_agent
 from mizar_core.planning.pool_nodes import card_sizes, misfit, small_cards
 from mizar_core.planning.preemption import waits_for_cards
 from mizar_core.planning.scheduler_simulation import Assignment, Availability
-from mizar_core.planning.shadow_stage import ShadowStage, agent_silence
+from mizar_core.planning.shadow_stage import agent_silence
 from mizar_core.planning.snapshot import Key, NodeView, ShadowView, ShareView, quota_key
+from mizar_core.planning.surplus import overdrawn
 from mizar_core.quantities import counted
 from mizar_core.validation import (
     check_pool_among,
@@ -151,7 +152,7 @@ def _misconfigured(draft: Draft, quota: GPUQuota) -> ConditionState | None:
 
 
 def _lost(draft: Draft, quota: GPUQuota) -> ConditionState | None:
-    lost = loss_message(draft, _own(draft, quota))
+    lost = loss_message(draft, _unsettled(draft, quota))
     return ConditionState(False, "CardLost", lost) if lost else None
 
 
@@ -193,15 +194,15 @@ def _denied(waiting: list[WaitingPod]) -> ConditionState | None:
 
 
 def _relevant_shadows(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> list[ShadowView]:
-    """The quota's own shadow pods, and in a Shared pool those of others that its share pods wait
-    for."""
+    """The quota's own shadow pods that are not ready, and in a Shared pool those of others that its
+    share pods wait for."""
     needed = {
         one.assignment.shadow
         for one in waiting
         if one.assignment.availability is Availability.BLOCKED
     }
     others = [draft.shadows[key] for key in sorted(key for key in needed if key)]
-    return list({one.key: one for one in [*_own(draft, quota), *others]}.values())
+    return list({one.key: one for one in [*_unsettled(draft, quota), *others]}.values())
 
 
 def _blocked(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> ConditionState | None:
@@ -218,7 +219,7 @@ def _blocked(draft: Draft, quota: GPUQuota, waiting: list[WaitingPod]) -> Condit
 
 
 def _silent(draft: Draft, quota: GPUQuota) -> ConditionState | None:
-    for shadow in _own(draft, quota):
+    for shadow in _unsettled(draft, quota):
         if waits_for_silent_agent(draft, shadow):
             return ConditionState(False, "NodeAgentSilent", agent_silence(shadow))
     return None
@@ -254,25 +255,29 @@ def _borrowers_wait(quota: GPUQuota) -> ConditionState | None:
 
 
 def _below_minimum(draft: Draft, quota: GPUQuota) -> ConditionState | None:
-    own = _own(draft, quota)
+    key = quota_key(quota)
     for one in quota.spec.profiles:
-        found = [s for s in own if s.devices == one.devices and draft.is_live(s)]
-        if len(found) < one.min:
+        found = draft.usage.live.of_profile(key, one.devices)
+        if found < one.min:
             return ConditionState(
                 False,
                 "MinimumNotWarm",
-                f"{len(found)} of at least {counted(one.min, 'shadow pod')} of profile "
+                f"{found} of at least {counted(one.min, 'shadow pod')} of profile "
                 f"{one.devices} are kept warm: the quota's other limits leave no room for more",
             )
-        ready = sum(draft.stages[s.key] is ShadowStage.READY for s in found)
-        if ready < one.min:
+        own = (s for s in _unsettled(draft, quota) if s.devices == one.devices)
+        starting = sum(draft.is_live(s) for s in own)
+        if found - starting < one.min:
             return ConditionState(False, "Creating", "the shadow pods to keep warm are starting")
     return None
 
 
 def _overdrawn(draft: Draft, quota: GPUQuota) -> str | None:
+    if not overdrawn([quota], draft.usage.existing):
+        return None
     limits = {one.devices: one.max for one in quota.spec.profiles}
-    counted_ones = (one for one in _own(draft, quota) if not draft.is_stranded(one))
+    own = draft.of_quota(quota_key(quota))
+    counted_ones = (one for one in own if not draft.is_stranded(one))
     kept = [one for one in counted_ones if draft.is_live(one) or one.held]
     for devices, count in sorted(Counter(one.devices for one in kept).items()):
         limit = limits.get(devices, 0)
@@ -287,5 +292,5 @@ def _overdrawn(draft: Draft, quota: GPUQuota) -> str | None:
     return None
 
 
-def _own(draft: Draft, quota: GPUQuota) -> Sequence[ShadowView]:
-    return draft.of_quota(quota_key(quota))
+def _unsettled(draft: Draft, quota: GPUQuota) -> Sequence[ShadowView]:
+    return draft.unsettled_of(quota_key(quota))

@@ -8,8 +8,9 @@ preemption.py makes room for them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from mizar_core.errors import NameRefused
 from mizar_core.models import GPUPool, GPUPoolSpec, GPUQuota, Profile, ProfileQuota
@@ -100,17 +101,36 @@ def resource_of(pool: GPUPoolSpec, namespace: str, devices: int) -> str | None:
         return None
 
 
+_NO_SHADOWS: Mapping[int, int] = MappingProxyType({})
+
+
 class ShadowCount:
-    """Shadow pods per (quota, profile), and cards per quota."""
+    """Shadow pods per quota and profile, and cards per quota."""
 
     def __init__(self) -> None:
-        self.shadows: Counter[tuple[Key, int]] = Counter()
+        self._shadows: defaultdict[Key, Counter[int]] = defaultdict(Counter)
         self.cards: Counter[Key] = Counter()
+
+    def shadows(self, quota: Key) -> Mapping[int, int]:
+        """How many shadow pods a quota has, by the number of devices of their profile."""
+        return self._shadows.get(quota, _NO_SHADOWS)
+
+    def of_profile(self, quota: Key, devices: int) -> int:
+        """How many shadow pods of a profile a quota has."""
+        return self.shadows(quota).get(devices, 0)
 
     def copy(self) -> ShadowCount:
         """An independent copy."""
         made = ShadowCount()
-        made.shadows, made.cards = self.shadows.copy(), self.cards.copy()
+        made._shadows.update({quota: one.copy() for quota, one in self._shadows.items()})
+        made.cards = self.cards.copy()
+        return made
+
+    def only(self, quota: Key) -> ShadowCount:
+        """An independent copy of what is counted for one quota."""
+        made = ShadowCount()
+        made._shadows[quota].update(self.shadows(quota))
+        made.cards[quota] = self.cards[quota]
         return made
 
     def add(self, shadow: ShadowView, by: int) -> None:
@@ -119,13 +139,13 @@ class ShadowCount:
 
     def count(self, quota: Key, devices: int, cards: int, by: int = 1) -> None:
         """Add `by` shadow pods of a profile, each with `cards` cards."""
-        self.shadows[quota, devices] += by
+        self._shadows[quota][devices] += by
         self.cards[quota] += by * cards
 
     def has_all_shadows(self, entitlement: Entitlement) -> bool:
         """Whether there are as many shadow pods of the profile as the quota allows, however many
         cards they hold."""
-        return self.shadows[entitlement.shape] >= entitlement.limits.max
+        return self.of_profile(*entitlement.shape) >= entitlement.limits.max
 
     def limit_reached(self, entitlement: Entitlement) -> str | None:
         """The limit that keeps the quota from allowing one more of these shadow pods, as text for a

@@ -4,7 +4,7 @@ first; keeps those whose devices a share pod needs."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -19,27 +19,16 @@ from mizar_core.planning.lifecycle import is_misplaced, retire
 from mizar_core.planning.refused_nodes import was_idle_while_refused
 from mizar_core.planning.scheduler_simulation import Availability
 from mizar_core.planning.shadow_stage import UNPLACED, ShadowStage
-from mizar_core.planning.snapshot import Key, ShadowView, ShareView
+from mizar_core.planning.snapshot import Key, ShadowView, ShareView, quota_key
+from mizar_core.planning.surplus import is_too_many, overdrawn
 
 
 def retire_surplus(draft: Draft) -> None:
     """Drain the idle shadow pods that their quota does not allow any more; those in use stay."""
-    for shadow in by_idleness(draft, draft.shadows.values()):
-        if not draft.is_live(shadow):
-            continue
-        if _over_max(draft, shadow) or _over_cards(draft, shadow):
-            retire(draft, shadow, ReapReason.OVER_QUOTA)
-
-
-def _over_max(draft: Draft, shadow: ShadowView) -> bool:
-    profiles = draft.active_quotas[shadow.quota_key].spec.profiles
-    limit = next((one.max for one in profiles if one.devices == shadow.devices), 0)
-    return draft.usage.live.shadows[shadow.quota_key, shadow.devices] > limit
-
-
-def _over_cards(draft: Draft, shadow: ShadowView) -> bool:
-    ceiling = draft.active_quotas[shadow.quota_key].spec.max_cards
-    return ceiling is not None and draft.usage.live.cards[shadow.quota_key] > ceiling
+    for quota in overdrawn(draft.active_quotas.values(), draft.usage.live):
+        for shadow in by_idleness(draft, draft.of_quota(quota_key(quota))):
+            if draft.is_live(shadow) and is_too_many(shadow, quota, draft.usage.live):
+                retire(draft, shadow, ReapReason.OVER_QUOTA)
 
 
 class SpareDevices:
@@ -115,19 +104,27 @@ def reap(draft: Draft, resource: str, outcome: DemandOutcome, spare: SpareDevice
     left = _left_by_moves(draft, resource, outcome)
     for node, count in left.items():
         spare.add((resource, node), -count)
-    for shadow in by_idleness(draft, draft.of_resource(resource)):
-        stage = draft.stages[shadow.key]
-        if not draft.is_live(shadow) or not (
-            is_above_min(draft, shadow) or is_misplaced(draft, shadow)
-        ):
+    for shadow in by_idleness(draft, _candidates(draft, resource)):
+        if not (is_above_min(draft, shadow) or is_misplaced(draft, shadow)):
             continue
-        if stage in UNPLACED:
+        if draft.stages[shadow.key] in UNPLACED:
             _drop_unneeded(draft, shadow, outcome)
-        elif stage is ShadowStage.READY and is_overdue(draft, shadow) and spare.has(shadow):
+        elif spare.has(shadow):
             spare.take(shadow)
             draft.do(Drain(shadow.key, draft.now, ReapReason.IDLE))
     for node, count in left.items():
         spare.add((resource, node), count)
+
+
+def _candidates(draft: Draft, resource: str) -> Iterator[ShadowView]:
+    """The shadow pods of a resource that have been idle for too long, or have no node."""
+    for shadow in draft.of_resource(resource):
+        # Most are held, and need not even be looked up.
+        if shadow.on_node is not None and not is_overdue(draft, shadow):
+            continue
+        stage = draft.stages[shadow.key]
+        if (stage is ShadowStage.READY or stage in UNPLACED) and draft.is_live(shadow):
+            yield shadow
 
 
 def _left_by_moves(draft: Draft, resource: str, outcome: DemandOutcome) -> Counter[str]:
@@ -156,8 +153,10 @@ def _is_on_its_way(outcome: DemandOutcome, share: ShareView) -> bool:
 
 def idle_until(draft: Draft, shadow: ShadowView) -> datetime | None:
     """When an idle shadow pod will have been idle for its timeout; None while it is held."""
+    if shadow.held or shadow.idle_since is None:
+        return None
     quota, pool = draft.active_quotas.get(shadow.quota_key), draft.pools.get(shadow.pool)
-    if shadow.held or shadow.idle_since is None or quota is None or pool is None:
+    if quota is None or pool is None:
         return None
     return shadow.idle_since + timedelta(seconds=idle_timeout_of(pool.spec, quota.spec))
 
@@ -181,7 +180,7 @@ def is_above_min(draft: Draft, shadow: ShadowView, beside: Iterable[ShadowView] 
     entitlement, shape = draft.entitlements.of(shadow.quota_key, shadow.devices), _shape(shadow)
     least = entitlement.limits.min if entitlement else 0
     others = sum(_shape(one) == shape for one in beside)
-    return draft.usage.live.shadows[shape] - others > least
+    return draft.usage.live.of_profile(*shape) - others > least
 
 
 def _shape(shadow: ShadowView) -> tuple[Key, int]:

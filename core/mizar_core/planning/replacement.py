@@ -201,7 +201,7 @@ class _Replacements:
         those that fit no present node, the youngest first, then idle ones; empty if they do not
         suffice. Those of the same profile may fall below its `min`, since their replacement counts
         for it."""
-        draft, left, chosen = self._draft, self._left.copy(), list[ShadowView]()
+        draft, left, chosen = self._draft, self._left.only(entitlement.key), list[ShadowView]()
         for shadow in self._candidates(entitlement.key, where):
             if left.limit_reached(entitlement) is None:
                 break

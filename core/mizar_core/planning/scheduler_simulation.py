@@ -122,15 +122,19 @@ def device_pool(draft: Draft, resource: str) -> DevicePool:
         if node is None or not (node.available or node_seen_by(draft, shadow)):
             continue
         stage = draft.stages[shadow.key]
+        if stage is not ShadowStage.READY and (
+            stage is not ShadowStage.STARTING or draft.is_given_up(shadow)
+        ):
+            continue
+        if (room := found.get(node.name)) is None:
+            room = NodeDevices(bound=draft.bound_devices[node.name, resource])
+            found[node.name] = room
         if stage is ShadowStage.READY:
-            found.setdefault(node.name, NodeDevices()).offered += shadow.healthy
-        elif stage is ShadowStage.STARTING and not draft.is_given_up(shadow):
+            room.offered += shadow.healthy
+        else:
             # Until the agent notices that a drain is cancelled, no device may be healthy. Otherwise
             # all its cards have failed.
-            soon = shadow.usable or (shadow.devices if shadow.draining else 0)
-            found.setdefault(node.name, NodeDevices()).coming += soon
-    for name, room in found.items():
-        room.bound = sum(one.count for one in draft.bound.get((name, resource), []))
+            room.coming += shadow.usable or (shadow.devices if shadow.draining else 0)
     return {name: found[name] for name in sorted(found)}
 
 

@@ -47,9 +47,9 @@ def find_silence(snapshot: Snapshot, nodes: Container[str], now: datetime) -> Si
 
 def _heard_from(snapshot: Snapshot) -> frozenset[str]:
     """The nodes whose agents have offered devices since they were silent."""
-    return frozenset(
-        one.on_node or "" for one in snapshot.shadows if _is_newer(one, snapshot.silent_nodes)
-    )
+    silent = snapshot.silent_nodes
+    heard = (one for one in snapshot.shadows if _is_newer(one, silent)) if silent else ()
+    return frozenset(one.on_node or "" for one in heard)
 
 
 def _is_newer(shadow: ShadowView, silent: Mapping[str, datetime]) -> bool:

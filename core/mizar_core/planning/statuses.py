@@ -56,7 +56,7 @@ def write_shadows(draft: Draft) -> None:
     """Plan phase and condition Scheduled of every shadow pod where they change, and the events
     about that."""
     for shadow, stage in draft.in_order():
-        refusal = draft.refusal(shadow)
+        refusal = draft.refusal(shadow) if stage is ShadowStage.NO_POD else None
         if stage is ShadowStage.GONE or (stage is ShadowStage.NO_POD and refusal is None):
             continue
         # A phase means that there was a pod: see stage_of.
@@ -271,6 +271,6 @@ def pool_counts(
     for one in models.values():
         sums.update(one)
     per_model = [ModelCounts(model=name, **models[name]) for name in sorted(models)]
-    own = (one for one in draft.shadows.values() if one.pool == pool.metadata.name)
+    own = (one for one, _ in draft.unsettled() if one.pool == pool.metadata.name)
     lost = sum(one.cards for one in lost_in_use(draft, own))
     return CardCounts(lost=lost, lent=pool.status.cards.lent, **sums), tuple(per_model[:MODELS_MAX])

@@ -4,41 +4,50 @@ usage eventually falls below a lowered quota, however often its tenant's pods co
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+from mizar_core.models import GPUQuota
 from mizar_core.planning.draft import Draft
-from mizar_core.planning.snapshot import Key, ShadowView
+from mizar_core.planning.quotas import ShadowCount
+from mizar_core.planning.snapshot import Key, ShadowView, quota_key
 
 
 def surplus_in_use(draft: Draft, is_closed: Callable[[ShadowView], bool]) -> frozenset[Key]:
     """The shadow pods in use without which their quotas would not be overdrawn: first those that
     are closed already, so that the choice stays, then those with the fewest users, the youngest
     first. Unused ones are retired instead."""
-    found: set[Key] = set()
-    for quota in draft.active_quotas:
-        over, cards = _profiles_over(draft, quota), _cards_over(draft, quota)
-        if cards > 0 or any(one > 0 for one in over.values()):
-            used = [one for one in draft.of_quota(quota) if one.held and draft.is_live(one)]
-            order = sorted(used, key=lambda one: _dispensable(one, is_closed(one)))
-            found |= _chosen(order, over, cards)
+    found, live = set[Key](), draft.usage.live
+    for quota in overdrawn(draft.active_quotas.values(), live):
+        key = quota_key(quota)
+        used = [one for one in draft.of_quota(key) if one.held and draft.is_live(one)]
+        order = sorted(used, key=lambda one: _dispensable(one, is_closed(one)))
+        found |= _chosen(order, _profiles_over(quota, live), _cards_over(quota, live))
     return frozenset(found)
+
+
+def overdrawn(quotas: Iterable[GPUQuota], count: ShadowCount) -> list[GPUQuota]:
+    """Those of the quotas that do not allow as many shadow pods or cards as are counted."""
+    return [
+        one
+        for one in quotas
+        if _cards_over(one, count) > 0 or any(n > 0 for n in _profiles_over(one, count).values())
+    ]
 
 
 def _dispensable(shadow: ShadowView, closed: bool) -> tuple[bool, int, int, str]:
     return not closed, len(shadow.holders), -shadow.sequence, shadow.name
 
 
-def _profiles_over(draft: Draft, quota: Key) -> Counter[int]:
+def _profiles_over(quota: GPUQuota, count: ShadowCount) -> Counter[int]:
     """How many shadow pods of each profile are too many; 0 or less where none are."""
-    limits = {one.devices: one.max for one in draft.active_quotas[quota].spec.profiles}
-    live = draft.usage.live.shadows
-    profiles = {one.devices for one in draft.of_quota(quota)}
-    return Counter({one: live[quota, one] - limits.get(one, 0) for one in profiles})
+    limits = {one.devices: one.max for one in quota.spec.profiles}
+    found = count.shadows(quota_key(quota))
+    return Counter({devices: n - limits.get(devices, 0) for devices, n in found.items()})
 
 
-def _cards_over(draft: Draft, quota: Key) -> int:
-    ceiling = draft.active_quotas[quota].spec.max_cards
-    return 0 if ceiling is None else draft.usage.live.cards[quota] - ceiling
+def _cards_over(quota: GPUQuota, count: ShadowCount) -> int:
+    ceiling = quota.spec.max_cards
+    return 0 if ceiling is None else count.cards[quota_key(quota)] - ceiling
 
 
 def _chosen(order: Sequence[ShadowView], over: Counter[int], cards: int) -> set[Key]:
@@ -53,3 +62,9 @@ def _chosen(order: Sequence[ShadowView], over: Counter[int], cards: int) -> set[
             cards -= shadow.cards
             chosen.add(shadow.key)
     return chosen
+
+
+def is_too_many(shadow: ShadowView, quota: GPUQuota, count: ShadowCount) -> bool:
+    """Whether the quota does not allow as many shadow pods of this profile, or cards, as are
+    counted."""
+    return _profiles_over(quota, count)[shadow.devices] > 0 or _cards_over(quota, count) > 0

@@ -21,6 +21,7 @@ AT_ONCE = 48
 TRIES = 5
 DEVICES = 2
 MODEL = "NVIDIA-A100-SXM4-40GB"
+CARD_MIB = 40_960
 
 
 @dataclass(frozen=True)
@@ -163,5 +164,10 @@ def _report(shadow: Object, holders: list[Object], node: str) -> Object:
         "apiVersion": shadow["apiVersion"],
         "kind": shadow["kind"],
         "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
-        "status": {"node": node, "devices": devices, "conditions": conditions},
+        "status": {
+            "node": node,
+            "cards": [{"uuid": card, "model": MODEL, "memoryMiB": CARD_MIB}],
+            "devices": devices,
+            "conditions": conditions,
+        },
     }
