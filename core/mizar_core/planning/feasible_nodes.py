@@ -210,8 +210,8 @@ class FeasibleNodes:
         """The node's label, if no other node has the same."""
         if node not in self._positions:
             return None
-        pins = (one for one in pins_of(self._nodes[self._positions[node]]) if one[0] == HOSTNAME)
-        return next((one[1] for one in pins if len(self._by_pin[one]) == 1), None)
+        name = self._nodes[self._positions[node]].label(HOSTNAME)
+        return name if name is not None and len(self._by_pin[HOSTNAME, name]) == 1 else None
 
     def forbidding_taint(self, pool: str, needs: Needs) -> tuple[str, Taint] | None:
         """A node and its taint, where only taints keep a shadow pod with these needs from all

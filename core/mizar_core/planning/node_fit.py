@@ -7,7 +7,7 @@ https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -187,6 +187,7 @@ class Node(Protocol):
     def labels(self) -> Pairs: ...
     @property
     def taints(self) -> Iterable[Taint]: ...
+    def label(self, key: str) -> str | None: ...
 
 
 def fits(needs: Needs, node: Node) -> bool:
@@ -203,7 +204,8 @@ def fits_without_taints(needs: Needs, node: Node) -> bool:
 
 def pins_of(node: Node) -> frozenset[Pin]:
     """The pins by which a node is found."""
-    return _hostnames(node.labels) | {(NAME_FIELD, node.name)}
+    name, hostname = (NAME_FIELD, node.name), node.label(HOSTNAME)
+    return frozenset({name} if hostname is None else {name, (HOSTNAME, hostname)})
 
 
 def _hostnames(labels: Pairs) -> frozenset[Pin]:
@@ -223,17 +225,19 @@ def _pins(line: Requirement) -> frozenset[Pin]:
 
 
 def _one_is_met(terms: Iterable[Term], node: Node) -> bool:
-    labels, name = dict(node.labels), {NAME_FIELD: node.name}
     return any(
         not term.is_empty
-        and all(_is_met(one, labels) for one in term.labels)
-        and all(_is_met(one, name) for one in term.fields)
+        and all(_is_met(one, node.label(one.key)) for one in term.labels)
+        and all(_is_met(one, _field(node, one.key)) for one in term.fields)
         for term in terms
     )
 
 
-def _is_met(one: Requirement, labels: Mapping[str, str]) -> bool:
-    value = labels.get(one.key)
+def _field(node: Node, key: str) -> str | None:
+    return node.name if key == NAME_FIELD else None
+
+
+def _is_met(one: Requirement, value: str | None) -> bool:
     match one.operator:
         case "In":
             return value in one.values

@@ -84,7 +84,7 @@ class RefusedNodes:
         if key not in self._zones:
             label, zones = share.refused_by, self._values(share.refused_by, refused)
             nodes = list(self._nodes_with_cards(NO_NEEDS))
-            same = {one.name for one in nodes if dict(one.labels).get(label) in zones}
+            same = {one.name for one in nodes if one.label(label) in zones}
             needs = replace(share.needs, excluded_nodes=others | refused | same)
             fitting = any(fits(needs, one) for one in nodes)
             few = len(needs.excluded_nodes) <= EXCLUDED_NODES_MAX
@@ -94,7 +94,7 @@ class RefusedNodes:
     def _values(self, label: str, nodes: frozenset[str]) -> set[str]:
         """The values that the nodes have of the label."""
         there = (self._draft.nodes[one] for one in nodes & self._draft.nodes.keys())
-        return {value for one in there for key, value in one.labels if key == label}
+        return {value for one in there if (value := one.label(label)) is not None}
 
     def _before(
         self, share: ShareView, nodes: frozenset[str], *, still_refused: bool

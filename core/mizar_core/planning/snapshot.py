@@ -253,10 +253,16 @@ class NodeView:
     cards: Mapping[str, CardsOnNode] = field(default_factory=dict)
     devices: Mapping[str, int] = field(default_factory=dict)
     taints: frozenset[Taint] = frozenset()
+    # Stored, since a node has some forty labels, of which a plan reads a few again and again.
+    values: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """The values of its labels, by their keys."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", dict(self.labels))
 
     def label(self, key: str) -> str | None:
         """The value of a label."""
-        return next((value for name, value in self.labels if name == key), None)
+        return self.values.get(key)
 
 
 @dataclass(frozen=True, slots=True)
