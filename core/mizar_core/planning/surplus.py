@@ -26,12 +26,14 @@ def surplus_in_use(draft: Draft, is_closed: Callable[[ShadowView], bool]) -> fro
 
 
 def overdrawn(quotas: Iterable[GPUQuota], count: ShadowCount) -> list[GPUQuota]:
-    """Those of the quotas that do not allow as many shadow pods or cards as are counted."""
-    return [
-        one
-        for one in quotas
-        if _cards_over(one, count) > 0 or any(n > 0 for n in _profiles_over(one, count).values())
-    ]
+    """Those of the quotas that do not allow as many shadow pods or cards as are counted, by
+    namespace and name."""
+    found = (one for one in quotas if _cards_over(one, count) > 0 or _has_profile_over(one, count))
+    return sorted(found, key=quota_key)
+
+
+def _has_profile_over(quota: GPUQuota, count: ShadowCount) -> bool:
+    return any(over > 0 for over in _profiles_over(quota, count).values())
 
 
 def _dispensable(shadow: ShadowView, closed: bool) -> tuple[bool, int, int, str]:
