@@ -132,7 +132,8 @@ def pool_ready(
         False,
         "NoCards",
         f"no node that nodeSelector and cardModels allow offers {pool.spec.physical_resource}: "
-        "check them, and that the device plugin of the cards runs",
+        "check them, and that the device plugin of the cards runs (cards that only a DRA driver "
+        "offers cannot be shared)",
     )
 
 

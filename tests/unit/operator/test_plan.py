@@ -439,6 +439,16 @@ def _pool_ready(memory: str | None, mib: str | None, **spec: Any) -> tuple[str, 
     return ready.status, ready.reason, ready.message
 
 
+def test_a_pool_without_cards_says_what_to_check() -> None:
+    without = replace(node("n1"), cards={})
+    (state,) = _pool_status(small(nodes=(without,))).conditions
+    assert (state.status, state.reason) == ("False", "NoCards")
+    assert state.message == (
+        "no node that nodeSelector and cardModels allow offers nvidia.com/gpu: check them, and that "
+        "the device plugin of the cards runs (cards that only a DRA driver offers cannot be shared)"
+    )
+
+
 def test_memory_that_fits_no_card_of_the_pool_is_said() -> None:
     assert _pool_ready("8193Mi", "16384") == (
         "False",
