@@ -275,13 +275,15 @@ def test_what_others_do_to_a_pod_is_theirs(reason: str) -> None:
     assert "deletionTimestamp" not in cluster.get(POD, "p", "a")["metadata"]
 
 
-def refusing(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A budget refuses the evictions. Returns what was counted for quotas each time it was
+def refusing(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, reason: str = "QuotaReclaim"
+) -> list[float]:
+    """A budget refuses the evictions. Returns what was counted for that reason each time it was
     asked."""
     counted: list[float] = []
 
     async def evict(ref: Ref, **_: Any) -> Object:
-        counted.append(cluster.figure("mizar_spot_evictions_total", reason="QuotaReclaim"))
+        counted.append(cluster.figure("mizar_spot_evictions_total", reason=reason))
         causes = frozenset({"DisruptionBudget"})
         raise Unavailable("a budget is in the way", status=429, causes=causes)
 
@@ -298,9 +300,15 @@ def test_a_budget_protects_nobody_whose_processes_are_ended(
     assert "deletionTimestamp" in cluster.get(POD, "p", "a")["metadata"]
 
 
-def test_a_smaller_quota_counts_and_then_evicts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = Cluster(quota("a", 0), node(1), pod("p", nodeName="n1"))
-    counted = refusing(cluster, monkeypatch)
+@pytest.mark.parametrize(
+    ("allowed", "lends", "reason"), [(0, True, "QuotaReclaim"), (1, False, "Drain")]
+)
+def test_what_the_operator_takes_back_is_counted_and_then_evicted_once(
+    monkeypatch: pytest.MonkeyPatch, allowed: int, lends: bool, reason: str
+) -> None:
+    """A quota was lowered, or the installation lends no more."""
+    cluster = Cluster(quota("a", allowed), node(1), pod("p", nodeName="n1"), spot=lends)
+    counted = refusing(cluster, monkeypatch, reason)
     for _ in range(2):
         cluster.round()
         assert "deletionTimestamp" not in cluster.get(POD, "p", "a")["metadata"]
@@ -309,7 +317,7 @@ def test_a_smaller_quota_counts_and_then_evicts_once(monkeypatch: pytest.MonkeyP
         cluster.round()
         assert "deletionTimestamp" in cluster.get(POD, "p", "a")["metadata"]
     assert counted == [1, 1, 1]
-    assert cluster.figure("mizar_spot_evictions_total", reason="QuotaReclaim") == 1
+    assert cluster.figure("mizar_spot_evictions_total", reason=reason) == 1
 
 
 def test_a_pod_keeps_no_card_by_a_grace_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
