@@ -78,7 +78,7 @@ WAITING := $(patsubst %,$(SHIM)/test_%.py,nvml shares simulated_card grants)
 LONG_SHIM := $(patsubst %,$(SHIM)/test_%.py,soak lazy_code deployed handles coverage)
 SANITIZED := $(SHIM)/test_sanitizers.py
 # These are whole agents, which wait as well.
-SPOT := tests/unit/nodeagent/test_spot.py
+SPOT := $(patsubst %,tests/unit/nodeagent/test_%.py,spot spot_reclaim)
 AGENT := $(patsubst %,tests/unit/nodeagent/test_%.py,spot_shim plugin card_loss)
 PROGRAMS := $(patsubst %,tests/unit/%,bench cluster cluster_binaries demo mutants simgpu support)
 

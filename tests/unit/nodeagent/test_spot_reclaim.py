@@ -1,0 +1,150 @@
+"""How a card is taken back: for what a borrower has a notice, whom it holds up, and who may not
+start on the card."""
+
+import os
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from mizar_core.names import SPOT_RESOURCE
+from mizar_nodeagent.container.slots import Owner
+from mizar_nodeagent.regions import limits_file
+from support.waiting import until
+from unit.nodeagent.fake_kubelet import KubePod
+from unit.nodeagent.makers import CARD, GIB, UID, card
+from unit.nodeagent.test_assembly import limits_of
+from unit.nodeagent.test_spot import (
+    BORROWER,
+    DEVICE,
+    OWNER,
+    SpotWorld,
+    Victim,
+    goes,
+    pod_object,
+    rules,
+)
+from unit.nodeagent.test_spot import world as world
+
+SECOND = card(2).uuid
+OTHER_UID = "87654321" + UID[8:]
+OTHER = KubePod("team-c", "quick", OTHER_UID)
+NOTICE = {"mizar.share/spot-notice": "30"}
+
+
+def a_stranger_comes(world: SpotWorld) -> None:
+    world.add_owner(KubePod("team-c", "proud", "uid-proud"), annotations=None)
+
+
+def its_owner_goes(world: SpotWorld) -> None:
+    world.kubelet.remove_pod(OWNER.uid)
+    world.api.delete_pod(OWNER.namespace, OWNER.name)
+
+
+def it_fails(world: SpotWorld) -> None:
+    world.cards.tell(CARD, 79)
+
+
+def it_vanishes(world: SpotWorld) -> None:
+    del world.cards.present[CARD]
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason"),
+    [
+        (a_stranger_comes, "OwnerAlive"),
+        (its_owner_goes, "OwnerGone"),
+        (it_fails, "DeviceLost"),
+        (it_vanishes, "DeviceLost"),
+    ],
+)
+async def test_no_notice_delays_what_no_owner_agreed_to(
+    world: SpotWorld, happens: Callable[[SpotWorld], None], reason: str
+) -> None:
+    """A pod that holds the card and lends nothing would wait for it; a card without an owner may be
+    given to such a pod at any moment."""
+    world.api.rules = rules(notice_seconds=30).to_json()
+    world.add_owner()
+    await world.lendable()
+    with Victim(world, deaf=True) as victim:
+        await world.lend(NOTICE)
+        happens(world)
+        await until(lambda: world.pod_condition(BORROWER) == goes(reason))
+        assert victim.ended() and victim.heard() == []
+    assert world.metric("mizar_spot_evictions_total", reason=reason) == 1
+
+
+async def test_a_pool_that_lends_no_more_gives_the_notice_that_it_permitted(
+    world: SpotWorld,
+) -> None:
+    world.api.rules = rules(notice_seconds=30).to_json()
+    world.add_owner()
+    await world.lendable()
+    with Victim(world, deaf=True) as victim:
+        await world.lend(NOTICE)
+        world.api.rules = ""
+        await until(lambda: victim.heard() == ["USR1"])
+        assert not world.pod_condition(BORROWER)[0]
+
+
+async def test_a_borrower_that_takes_its_time_holds_up_no_other(world: SpotWorld) -> None:
+    """The owners of two cards wake at the same time."""
+    world.api.rules = rules(grace_seconds=30).to_json()
+    world.add_owner()
+    world.add_owner(KubePod("team-a", "other", "uid-other"), SECOND)
+    await world.lendable()
+    await world.lendable(SECOND)
+    with Victim(world, deaf=True) as slow, Victim(world, pod=OTHER_UID) as quick:
+        await world.lend({"mizar.share/spot-grace": "30"})
+        await start_other(world)
+        await until(lambda: world.state(SECOND) == "Lent")
+        world.cards.working = {CARD: {os.getpid(): 90}, SECOND: {os.getpid(): 90}}
+        await until(lambda: slow.heard() == ["TERM"])
+        await until(lambda: world.pod_condition(OTHER) == goes("OwnerBack"))
+        assert quick.ended() and not slow.ended()
+
+
+async def start_other(world: SpotWorld) -> None:
+    """Bind and start another borrower."""
+    world.api.put_pod(pod_object(OTHER, SPOT_RESOURCE))
+    await world.knows(OTHER)
+    await world.kubelet.allocate(OTHER, "main", SPOT_RESOURCE, 1)
+    await world.kubelet.start_container(OTHER, "main", SPOT_RESOURCE)
+
+
+async def test_a_card_is_withdrawn_before_the_next_plan(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy agent plans late, and until then the scheduler would bind pods to the card."""
+    world.add_owner()
+    await world.lendable()
+    await until(lambda: world.node(SPOT_RESOURCE) == ("1", "1"))
+    await world.plan_no_more(monkeypatch)
+    world.cards.working[CARD] = {os.getpid(): 90}
+    await until(lambda: DEVICE not in world.kubelet.healthy(SPOT_RESOURCE))
+    await until(lambda: world.node(SPOT_RESOURCE) == ("1", "0"))
+    world.cards.working.clear()
+    await until(lambda: DEVICE in world.kubelet.healthy(SPOT_RESOURCE))
+
+
+async def test_nobody_starts_on_a_card_that_another_pod_borrows(world: SpotWorld) -> None:
+    """The kubelet may give a device to the next pod before the one before has ended."""
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    own = Owner(BORROWER.namespace, BORROWER.name, BORROWER.uid, "main")
+    other = Owner(OTHER.namespace, OTHER.name, OTHER.uid, "main")
+    await until(lambda: world.lender.objection(CARD, other) == "pod team-b/train borrows it")
+    assert world.lender.objection(CARD, own) is None
+
+
+async def test_the_reserve_is_lent_to_nobody(world: SpotWorld) -> None:
+    """Of a card on which no more is free, a borrower gets nothing."""
+    world.add_owner()
+    await world.lendable()
+    world.cards.free = GIB
+    with pytest.raises(grpc.aio.AioRpcError, match="has no memory to lend"):
+        await start_other(world)
+    world.cards.free += 1 << 20
+    held = await world.kubelet.start_container(OTHER, "main", SPOT_RESOURCE)
+    assert limits_file.read(limits_of(held)).cards[0].memory_limit == 1 << 20
