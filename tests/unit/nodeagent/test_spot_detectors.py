@@ -233,6 +233,12 @@ class TestProcesses:
         assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
         assert self.look(detector, 2.0, first={1: 0, pid: 0}) == ["Busy"]
 
+    def test_a_process_that_ends_is_no_work(self, detector: ProcessDetector) -> None:
+        """An owner that is deleted would be taken for one that works again."""
+        assert self.look(detector, 1.0, first={1: 0, 2: 0}) == ["Idle"]
+        assert self.look(detector, 2.0, first={1: 0}) == ["Idle"]
+        assert self.look(detector, 3.0, first={}) == ["Idle"]
+
     @pytest.mark.parametrize(
         ("gib", "expected"),
         [
