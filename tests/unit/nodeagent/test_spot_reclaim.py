@@ -8,10 +8,11 @@ import grpc
 import pytest
 
 from mizar_core.names import SPOT_RESOURCE
+from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.regions import limits_file
 from support.waiting import until
-from unit.nodeagent.fake_kubelet import KubePod
+from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, GIB, UID, card
 from unit.nodeagent.test_assembly import limits_of
 from unit.nodeagent.test_spot import (
@@ -104,12 +105,12 @@ async def test_a_borrower_that_takes_its_time_holds_up_no_other(world: SpotWorld
         assert quick.ended() and not slow.ended()
 
 
-async def start_other(world: SpotWorld) -> None:
+async def start_other(world: SpotWorld) -> Allocated:
     """Bind and start another borrower."""
     world.api.put_pod(pod_object(OTHER, SPOT_RESOURCE))
     await world.knows(OTHER)
     await world.kubelet.allocate(OTHER, "main", SPOT_RESOURCE, 1)
-    await world.kubelet.start_container(OTHER, "main", SPOT_RESOURCE)
+    return await world.kubelet.start_container(OTHER, "main", SPOT_RESOURCE)
 
 
 async def test_a_card_is_withdrawn_before_the_next_plan(
@@ -148,3 +149,28 @@ async def test_the_reserve_is_lent_to_nobody(world: SpotWorld) -> None:
     world.cards.free += 1 << 20
     held = await world.kubelet.start_container(OTHER, "main", SPOT_RESOURCE)
     assert limits_file.read(limits_of(held)).cards[0].memory_limit == 1 << 20
+
+
+class TestDeviceNodes:
+    """Where the agent names device nodes, a borrower gets those of its own card."""
+
+    @pytest.fixture
+    async def world(self, world: SpotWorld) -> SpotWorld:
+        await world.stop_agent()
+        world.access = CardAccess(strategy="Mounts")
+        await world.start_agent()
+        world.add_owner(OWNER, SECOND)
+        await world.lendable(SECOND)
+        return world
+
+    async def test_a_borrower_gets_that_of_its_card(self, world: SpotWorld) -> None:
+        held = await start_other(world)
+        nodes = {one.host_path for one in held.answer.devices}
+        assert "/dev/nvidia1" in nodes and "/dev/nvidia0" not in nodes
+
+    async def test_one_that_is_another_cards_by_now_is_not_used(self, world: SpotWorld) -> None:
+        """The kubelet restarts a container with the device nodes of its first start."""
+        await start_other(world)
+        world.cards.numbers[SECOND] = 7
+        with pytest.raises(grpc.aio.AioRpcError, match="the driver has renumbered its cards"):
+            await world.kubelet.start_container(OTHER, "main", SPOT_RESOURCE)
