@@ -1,6 +1,7 @@
 """How a card is taken back: for what a borrower has a notice, whom it holds up, and who may not
 start on the card."""
 
+import asyncio
 import os
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from mizar_core.names import SPOT_RESOURCE
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.regions import limits_file
+from mizar_nodeagent.spot.loan import CardState
 from support.waiting import until
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, GIB, UID, card
@@ -98,7 +100,7 @@ async def test_a_borrower_that_takes_its_time_holds_up_no_other(world: SpotWorld
     with Victim(world, deaf=True) as slow, Victim(world, pod=OTHER_UID) as quick:
         await world.lend({"mizar.share/spot-grace": "30"})
         await start_other(world)
-        await until(lambda: world.state(SECOND) == "Lent")
+        await until(lambda: world.state(SECOND) is CardState.LENT)
         world.cards.working = {CARD: {os.getpid(): 90}, SECOND: {os.getpid(): 90}}
         await until(lambda: slow.heard() == ["TERM"])
         await until(lambda: world.pod_condition(OTHER) == goes("OwnerBack"))
@@ -149,6 +151,33 @@ async def test_the_reserve_is_lent_to_nobody(world: SpotWorld) -> None:
     world.cards.free += 1 << 20
     held = await world.kubelet.start_container(OTHER, "main", SPOT_RESOURCE)
     assert limits_file.read(limits_of(held)).cards[0].memory_limit == 1 << 20
+
+
+async def test_a_context_that_is_being_measured_costs_the_borrower_no_memory(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent measures it on a card of that model, by a process that takes memory meanwhile."""
+    measuring, measured = asyncio.Event(), asyncio.Event()
+
+    async def measure(uuid: str) -> int:
+        measuring.set()
+        await measured.wait()
+        return 300 << 20
+
+    await world.stop_agent()
+    monkeypatch.setattr(world.cards, "context_bytes", measure)
+    await world.start_agent()
+    await world.serve_shadow()
+    await until(measuring.is_set)
+    world.add_owner(OWNER, SECOND)
+    await world.lendable(SECOND)
+    starting = asyncio.create_task(start_other(world))
+    await until(lambda: world.state(SECOND) is CardState.LENT)
+    await world.replanned()
+    world.cards.free += GIB
+    measured.set()
+    held = await starting
+    assert limits_file.read(limits_of(held)).cards[0].memory_limit == 12 * GIB
 
 
 class TestDeviceNodes:
