@@ -14,8 +14,9 @@ import pytest
 
 import simgpu
 from bench.figures import ROOT
-from mizar_core.models import ComputeMode, Isolation
+from mizar_core.models import ComputeMode, Isolation, Spot
 from mizar_core.names import SPOT_RESOURCE
+from mizar_core.quantities import parse_bytes
 from mizar_nodeagent.cards import ProcessLoad
 from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.kubelet import podresources
@@ -26,11 +27,20 @@ from support.waiting import PATIENCE_S, until, wait_for
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CONTAINER_ID, RESOURCE, SHADOW, UID, card, shadow_object
 from unit.nodeagent.test_assembly import SHADOW_POD, Cards, limits_of
-from unit.nodeagent.test_spot import BORROWER, LOW_POWER, RULES, SpotWorld, pod_object, show
+from unit.nodeagent.test_spot import (
+    BORROWER,
+    LOW_POWER,
+    OWNER,
+    RULES,
+    SpotWorld,
+    pod_object,
+    show,
+)
 
 BUILD = ROOT / "build" / "shim"
 SHARER = KubePod("team-a", "share", "uid-share")
 ROUNDS = 3
+RESERVE_MIB = parse_bytes(Spot().reserve) >> 20
 
 
 class SimulatedCards(Cards):
@@ -42,6 +52,10 @@ class SimulatedCards(Cards):
         self._worked: dict[int, int] = {}
         (one,) = machine.cards
         self.present = {one.uuid: replace(card(), uuid=one.uuid)}
+
+    async def free_bytes(self, uuid: str) -> int:
+        one = self._machine.card(uuid)
+        return one.total - one.used
 
     async def loads(self, uuids: object) -> dict[str, dict[int, ProcessLoad]]:
         self.asked += 1
@@ -55,20 +69,54 @@ class SimulatedCards(Cards):
         return {one.uuid: found}
 
 
+def under_shim(held: Allocated) -> dict[str, str]:
+    """The environment of a container's programs."""
+    preload = str(BUILD / "testing" / "libmizar.so")
+    return {"LD_PRELOAD": preload, "MIZAR_DIR": str(limits_of(held).parent)}
+
+
+def started(
+    machine: simgpu.Machine, command: list[str], env: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """A program on the machine's card, with pipes."""
+    env = {"PATH": os.environ["PATH"], **env, **simgpu.environment(machine.directory)}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe)
+
+
+class Memory:
+    """A program that allocates memory of the card, and keeps it."""
+
+    def __init__(self, machine: simgpu.Machine, env: dict[str, str]) -> None:
+        self.process = started(machine, [str(BUILD / "tests" / "sleeper")], env)
+        assert self.process.stdout and self.process.stdout.readline() == b"up\n"
+
+    def alloc(self, mib: int) -> bool:
+        """Whether it got the memory."""
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(f"alloc {mib}\n".encode())
+        self.process.stdin.flush()
+        return self.process.stdout.readline().split()[0] == b"0"
+
+    def take_all(self) -> int:
+        """Allocate until no MiB is left. Returns the sum in MiB."""
+        taken, mib = 0, 4096
+        while mib:
+            got = self.alloc(mib)
+            taken, mib = taken + got * mib, mib if got else mib // 2
+        return taken
+
+    def close(self) -> None:
+        with self.process:
+            self.process.kill()
+
+
 class Program:
     """A program under the shim that keeps the card busy once it gets the signal to begin."""
 
     def __init__(self, machine: simgpu.Machine, held: Allocated) -> None:
-        env = {
-            "PATH": os.environ["PATH"],
-            "LD_PRELOAD": str(BUILD / "testing" / "libmizar.so"),
-            "MIZAR_DIR": str(limits_of(held).parent),
-            **simgpu.environment(machine.directory),
-        }
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(
-            [str(BUILD / "bench" / "load"), "us_200"], env=env, stdin=pipe, stdout=pipe
-        )
+        command = [str(BUILD / "bench" / "load"), "us_200"]
+        self.process = started(machine, command, under_shim(held))
 
     def await_ready(self) -> None:
         assert self.process.stdout and self.process.stdout.readline() == b"ready\n"
@@ -229,6 +277,24 @@ async def test_an_owner_that_wakes_has_its_card_back(
     world.let_go()
     await until(lambda: world.is_told(False))
     print(f"{compute}: paused {paused - began:.3f} s, free {ended - began:.3f} s after the launch")
+
+
+async def test_an_owner_without_the_shim_has_the_reserve(world: ShimWorld) -> None:
+    """Its borrower has taken all that it may: nothing but the reserve is free."""
+    owner = Memory(world.machine, {})
+    world.stack_of_programs.callback(owner.close)
+    assert owner.alloc(2048)
+    world.add_owner(OWNER, world.uuid)
+    await world.lendable(world.uuid)
+    world.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE))
+    await world.knows(BORROWER)
+    await world.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, 1)
+    held = await world.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
+    borrower = Memory(world.machine, under_shim(held))
+    world.stack_of_programs.callback(borrower.close)
+    assert borrower.take_all() > 8192
+    assert owner.alloc(RESERVE_MIB - 1)
+    assert not owner.alloc(RESERVE_MIB // 4)
 
 
 async def test_an_owner_that_sleeps_keeps_its_card_lent(world: ShimWorld) -> None:
