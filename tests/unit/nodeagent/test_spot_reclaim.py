@@ -107,6 +107,17 @@ async def test_a_borrower_that_takes_its_time_holds_up_no_other(world: SpotWorld
         assert quick.ended() and not slow.ended()
 
 
+async def test_processes_that_start_later_are_ended_as_well(world: SpotWorld) -> None:
+    """As by `kubectl exec`, before the pod is evicted: the owner would not have its card alone."""
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    world.cards.working[CARD] = {os.getpid(): 90}
+    await until(lambda: world.metric("mizar_spot_reclaim_seconds_count") == 1)
+    with Victim(world) as late:
+        await until(late.ended)
+
+
 async def start_other(world: SpotWorld) -> Allocated:
     """Bind and start another borrower."""
     world.api.put_pod(pod_object(OTHER, SPOT_RESOURCE))
