@@ -20,6 +20,7 @@ from unit.nodeagent.test_assembly import limits_of
 from unit.nodeagent.test_spot import (
     BORROWER,
     DEVICE,
+    LOW_POWER,
     OWNER,
     SpotWorld,
     Victim,
@@ -105,6 +106,18 @@ async def test_a_borrower_that_takes_its_time_holds_up_no_other(world: SpotWorld
         await until(lambda: slow.heard() == ["TERM"])
         await until(lambda: world.pod_condition(OTHER) == goes("OwnerBack"))
         assert quick.ended() and not slow.ended()
+
+
+async def test_an_owner_whose_container_starts_again_gets_its_card_back(world: SpotWorld) -> None:
+    """It is about to work, though at each moment the detectors find it idle."""
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    again = pod_object(OWNER, "nvidia.com/gpu", LOW_POWER)
+    status = {"name": "main", "containerID": f"containerd://{'ef' * 32}"}
+    again["status"]["containerStatuses"] = [status]
+    world.api.put_pod(again)
+    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
 
 
 async def test_processes_that_start_later_are_ended_as_well(world: SpotWorld) -> None:
