@@ -74,6 +74,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         self.random = Random(seed)
         self.pods: dict[str, KubePod] = {}
         self.physical: dict[str, dict[str, list[str]]] = {}
+        self.physical_resource = "nvidia.com/gpu"
         self.allocated: dict[Key, Allocated] = {}
         self.devices: dict[str, dict[str, bool]] = {}
         self.numa: dict[str, dict[str, list[int]]] = {}
@@ -201,7 +202,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
     # ---- pods ----
 
     def add_pod(self, pod: KubePod, **physical: Iterable[str]) -> None:
-        """Add a pod that was admitted; `physical` cards by container (of nvidia.com/gpu)."""
+        """Add a pod that was admitted; `physical` cards by container (of physical_resource)."""
         self.pods[pod.uid] = pod
         self.physical[pod.uid] = {name: list(cards) for name, cards in physical.items()}
 
@@ -315,7 +316,7 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         found: dict[str, list[pr.ContainerDevices]] = {}
         for container, cards in self.physical.get(pod.uid, {}).items():
             found.setdefault(container, []).extend(
-                pr.ContainerDevices(resource_name="nvidia.com/gpu", device_ids=[card])
+                pr.ContainerDevices(resource_name=self.physical_resource, device_ids=[card])
                 for card in cards
             )
         for (uid, container, resource), held in self.allocated.items():

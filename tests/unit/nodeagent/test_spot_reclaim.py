@@ -2,6 +2,7 @@
 start on the card."""
 
 import asyncio
+import json
 import os
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import grpc
 import pytest
 
 from mizar_core.names import SPOT_RESOURCE
+from mizar_core.spot_rules import SpotRules
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.regions import limits_file
@@ -33,6 +35,7 @@ from unit.nodeagent.test_spot import world as world
 SECOND = card(2).uuid
 OTHER_UID = "87654321" + UID[8:]
 OTHER = KubePod("team-c", "quick", OTHER_UID)
+FOREIGN = "example.com/gpu"
 NOTICE = {"mizar.share/spot-notice": "30"}
 
 
@@ -175,6 +178,18 @@ async def test_the_reserve_is_lent_to_nobody(world: SpotWorld) -> None:
     world.cards.free += 1 << 20
     held = await world.kubelet.start_container(OTHER, "main", SPOT_RESOURCE)
     assert limits_file.read(limits_of(held)).cards[0].memory_limit == 1 << 20
+
+
+async def test_a_borrower_is_told_as_what_its_owner_holds_the_card(world: SpotWorld) -> None:
+    """A pool may share cards that another device plugin offers."""
+    (rule,) = rules().rules
+    world.api.rules = SpotRules(rules=(rule.changed(physical_resource=FOREIGN),)).to_json()
+    world.kubelet.physical_resource = FOREIGN
+    world.add_owner()
+    await world.lendable()
+    held = await start_other(world)
+    (named,) = held.answer.annotations.values()
+    assert json.loads(named) == {FOREIGN: [CARD]}
 
 
 async def test_a_context_that_is_being_measured_costs_the_borrower_no_memory(
