@@ -153,6 +153,9 @@ async def test_a_card_is_withdrawn_before_the_next_plan(
     world.cards.working[CARD] = {os.getpid(): 90}
     await until(lambda: DEVICE not in world.kubelet.healthy(SPOT_RESOURCE))
     await until(lambda: world.node(SPOT_RESOURCE) == ("1", "0"))
+    # The kubelet may still write the count that it had before.
+    world.api.node["status"]["allocatable"][SPOT_RESOURCE] = "1"
+    await until(lambda: world.node(SPOT_RESOURCE) == ("1", "0"))
     world.cards.working.clear()
     await until(lambda: DEVICE in world.kubelet.healthy(SPOT_RESOURCE))
 
