@@ -36,7 +36,8 @@ from mizar_nodeagent.container.prestart_checks import (
     check_tenant,
     present_carving,
 )
-from mizar_nodeagent.container.slots import LIMITS_FILE, Notify, NotifyGranted, Owner, Slot, Slots
+from mizar_nodeagent.container.slots import Notify, NotifyGranted, Owner, Slot, Slots
+from mizar_nodeagent.container.spare_slots import LIMITS
 from mizar_nodeagent.container.used_slots import recorded_slots
 from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionUnserved, StartRefused
@@ -384,7 +385,7 @@ class PreStart:
         return any(
             (entry.resource, entry.ids) == (resource, frozenset(ids))
             and entry.pod_uid in uids
-            and not any(Path(path).name == LIMITS_FILE for path in entry.mounts)
+            and not any(Path(path).name == LIMITS for path in entry.mounts)
             for entry in entries
         )
 
@@ -395,7 +396,7 @@ class PreStart:
         for entry in entries:
             if (entry.resource, entry.ids) == (resource, frozenset(ids)) and entry.pod_uid in uids:
                 for path in map(Path, entry.mounts):
-                    if path.name == LIMITS_FILE and path.parents[1] != self.slots.root:
+                    if path.name == LIMITS and path.parents[1] != self.slots.root:
                         raise StartRefused(
                             f"its files are in {path.parent}: nodeagent.stateDir was changed to "
                             f"{self.slots.root.parent} after its start: delete the pod",

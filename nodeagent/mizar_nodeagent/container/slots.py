@@ -24,7 +24,14 @@ from typing import Any, Protocol
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.container.limits import ContainerLimits
 from mizar_nodeagent.container.shim_install import PRELOAD, Shim
-from mizar_nodeagent.container.spare_copies import SpareCopies
+from mizar_nodeagent.container.spare_slots import (
+    LIBRARY,
+    LIMITS,
+    PRELOAD_LIST,
+    RECORD,
+    USAGE,
+    SpareSlots,
+)
 from mizar_nodeagent.files import read_promptly, rewrite_promptly, write_atomically
 from mizar_nodeagent.regions import limits_file, usage_file
 from mizar_nodeagent.regions.limits_file import BY_THE_SHIM, ContainerIdentity, ShimTimes
@@ -33,7 +40,6 @@ log = get_logger(__name__)
 
 VERSION = 1
 """Version of the format of slot.json."""
-LIMITS_FILE = "limits"
 _NAME_MAX = 63
 
 
@@ -101,19 +107,19 @@ class Slot:
 
     @cached_property
     def limits(self) -> Path:
-        return self.folder / LIMITS_FILE
+        return self.folder / LIMITS
 
     @cached_property
     def usage(self) -> Path:
-        return self.folder / "usage"
+        return self.folder / USAGE
 
     @property
     def library(self) -> Path:
-        return self.folder / "libmizar.so"
+        return self.folder / LIBRARY
 
     @property
     def preload(self) -> Path:
-        return self.folder / "ld.so.preload"
+        return self.folder / PRELOAD_LIST
 
 
 class Slots:
@@ -127,7 +133,7 @@ class Slots:
         self.boot = boot
         self.shim = shim
         self.times = times
-        self.spares = SpareCopies(shim)
+        self.spares = SpareSlots(shim)
         self._slots: dict[str, Slot] = {}
         self._changes, self._changed = count(1), 0
         self._by_age: tuple[int, tuple[Slot, ...]] = 0, ()
@@ -203,12 +209,12 @@ class Slots:
             by_cdi=by_cdi,
             boot=self.boot,
         )
-        self._put(slot)
         self._incomplete.add(name)
         try:
             self.complete(slot)
         except OSError as error:
             log.warning("a slot's files cannot be created yet", error=error, **slot.names)
+        self._put(slot)
         return slot
 
     def complete(self, slot: Slot) -> None:
@@ -225,13 +231,14 @@ class Slots:
         self._incomplete.discard(slot.name)
 
     def _make(self, slot: Slot) -> None:
-        slot.folder.mkdir(mode=0o755)
-        limits_file.create_empty(slot.limits)
-        usage_file.create(slot.usage)
-        self.spares.take(slot.library)
-        self.shim.copy_preload(slot.preload)
-        # Not durable, since the kubelet waits; its record restores slot.json after a power cut.
-        self._keep(slot, durable=False)
+        folder = self.spares.take()
+        try:
+            # Not durable, since the kubelet waits; its record restores slot.json after a power cut.
+            (folder / RECORD).write_bytes(_to_json(slot))
+            folder.rename(slot.folder)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     def _make_missing(self, slot: Slot) -> None:
         """Create the files that are missing. For a mounted file that is missing, the runtime would
@@ -241,7 +248,7 @@ class Slots:
         makers = {
             slot.limits: limits_file.create_empty,
             slot.usage: usage_file.create,
-            slot.library: self.spares.take,
+            slot.library: self.shim.copy_library,
             slot.preload: self.shim.copy_preload,
         }
         for path, make in makers.items():
@@ -282,7 +289,7 @@ class Slots:
         shutil.rmtree(slot.folder, ignore_errors=True)
 
     def _keep(self, slot: Slot, durable: bool = True) -> Slot:
-        write_atomically(slot.folder / "slot.json", _to_json(slot), durable=durable)
+        write_atomically(slot.folder / RECORD, _to_json(slot), durable=durable)
         self._put(slot)
         return slot
 
@@ -326,7 +333,7 @@ def _to_json(slot: Slot) -> bytes:
 
 def _read(folder: Path, now: float) -> Slot:
     try:
-        return _parsed(folder, json.loads((folder / "slot.json").read_bytes()))
+        return _parsed(folder, json.loads((folder / RECORD).read_bytes()))
     except (OSError, ValueError, LookupError, TypeError) as error:
         log.warning("a slot does not say what it is for", slot=folder.name, error=error)
         return Slot(folder.name, folder, "", frozenset(), now)
@@ -354,4 +361,4 @@ def is_slot_path(root: Path, path: str) -> str | None:
     """The slot's name in the host path of one of its files; None for any other path."""
     folder, file = os.path.split(path)
     parent, name = os.path.split(folder)
-    return name if parent == str(root) and file == LIMITS_FILE else None
+    return name if parent == str(root) and file == LIMITS else None
