@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -63,15 +63,16 @@ DEFAULT_GRACE = GracePeriods()
 
 @dataclass(frozen=True)
 class Outputs:
-    """The parts through which a plan is applied. `planned`: called after each plan, before it is
-    applied, with pauses in which calls of the kubelet are answered. `planning_failed`: counts a
-    shadow pod that is excluded from the plan."""
+    """The parts through which a plan is applied. `limits` and `lend`: update the limits of running
+    containers and the loans of cards, after each plan and before it is applied.
+    `planning_failed`: counts a shadow pod that is excluded from the plan."""
 
     plugins: PluginManager
     node: NodeStatusWriter
     statuses: ShadowStatusWriter
     events: EventRecorder
-    planned: tuple[Callable[[], None], ...]
+    limits: Callable[[], Awaitable[None]]
+    lend: Callable[[], None]
     planning_failed: Callable[[], None]
 
 
@@ -152,16 +153,21 @@ class Agent:
             began = time.thread_time()
             before = self.state.last
             plan = self.state.replan(self._snapshot())
-            for planned in self._outputs.planned:
-                await let_calls_in()
-                planned()
-            await let_calls_in()
+            await self._update()
             unsaved = await self._checkpoint.keep(self._known(plan))
             await let_calls_in()
             self._log_excluded(plan)
             self._apply(before, plan, unsaved)
             self._planned_at = self._clock()
             await asyncio.sleep(rest_after(time.thread_time() - began, bool(self.state.allocating)))
+
+    async def _update(self) -> None:
+        """Update limits and loans, with pauses in which the kubelet's calls are answered."""
+        await let_calls_in()
+        await self._outputs.limits()
+        await let_calls_in()
+        self._outputs.lend()
+        await let_calls_in()
 
     def _known(self, plan: Plan) -> Checkpoint:
         """The checkpoint with all that the next agent needs."""

@@ -118,7 +118,8 @@ def _outputs(base: AgentBase, container: ContainerParts, spot: SpotParts) -> Out
         node=NodeStatusWriter(client, config.node_name, base.agent.wake),
         statuses=ShadowStatusWriter(client, config.node_name),
         events=EventRecorder(client, FIELD_MANAGER_NODEAGENT, config.identity),
-        planned=(container.limits.update, spot.lender.planned),
+        limits=container.limits.update_with_pauses,
+        lend=spot.lender.planned,
         planning_failed=planning_errors(base.registry).inc,
     )
 

@@ -3,10 +3,11 @@ lose their cards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from mizar_core.carve import CardLimit, Carve
 from mizar_core.device_ids import DeviceID
@@ -29,6 +30,7 @@ from mizar_nodeagent.container.prestart_checks import WITHOUT_SHIM
 from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
 from mizar_nodeagent.container.used_slots import slots_in_use
 from mizar_nodeagent.errors import RegionDamaged, RegionUnserved, StartRefused
+from mizar_nodeagent.event_loop_turns import let_calls_in
 from mizar_nodeagent.planning.card_loss import loss_reason
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
@@ -36,6 +38,10 @@ from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import limits_file
 
 log = get_logger(__name__)
+
+AT_ONCE: Final = 100
+"""Number of slots that are compared with the agent's state without a pause: some hundred
+microseconds. Each container that has ended keeps its slot for half a minute or more."""
 
 Terms = tuple[tuple[Carve, tuple[Card, ...]], ...]
 """All that a container's limits are computed from, but for its priority, which never changes."""
@@ -101,6 +107,17 @@ class LimitsUpdater:
     def update(self) -> None:
         """Write what differs from the agent's state now. Nothing is written before the shadow pods'
         annotations have been read from the API server: a checkpoint may be older than the files."""
+        for _ in self._update():
+            pass
+
+    async def update_with_pauses(self) -> None:
+        """Do the same, and let the kubelet's calls be answered each time that AT_ONCE slots were
+        compared with the state."""
+        for _ in self._update():
+            await let_calls_in()
+
+    def _update(self) -> Iterator[None]:
+        """Yields where there may be a pause."""
         snapshot, slots = self._state.snapshot, self._slots.all()
         if snapshot.pods is None:
             return
@@ -108,14 +125,25 @@ class LimitsUpdater:
             slot.name: self._written[slot.name] for slot in slots if slot.name in self._written
         }
         changed: list[tuple[bool, _Change]] = []
-        for slot in slots:
+        for number, slot in enumerate(slots, start=1):
             with self._isolated(slot):
-                if slot.owner is not None and (loss := self._lost_cards(slot, snapshot)):
-                    self._stop(slot, slot.owner, loss, snapshot)
-                if found := self._change(slot, snapshot):
-                    changed.append((_grows(found), found))
-        # Containers that get less come first, so that a card is never promised beyond its memory.
-        running = _running(slots, snapshot) if changed else set()
+                changed += self._compare(slot, snapshot)
+            if number % AT_ONCE == 0:
+                yield
+        # No pause from here on: until all have been written, a card may be promised twice.
+        self._write_all(changed, _running(slots, snapshot) if changed else set())
+
+    def _compare(self, slot: Slot, snapshot: NodeSnapshot) -> Iterator[tuple[bool, _Change]]:
+        """Stop the slot's work on cards that it has lost. Yields its change, if there is one, and
+        whether it gets more memory."""
+        if slot.owner is not None and (loss := self._lost_cards(slot, snapshot)):
+            self._stop(slot, slot.owner, loss, snapshot)
+        if found := self._change(slot, snapshot):
+            yield _grows(found), found
+
+    def _write_all(self, changed: Sequence[tuple[bool, _Change]], running: Collection[str]) -> None:
+        """Write the limits, first those of containers that get less, so that a card is never
+        promised beyond its memory. `running`: the names of slots whose containers run."""
         for _, one in sorted(changed, key=lambda pair: pair[0]):
             with self._isolated(one.slot):
                 self._write(one, one.slot.name in running)

@@ -151,7 +151,8 @@ class AgentProcess:
             node=cast(NodeStatusWriter, self.node),
             statuses=cast(ShadowStatusWriter, self.statuses),
             events=cast(EventRecorder, self.events),
-            planned=(self.limits.update, self.lending.lender.planned),
+            limits=self.limits.update_with_pauses,
+            lend=self.lending.lender.planned,
             planning_failed=lambda: world.broken("planning fails for a shadow pod"),
         )
         self.agent.attach(pods, self.poller, outputs)

@@ -1,6 +1,7 @@
 """Limits of running containers follow what their shadow pod's annotation says, across the whole
 agent."""
 
+import asyncio
 import os
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ from mizar_core.carve import CardLimit
 from mizar_core.models import Isolation
 from mizar_core.names import ANNOTATION_CARVE
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.container.limits_update import LimitsUpdater
-from mizar_nodeagent.container.slots import Owner
+from mizar_nodeagent.container.limits_update import AT_ONCE, LimitsUpdater
+from mizar_nodeagent.container.slots import Owner, Slot
+from mizar_nodeagent.event_loop_turns import ROUNDS
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.regions import layout, limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED, MEMORY_MODES, LimitsCard
@@ -412,6 +414,31 @@ def test_containers_that_get_less_are_limited_before_those_that_get_more(
     assert written == ["less", "more"]
     for slot in slots.all():
         assert limits_file.read(slot.limits).cards[0].memory_limit == 8 * GIB
+
+
+async def test_the_kubelets_calls_are_answered_while_many_slots_are_compared(
+    tmp_path: Path,
+) -> None:
+    """Containers that have ended keep their slots for a while, and Allocate would wait for all."""
+    slots, turns = new_slots(tmp_path), [0]
+    for index in range(2 * AT_ONCE):
+        slots._put(Slot(f"ended-{index}", tmp_path, RESOURCE, frozenset([device(0)]), 0.0))
+    last = slots.create(RESOURCE, [device(1)], 1.0)
+    slots.assign(last, Owner("team-a", "share", "uid-share", "main"))
+    state = AgentState()
+    state.replan(snapshot(1.0, [shadow(), share()], [card_claim(), share_claim(device(1))]))
+
+    async def be_called() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    calls = asyncio.create_task(be_called())
+    updater = LimitsUpdater(state, slots, lambda *_: None, lambda *_: None, lambda _: 0)
+    await updater.update_with_pauses()
+    calls.cancel()
+    assert turns[0] >= 2 * ROUNDS
+    assert limits_file.read(last.limits).cards[0].memory_limit == 8 * GIB
 
 
 async def test_who_opted_out_is_told_when_that_ends(world: World) -> None:
