@@ -99,6 +99,8 @@ class Lender:
         self._cards_read = False
         self._knows_owners = False
         self._complete = False
+        # An earlier agent may have told their shims something; those of new slots know nothing.
+        self._earlier = {slot.name for slot in slots.all()}
         self._shims: dict[str, frozenset[str]] = {}
         self._told: set[PodIdentity] = set()
         self._devices: tuple[Device, ...] = ()
@@ -382,7 +384,8 @@ class Lender:
             if slot.owner is None or slot.resource == SPOT_RESOURCE:
                 continue
             uuids = cards.get((slot.owner.namespace, slot.owner.pod), frozenset())
-            if self._shims.get(slot.name) == uuids or _tell_shim(slot, uuids):
+            knows = self._shims.get(slot.name, None if slot.name in self._earlier else frozenset())
+            if knows == uuids or _tell_shim(slot, uuids):
                 told[slot.name] = uuids
         self._shims = told
 

@@ -542,6 +542,33 @@ async def test_a_pool_that_lends_no_more_drains_its_cards(world: SpotWorld) -> N
     await until(lambda: world.pod_condition(OWNER) == AWAKE)
 
 
+async def test_shims_are_told_of_cards_only_what_they_do_not_know(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time takes a part of the time in which the kubelet waits for the next Allocate."""
+    told: list[tuple[Path, bool]] = []
+    tell = limits_file.set_borrowed
+    monkeypatch.setattr(
+        limits_file,
+        "set_borrowed",
+        lambda path, uuids: (told.append((path, bool(uuids))), tell(path, uuids)),
+    )
+    world.api.rules = ""
+    await world.serve_shadow()
+    limits = limits_of(await world.start_share(annotations=LOW_POWER))
+    await world.replanned()
+    await world.replanned()
+    assert told == []
+    world.api.rules = RULES.to_json()
+    await until(lambda: bool(limits_file.read(limits).asleep))
+    await world.stop_agent()
+    world.api.rules = ""
+    await world.start_agent()
+    await until(lambda: not limits_file.read(limits).asleep)
+    await world.replanned()
+    assert told == [(limits, True), (limits, False)]
+
+
 async def test_an_agent_that_lends_no_more_tells_owners_of_the_one_before(
     world: SpotWorld,
 ) -> None:
