@@ -145,12 +145,13 @@ class Allocator:
     ) -> tuple[DeviceID, ...]:
         carves = {key: one.carve for key, one in self._state.carvings.items()}
         offered = [one for one in free if one in fixed or self._is_offered(one)]
+        is_offered = set(offered).__contains__
         # The kubelet may call a device free that it gave to a container a moment ago: it forgets
         # those that it is giving away while podresources is listed after a pod has ended. Of two
         # containers with one device, one cannot start.
         unheld = _unheld(free, fixed, held)
         # Devices that are being drained come after those: a container that gets one ends the drain.
-        choices = ([one for one in unheld if one in offered], unheld, offered)
+        choices = ([*filter(is_offered, unheld)], unheld, offered)
         usable = next((some for some in choices if len(some) >= size), free)
         return preferred(usable, fixed, size, carves, held, self._numa)
 

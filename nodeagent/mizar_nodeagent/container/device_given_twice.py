@@ -103,7 +103,7 @@ class Sharing:
 def may_be_given_to_others(owner: Owner, ids: frozenset[str], slots: Iterable[Slot]) -> bool:
     """Whether the devices may have been given to containers of other pods as well, by the slots:
     each Allocate has made one. `owner`: the container that is to start."""
-    known = [one for one in slots if one.ids & ids]
+    known = [one for one in slots if not one.ids.isdisjoint(ids)]
     own = [one for one in known if one.owner is not None and one.owner.of_pod(owner)]
     others = [one for one in known if one not in own]
     if any(one.owner is not None and one.owner.container == owner.container for one in own):

@@ -241,7 +241,7 @@ class PreStart:
     def _claimed(self, resource: str, ids: frozenset[str], claims: Claims) -> Iterable[Holding]:
         """The containers that have one of the devices, by the kubelet's claims."""
         for one in claims.all:
-            is_one = one.resource == resource and bool(one.ids & ids)
+            is_one = one.resource == resource and not one.ids.isdisjoint(ids)
             if is_one and not self._ended(one.namespace, one.pod):
                 owner = self._owner_of(one.namespace, one.pod, one.container)
                 yield Holding(owner, one.ids)

@@ -18,8 +18,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.container.limits import ContainerLimits
@@ -298,8 +299,7 @@ class Slots:
         self._changed = next(self._changes)
 
 
-def _age(slot: Slot) -> tuple[float, str]:
-    return slot.created, slot.name
+_age: Final = attrgetter("created", "name")
 
 
 def _preload(opted_out: bool) -> bytes:
