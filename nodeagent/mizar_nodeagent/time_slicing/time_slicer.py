@@ -38,7 +38,7 @@ NS: Final = 1_000_000_000
 TOLD_NS: Final = 60_000_000_000
 """Least nanoseconds between two log lines about a card whose rounds fail: one minute, since rounds
 may fail a hundred times a second."""
-ATTEND_S: Final = 0.2
+ATTEND_S: Final = 0.4
 """Seconds between two calls of `attend` by the event loop."""
 UNATTENDED_NS: Final = 500_000_000
 """Nanoseconds without a call of `attend` after which borrowers get no heartbeat, since only the
@@ -86,6 +86,11 @@ class SharedCard:
     def sleepers(self) -> list[ContainerCard]:
         """The containers with a share that were idle at the last round."""
         return [one for one in self._owners if not one.busy]
+
+    @property
+    def has_borrowers(self) -> bool:
+        """Whether a container borrows the card."""
+        return bool(self._borrowers)
 
     def is_due(self, now: int, changed: bool) -> bool:
         """Whether the card needs a round before the next round of all cards: because an idle
@@ -162,6 +167,7 @@ class TimeSlicer:
         self._refused: set[Container] = set()
         self._cards: list[SharedCard] = []
         self._contended: list[SharedCard] = []
+        self._without_borrowers: list[SharedCard] = []
         self._sleepers: list[ContainerCard] = []
         self._watch = ActivityWatch([])
         self._rescan_at = 0
@@ -188,7 +194,7 @@ class TimeSlicer:
             if card.woken:
                 self._woke(card.woken)
         if cards:
-            self._contended = [card for card in self._cards if card.is_contended]
+            self._contend([card for card in self._cards if card.is_contended])
             self._watch_sleepers()
         self._last_round = now
         return CONTENDED_S if self._contended else ALL_S
@@ -209,12 +215,20 @@ class TimeSlicer:
         """The contended cards that need a round."""
         # A container that becomes active after this comparison is found by the next one.
         changed = self._watch.has_changed()
-        return [one for one in self._contended if one.is_due(now, changed)]
+        cards = self._contended if changed else self._without_borrowers
+        return [one for one in cards if one.is_due(now, changed)]
 
     def _watch_none(self) -> None:
         """Watch no container. To be called when files were closed, since their descriptors may soon
         refer to other files."""
-        self._contended, self._sleepers, self._watch = [], [], ActivityWatch([])
+        self._contend([])
+        self._sleepers, self._watch = [], ActivityWatch([])
+
+    def _contend(self, cards: list[SharedCard]) -> None:
+        """Set the cards whose next round comes after CONTENDED_S. If no idle container becomes
+        active, only those without borrowers may need one."""
+        self._contended = cards
+        self._without_borrowers = [card for card in cards if not card.has_borrowers]
 
     def _watch_sleepers(self) -> None:
         sleepers = [one for card in self._contended for one in card.sleepers]
@@ -243,7 +257,7 @@ class TimeSlicer:
             while not running.done():
                 if self._watched():
                     self.attend()
-                await asyncio.wait({running}, timeout=ATTEND_S)
+                await asyncio.sleep(ATTEND_S)
             await running
         finally:
             self._stopped.set()

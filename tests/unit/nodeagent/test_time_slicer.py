@@ -25,7 +25,7 @@ from mizar_nodeagent.audit.unaccounted_memory import Unaccounted
 from mizar_nodeagent.regions import layout, limits_file, usage_file
 from mizar_nodeagent.time_slicing import time_slicer
 from mizar_nodeagent.time_slicing.container_card import ContainerCard
-from mizar_nodeagent.time_slicing.time_slicer import Container, TimeSlicer
+from mizar_nodeagent.time_slicing.time_slicer import Container, SharedCard, TimeSlicer
 from support.waiting import PATIENCE_S, until, wait_for
 from support.windows import window_of
 
@@ -194,7 +194,7 @@ def test_between_full_rounds_sleepers_are_looked_at_all_at_once(
     room.round(borrower)
     room.round(borrower, after_ms=10)
     looks = Mock(return_value=False)
-    monkeypatch.setattr(ContainerCard, "has_woken", lambda one, now: looks(one, now))
+    monkeypatch.setattr(SharedCard, "is_due", lambda *given: looks(*given))
     for _ in range(5):
         room.round(borrower, after_ms=10)
     assert not looks.called
