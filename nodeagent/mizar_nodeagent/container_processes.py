@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -161,21 +162,28 @@ def _runs(folder: Path) -> bool:
 
 def _read(folder: Path, pid: int) -> ContainerProcess | None:
     try:
-        pod = container = None
-        for line in _text(folder / "cgroup").splitlines():
-            pod = pod or _POD.search(line)
-            container = container or _CONTAINER.search(line)
-        if pod is None or container is None:
-            return None
         # A process's name may have any bytes, also spaces and brackets.
         stat = _text(folder / "stat")
         started = _start_time(stat)
-        inner = _inner_pid(_status(folder))
-    except (OSError, ValueError, IndexError):
-        return None  # it has ended
+        inner, pod_uid, container_id = _home(folder, started)
+    except (OSError, ValueError, LookupError):
+        return None  # it has ended, or runs in no container
     name = stat.partition("(")[2].rpartition(")")[0]
-    uid = pod[1].replace("_", "-")
-    return ContainerProcess(pid, name, (inner or pid, started), uid, container[1])
+    return ContainerProcess(pid, name, (inner or pid, started), pod_uid, container_id)
+
+
+@lru_cache(maxsize=4096)
+def _home(folder: Path, started: int) -> tuple[int, str, str]:
+    """The PID in its container of the process with that start time, its pod's UID and its
+    container's ID. Cached, since audits ask for the same processes every few seconds, which never
+    move to another container. Raises LookupError if it runs in none (yet), OSError, ValueError."""
+    pod = container = None
+    for line in _text(folder / "cgroup").splitlines():
+        pod = pod or _POD.search(line)
+        container = container or _CONTAINER.search(line)
+    if pod is None or container is None:
+        raise LookupError(f"{folder} is no process of a container, started at {started}")
+    return _inner_pid(_status(folder)), pod[1].replace("_", "-"), container[1]
 
 
 def _start_time(stat: str) -> int:

@@ -72,6 +72,27 @@ def put_process(
     (folder / "status").write_text(f"Name:\ta) b (c\nNSpid:\t{pid}\t99\t{inner}\nThreads:\t1\n")
 
 
+def test_where_a_process_runs_is_read_once_and_again_for_another_one(tmp_path: Path) -> None:
+    """Audits ask every few seconds. Only a container's processes are remembered: one that runs in
+    none may be about to enter it."""
+
+    def homes() -> list[tuple[str, str, str]]:
+        found = container_processes.of_containers([500, 501], tmp_path).values()
+        return [(one.name, one.pod_uid[:2], one.container_id[:2]) for one in found]
+
+    put_process(tmp_path, 500, CGROUP)
+    put_process(tmp_path, 501, "0::/\n")
+    first = (UID[:2], ID[:2])
+    assert homes() == [("a) b (c", *first)]
+    for file in ("cgroup", "status"):
+        (tmp_path / "500" / file).unlink()
+    (tmp_path / "501" / "cgroup").write_text(CGROUP)
+    assert homes() == [("a) b (c", *first)] * 2
+    shutil.rmtree(tmp_path / "500")
+    put_process(tmp_path, 500, f"0::/kubepods/pod{'0f' * 16}/{'ef' * 32}\n", started=4243)
+    assert homes() == [("a) b (c", "0f", "ef"), ("a) b (c", *first)]
+
+
 @pytest.mark.parametrize(
     "cgroup",
     [

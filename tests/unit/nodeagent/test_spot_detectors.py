@@ -304,7 +304,7 @@ class TestProcesses:
         assert self.look(detector, 2.0, first={1: 100, 9: 100}) == ["Busy"]
         assert self.look(detector, 2.0 + SAMPLED_S, first={1: 0}) == ["Idle"]
         shutil.rmtree(tmp_path / "9")
-        put_process(tmp_path, 9, POD)
+        put_process(tmp_path, 9, POD, started=4243)
         assert self.look(detector, 5.0, first={1: 0, 9: 100}) == ["Busy"]
 
     def test_a_card_that_never_told_is_nobodys_to_lend(self, detector: ProcessDetector) -> None:
