@@ -28,6 +28,7 @@ _SEQ = (1 << _SEQ_BITS) - 1
 
 _HEAD_SIZE = sizeof(UsageHead)
 _GATES = slice(UsageHead.cards.offset, _HEAD_SIZE)
+_SLOT_HIGH = slice(UsageHead.slot_high.offset, UsageHead.slot_high.offset + 4)
 _ATTEMPTS = 4
 """The most reads of a usage file for one snapshot, if accounts change during each."""
 
@@ -160,7 +161,7 @@ def activity_bytes(path: Path) -> bytes:
     descriptor = open_promptly(path, os.O_RDONLY)
     try:
         raw = _head_bytes(descriptor, path)
-        used = min(UsageHead.from_buffer_copy(raw).slot_high, layout.SLOT_MAX)
+        used = min(int.from_bytes(raw[_SLOT_HIGH], "little"), layout.SLOT_MAX)
         return raw + os.pread(descriptor, used * sizeof(UsageSlot), _HEAD_SIZE)
     finally:
         os.close(descriptor)
@@ -248,9 +249,10 @@ def _read_consistently(descriptor: int, path: Path) -> tuple[UsageHead, Slots]:
     """The head and the used slots, read while no card's account changed; after _ATTEMPTS, the last
     read even if one did."""
     for _ in range(_ATTEMPTS):
-        head = _head(descriptor, path)
+        raw = _head_bytes(descriptor, path)
+        head = UsageHead.from_buffer_copy(raw)
         slots = _slots(descriptor, head)
-        if bytes(head)[_GATES] == bytes(_head(descriptor, path))[_GATES]:
+        if raw[_GATES] == _head_bytes(descriptor, path)[_GATES]:
             break
     return head, slots
 
@@ -262,10 +264,6 @@ def _slots(descriptor: int, head: UsageHead) -> Slots:
 
 def _parsed_slots(raw: bytes) -> Slots:
     return (UsageSlot * (len(raw) // sizeof(UsageSlot))).from_buffer_copy(raw)
-
-
-def _head(descriptor: int, path: Path) -> UsageHead:
-    return UsageHead.from_buffer_copy(_head_bytes(descriptor, path))
 
 
 def _head_bytes(descriptor: int, path: Path) -> bytes:

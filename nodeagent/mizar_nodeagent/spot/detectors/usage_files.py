@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from mizar_kube.logs import get_logger
@@ -32,6 +33,11 @@ class _Read:
     raw: bytes
     cards: tuple[CardActivity, ...]
     changed: float = -math.inf
+
+    @cached_property
+    def wanted(self) -> float:
+        """When GPU time was last asked for on any card (monotonic seconds); 0: never."""
+        return max(one.wanted_at for one in self.cards) / NS
 
 
 class UsageDetector:
@@ -84,8 +90,7 @@ class UsageDetector:
             log.debug("a usage file does not show whether its container works", error=error)
             return now
         found = self._read[slot.name] = _compared(raw, before, now)
-        wanted = max(one.wanted_at for one in found.cards) / NS
-        return max(found.changed, min(wanted, now) if wanted else -math.inf)
+        return max(found.changed, min(found.wanted, now) if found.wanted else -math.inf)
 
 
 def _compared(raw: bytes, before: _Read | None, now: float) -> _Read:
