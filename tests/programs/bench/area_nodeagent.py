@@ -20,7 +20,9 @@ import grpc
 
 from bench.figures import Figure, Report, figure
 from bench.node.busy import busy
+from bench.node.lent import lend_all
 from bench.node.node import CARDS, ROOT, TENANT, Node, node, until
+from mizar_core.names import SPOT_RESOURCE
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from mizar_nodeagent.proto import deviceplugin_pb2_grpc as rpc
 from unit.nodeagent.fake_kubelet import KubePod
@@ -48,6 +50,8 @@ async def _figures() -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="mizar-bench-") as folder:
         bare = await _bare_calls(Path(folder))
         found = await _of_calls(Path(folder), bare)
+    with tempfile.TemporaryDirectory(prefix="mizar-bench-") as folder:
+        found.append(await _of_lent_cards(Path(folder)))
     with tempfile.TemporaryDirectory(prefix="mizar-bench-") as folder:
         return [*found, await _of_a_long_list(Path(folder))]
 
@@ -101,6 +105,18 @@ async def _busy_percent(made: Node, resource: str) -> float:
     for pod in pods:
         made.remove(pod)
     return working
+
+
+async def _of_lent_cards(folder: Path) -> Figure:
+    """Percent of a CPU that the agent uses while all cards are lent to borrowers that work. In
+    AREA=spot, real programs and a kubelet work on the same processors."""
+    async with node(folder) as made, busy(await lend_all(made)):
+        await asyncio.sleep(2)
+        used = await made.agent.cpu_percent(QUIET_S)
+        if len(made.kubelet.healthy(SPOT_RESOURCE)) < CARDS:
+            raise RuntimeError("a card was taken back, though no owner works")
+    _said(f"{CARDS} lent cards: {used:.2f} % of a CPU")
+    return figure(f"cpu_{CARDS}_lent_cards_percent", [used], 50, "%")
 
 
 async def _one_by_one(made: Node, resource: str, rest: float) -> dict[str, list[float]]:

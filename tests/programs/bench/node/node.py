@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
@@ -43,8 +44,8 @@ class Node:
         self._shadows: list[tuple[str, str]] = []
         self._started = 0
 
-    def start_agent(self) -> None:
-        """Start the agent's process."""
+    def start_agent(self, **config: Any) -> None:
+        """Start the agent's process. `config`: more settings, in camelCase."""
         self.agent.start(
             nodeName="node-1",
             kubeletDir=str(self._folder / "kubelet"),
@@ -52,6 +53,7 @@ class Node:
             stateDir=str(self._folder / "state"),
             shimPath=str(ROOT / "build" / "shim" / "libmizar.so"),
             logLevel="WARNING",
+            **config,
         )
 
     def resource(self, devices: int) -> str:
