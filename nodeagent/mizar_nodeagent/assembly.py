@@ -141,7 +141,6 @@ def _loops(
     stale = StaleResources(base.client, base.config.node_name, served)
     return (
         informer.run,
-        base.kubelet.run,
         base.poller.run,
         base.agent.read_cards,
         base.agent.follow_faults,

@@ -12,8 +12,11 @@ from pathlib import Path
 
 SOCKET = "kubelet.sock"
 EVERY_S = 0.1
-"""Seconds between two checks of the socket. A check takes some microseconds, and a pod that starts
+"""Seconds between two checks of the socket while a plugin is not registered: a pod that starts
 before the plugins have registered again gets no device."""
+CONNECTED_S = 2.0
+"""Seconds between two checks while the kubelet has a plugin's stream open: the end of that tells of
+its restart sooner."""
 
 Identity = tuple[int, int]
 """A socket's inode number and its change time in nanoseconds, since the number alone may be reused
@@ -30,30 +33,19 @@ def identity(socket: Path) -> Identity | None:
 
 
 class KubeletSocket:
-    """The kubelet's registration socket. `run` watches it until cancelled."""
+    """The kubelet's registration socket. Several may wait for it at the same time."""
 
     def __init__(
         self, plugin_dir: Path, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     ) -> None:
         self.path = plugin_dir / SOCKET
         self._sleep = sleep
-        self._seen = identity(self.path)
-        self._changed = asyncio.Event()
 
-    async def run(self) -> None:
-        """Check the socket every EVERY_S seconds, for ever."""
-        while True:
-            now = identity(self.path)
-            if now != self._seen:
-                self._seen = now
-                self._changed.set()
-                self._changed = asyncio.Event()
-            await self._sleep(EVERY_S)
-
-    async def changed_from(self, before: Identity | None) -> Identity:
-        """Wait until the socket exists and is not `before`. Returns its identity."""
+    async def changed_from(self, before: Identity | None, every: float = EVERY_S) -> Identity:
+        """Wait until the socket exists and is not `before`. Returns its identity. `every`: seconds
+        between two checks."""
         while (now := identity(self.path)) is None or now == before:
-            await self._changed.wait()
+            await self._sleep(every)
         return now
 
     async def there(self) -> Identity:

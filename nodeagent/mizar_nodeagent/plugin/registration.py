@@ -13,7 +13,7 @@ import grpc
 from mizar_kube.backoff import Backoff
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet.socket_watch import Identity, KubeletSocket
+from mizar_nodeagent.kubelet.socket_watch import CONNECTED_S, Identity, KubeletSocket
 from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.plugin.server import OPTIONS, Handlers, Server, Servicer, Timed
 from mizar_nodeagent.plugin.streams import Streams
@@ -147,7 +147,7 @@ class ResourcePlugin:
     async def _until_lost(self, kubelet: Identity) -> None:
         self._undone.clear()
         waiting = {
-            asyncio.ensure_future(self._kubelet.changed_from(kubelet)),
+            asyncio.ensure_future(self._kubelet.changed_from(kubelet, CONNECTED_S)),
             asyncio.ensure_future(self.streams.until_other_than(1)),
             asyncio.ensure_future(self._undone.wait()),
         }

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from mizar_kube.backoff import Backoff
 from mizar_nodeagent.errors import AllocationRefused
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import Advertised, KubeletPoller
-from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
+from mizar_nodeagent.kubelet.socket_watch import CONNECTED_S, EVERY_S, KubeletSocket
 from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.plugin import registration, server
 from mizar_nodeagent.plugin.manager import PluginManager
@@ -81,9 +81,9 @@ async def plugins(
     kubelet: FakeKubelet,
     fake: FakeHandlers | None = None,
     clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> AsyncIterator[PluginManager]:
-    socket = KubeletSocket(kubelet.plugin_dir)
-    watching = asyncio.create_task(socket.run())
+    socket = KubeletSocket(kubelet.plugin_dir, sleep)
     given = fake or FakeHandlers()
     handlers = Handlers(given.preferred, given.allocate, given.prestart)
     podresources = PodResources(kubelet.podresources_dir / "kubelet.sock")
@@ -98,7 +98,6 @@ async def plugins(
         yield made
     finally:
         await made.close()
-        watching.cancel()
         await podresources.close()
         await kubelet.stop()
 
@@ -209,6 +208,27 @@ async def test_registers_again_when_the_kubelet_restarts(
             await until(lambda: kubelet.is_serving(R))
         after = {path.name for path in kubelet.plugin_dir.glob("mizar-*")}
         assert len(after) == 1 and not before & after
+
+
+async def test_looks_for_the_kubelets_socket_often_only_until_it_is_registered(
+    kubelet: FakeKubelet,
+) -> None:
+    """The end of a stream tells of a restart sooner, and each look wakes the agent."""
+    looks: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        await asyncio.sleep(min(seconds, 0.01))
+
+    async with plugins(kubelet, sleep=sleep) as made:
+        made.apply({R: (ONE,)})
+        await until(lambda: len(looks) > 3)
+        assert set(looks) == {EVERY_S}
+        await kubelet.start()
+        await until(lambda: made.connected().get(R) and looks[-1] == CONNECTED_S)
+        looks.clear()
+        await until(lambda: len(looks) > 3)
+        assert set(looks) == {CONNECTED_S}
 
 
 async def test_registers_again_when_the_stream_ends(kubelet: FakeKubelet) -> None:
