@@ -38,6 +38,9 @@ A watch ends by itself long before that, and so does every pause between tries."
 SHORT_WATCH_S = 1.0
 """Seconds: a watch that breaks sooner than this, or ends sooner without an event, has failed, and
 is retried with a back-off."""
+AT_ONCE = 10
+"""Number of changes of a watch that are taken in before other tasks go on, such as answers to the
+kubelet: of 100 pods that come at once, all changes may be there already."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +221,8 @@ class Informer(StoreReader[T]):
                 async for event in stream:
                     events += 1
                     self._take(event)
+                    if events % AT_ONCE == 0:
+                        await asyncio.sleep(0)
         except Interrupted as error:
             # Proxies close connections without traffic, some of them sooner than a bookmark comes.
             if self._timing.clock() - started < SHORT_WATCH_S:

@@ -1,13 +1,15 @@
 """The informer's copy stays true whatever an API server does to it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import cast
 
 import pytest
 
-from mizar_kube.client import KubeClient, WatchEvent
-from mizar_kube.informer import Informer, Timing, Watched, wait_synced
+from mizar_kube.client import KubeClient, Listing, WatchEvent
+from mizar_kube.informer import AT_ONCE, Informer, Timing, Watched, wait_synced
 from mizar_kube.kinds import POD, Object
 from support.waiting import until
 from unit.kube.fake_api import (
@@ -75,6 +77,35 @@ async def following(
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+class Burst:
+    """A client whose watch has all of its changes at once."""
+
+    async def list_pages(self, *_: object, **how: object) -> AsyncIterator[Listing]:
+        yield Listing([], "5")
+
+    async def watch(self, *_: object, **how: object) -> AsyncIterator[WatchEvent]:
+        for number in range(3 * AT_ONCE):
+            yield WatchEvent("ADDED", pod(f"p{number}", 6 + number))
+        await asyncio.Event().wait()
+
+
+async def test_other_tasks_go_on_between_changes_that_come_at_once() -> None:
+    """Otherwise the kubelet would wait for its answer until all are taken in."""
+    follower, turns, seen = Follower(cast(KubeClient, Burst())), [0], Counter[int]()
+    follower.informer.on_change(lambda old, new: seen.update(turns))
+
+    async def go_on() -> None:
+        while True:
+            turns[0] += 1
+            await asyncio.sleep(0)
+
+    tasks = [asyncio.create_task(one) for one in (follower.informer.run(), go_on())]
+    await until(lambda: len(follower.changes) == 3 * AT_ONCE)
+    for one in tasks:
+        one.cancel()
+    assert set(seen.values()) == {AT_ONCE}
 
 
 async def test_lists_in_pages_then_watches_from_there() -> None:
