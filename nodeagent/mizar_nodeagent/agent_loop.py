@@ -18,7 +18,7 @@ from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.agent_checkpoint import Checkpoint, CheckpointFile
 from mizar_nodeagent.agent_state import AgentState
-from mizar_nodeagent.cards import Card, CardInventory, CardSource
+from mizar_nodeagent.cards import Card, CardInventory, CardSource, is_out_of_use
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.event_loop_turns import let_calls_in
@@ -100,6 +100,7 @@ class Agent:
         self._now = now
         self._grace = grace
         self._repaired = repaired
+        self._logged: dict[str, str] = {}
         self._seen_at: dict[str, float] = {}
         self._gone_at: dict[Key, float] = {}
         self._counted_at: dict[Key, float] = {}
@@ -199,6 +200,19 @@ class Agent:
             self.inventory.problem = problem
         if (self.inventory.problem, self.inventory.cards()) != before:
             self.wake()
+        self._log_health()
+
+    def _log_health(self) -> None:
+        """Log each card that has become Unhealthy or is well again: nothing else says so of a card
+        that no shadow pod holds."""
+        cards = self.inventory.cards()
+        for uuid, card in cards.items():
+            problem = "" if is_out_of_use(card, cards) else card.problem
+            if problem and problem != self._logged.get(uuid):
+                log.warning("a card is unhealthy", card=uuid, problem=problem)
+            elif not problem and self._logged.get(uuid):
+                log.info("a card is healthy again", card=uuid)
+            self._logged[uuid] = problem
 
     def _expected_cards(self) -> set[str]:
         """UUIDs of the cards that NVML should list: those known, and those that the kubelet has

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from mizar_core.models import Holder
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.card_health import Readings
-from mizar_nodeagent.cards import GONE, Card
+from mizar_nodeagent.cards import is_out_of_use
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 
 CARD_LABELS = ("node", "device_uuid")
@@ -63,7 +63,7 @@ class CardCollector(Collector):
         for uuid, card in snapshot.cards.items():
             labels, read = (self._node, uuid), readings.get(uuid)
             info.add_metric((*labels, card.model), 1)
-            if not _is_out_of_use(card, snapshot.cards):
+            if not is_out_of_use(card, snapshot.cards):
                 healthy.add_metric(labels, not card.problem)
             size.add_metric(labels, card.memory_bytes)
             holders.add_metric(labels, len(held.get(uuid, ())))
@@ -106,15 +106,6 @@ class CardCollector(Collector):
             for card in carving.cards:
                 cards.add_metric((*labels, card.uuid), 1)
         yield from (idle, holders, cards)
-
-
-def _is_out_of_use(card: Card, cards: Mapping[str, Card]) -> bool:
-    """Whether the card is unavailable on purpose: it is divided into MIG devices, whose health is
-    reported separately, or it is a MIG device of a card that has been divided differently since."""
-    if card.divided:
-        return True
-    parent = cards.get(card.instance.card) if card.instance else None
-    return card.problem == GONE and parent is not None and parent.problem != GONE
 
 
 def _gauge(name: str, about: str, labels: tuple[str, ...]) -> GaugeMetricFamily:

@@ -119,6 +119,15 @@ class CardSource(Protocol):
         ...
 
 
+def is_out_of_use(card: Card, cards: Mapping[str, Card]) -> bool:
+    """Whether the card is unavailable on purpose: it is divided into MIG devices, whose health is
+    reported separately, or it is a MIG device of a card that has been divided differently since."""
+    if card.divided:
+        return True
+    parent = cards.get(card.instance.card) if card.instance else None
+    return card.problem == GONE and parent is not None and parent.problem != GONE
+
+
 class CardInventory:
     """All cards ever seen, so that a card that falls off the bus is still known, as missing.
 

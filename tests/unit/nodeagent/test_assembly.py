@@ -639,6 +639,32 @@ async def test_a_broken_card_takes_its_devices_away(world: World) -> None:
     await until(lambda: "DeviceUnhealthy" in world.event_reasons())
 
 
+async def test_the_health_of_a_card_that_nobody_holds_is_logged_once(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also what no driver reports as a fault, such as a dead link. A divided card is well."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr(agent_loop, "READ_CARDS_S", 0.01)
+    signs = tuple(replace(one, after=0.0, calm=0.0) for one in card_health.SIGNS)
+    monkeypatch.setattr(card_health, "SIGNS", signs)
+    well = Card("GPU-linked", 1 << 30, "A100", readings=Readings(links=(True, True)))
+    world.cards.present |= {
+        "GPU-linked": well,
+        "GPU-divided": Card("GPU-divided", 1 << 30, "A100", divided=True),
+    }
+
+    def health() -> list[tuple[str, str, str]]:
+        lines = [line for line in logged(caplog) if line["event"].startswith("a card is ")]
+        return [(one["event"], one["card"], one.get("problem", "")) for one in lines]
+
+    await until(lambda: "GPU-linked" in world.app.agent.inventory.cards())
+    world.cards.present["GPU-linked"] = replace(well, readings=Readings(links=(True, False)))
+    dead = ("a card is unhealthy", "GPU-linked", "one of its NVLinks is down")
+    await until(lambda: health() == [dead])
+    world.cards.present["GPU-linked"] = well
+    await until(lambda: health() == [dead, ("a card is healthy again", "GPU-linked", "")])
+
+
 async def test_nvml_that_hangs_is_told_until_it_answers(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
