@@ -122,3 +122,12 @@ defaults, does not count. */ -}}
 {{- end -}}
 {{- $same -}}
 {{- end -}}
+
+{{- /* Where the section of an alert in docs/runbooks/alerts.md can be read; "" without metrics.runbooks. Call with
+(list $ "MizarX"). */ -}}
+{{- define "mizar.runbookUrl" -}}
+{{- $name := last . -}}
+{{- with (first .).Values.metrics.runbooks -}}
+runbook_url: {{ printf "%s#%s" . (lower $name) | quote }}
+{{- end -}}
+{{- end -}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,23 @@ import pytest
 import yaml
 
 from support import promql
-from support.chart import Chart, pick
+from support.chart import CHART, Chart, pick
 from support.metrics import all_documented
 from support.promtool import promtool_says
 
 CASES = Path(__file__).with_name("alerts.yaml")
+RUNBOOKS = CHART.parents[1] / "docs" / "runbooks" / "alerts.md"
+
+
+def rendered(chart: Chart, **values: str) -> dict[str, Any]:
+    """The rules in the form of a Prometheus file, which a PrometheusRule has in its spec."""
+    metrics = {"alerts": True, **values}
+    return dict(pick(chart.render(metrics=metrics), "PrometheusRule", "mizar")["spec"])
 
 
 @pytest.fixture(scope="session")
 def rules(chart: Chart) -> dict[str, Any]:
-    """The rules in the form of a Prometheus file, which a PrometheusRule has in its spec."""
-    found: dict[str, Any] = pick(chart.render(metrics={"alerts": True}), "PrometheusRule", "mizar")
-    return dict(found["spec"])
+    return rendered(chart)
 
 
 @pytest.fixture
@@ -58,3 +64,18 @@ def test_they_are_about_what_the_programs_expose(rules: dict[str, Any]) -> None:
     for group in rules["groups"]:
         for rule in group["rules"]:
             assert promql.problems(rule["expr"], all_documented()) == []
+
+
+def links(rules: dict[str, Any]) -> dict[str, str | None]:
+    """The runbook of each alert, in the order of the chart."""
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    return {one["alert"]: one["annotations"].get("runbook_url") for one in alerts}
+
+
+def test_each_has_a_section_in_the_runbook(chart: Chart, rules: dict[str, Any]) -> None:
+    """With the anchor that a link to it has."""
+    assert re.findall(r"^## (.+)$", RUNBOOKS.read_text(), re.MULTILINE) == list(links(rules))
+    assert set(links(rules).values()) == {None}
+    page = "https://git.example.com/docs/runbooks/alerts.md"
+    linked = links(rendered(chart, runbooks=page))
+    assert linked == {name: f"{page}#{name.lower()}" for name in linked}
