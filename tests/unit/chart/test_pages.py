@@ -1,0 +1,70 @@
+"""The chart accepts the values that the pages show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from support.chart import CHART, Chart, Object, pick
+
+ROOT = CHART.parents[1]
+BLOCK = re.compile(r"^( *)```yaml\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def documents(page: str) -> Iterator[Any]:
+    """What the YAML blocks of a page contain."""
+    for _, block in BLOCK.findall((ROOT / page).read_text()):
+        yield from yaml.safe_load_all(block)
+
+
+def application() -> Object:
+    """The Argo CD Application that a page shows."""
+    found = documents("docs/runbooks/gitops.md")
+    return next(one for one in found if one.get("kind") == "Application")
+
+
+def values(page: str, key: str) -> Object:
+    """The first block of a page with this value of the chart."""
+    return next(one for one in documents(page) if key in one)
+
+
+def table() -> Iterator[Object]:
+    """The values of the README's table of nodes."""
+    readme = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^ +\| (?:with|of) .*$", readme, re.MULTILINE)
+    for row in rows:
+        yield from (yaml.safe_load(one) for one in re.findall(r"`(nodeagent: \{.*?\})`", row))
+
+
+def test_the_readmes(chart: Chart) -> None:
+    mine = values("README.md", "defaultPool")
+    found = list(table())
+    assert len(found) == 4
+    for nodes in found:
+        assert chart.render(**mine, **nodes)
+
+
+def test_argo_cds(chart: Chart) -> None:
+    """Argo CD calls the release as the Application, and creates the labelled namespace."""
+    spec = application()["spec"]
+    assert (ROOT / spec["source"]["path"]).samefile(CHART)
+    objects = chart.render(**spec["source"]["helm"]["valuesObject"])
+    agent = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+    assert agent["runtimeClassName"] == "nvidia"
+    labels = spec["syncPolicy"]["managedNamespaceMetadata"]["labels"]
+    assert labels == {"pod-security.kubernetes.io/enforce": "privileged"}
+
+
+@pytest.mark.parametrize(
+    ("page", "key"),
+    [
+        ("docs/runbooks/switch-from-hami.md", "defaultPool"),
+        ("docs/runbooks/gitops.md", "uninstall"),
+    ],
+)
+def test_a_runbooks(chart: Chart, page: str, key: str) -> None:
+    assert chart.render(**values(page, key))
