@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mizar_core import names
 from mizar_core.names import DEFAULT_POOL, EventReason
 from mizar_operator.webhook.pod_review import Decision, review
 from mizar_operator.webhook.pod_specs import pod_spec
@@ -70,6 +71,14 @@ def test_each_reason_exists() -> None:
     found = set(re.findall(r"`((?:[A-Z]+[a-z]+){2,})`", PAGE))
     assert found & set(EventReason)
     assert found - set(EventReason) == KUBERNETES
+
+
+def test_each_annotation_that_a_pod_may_have() -> None:
+    ours = {names.ANNOTATION_CARVE, names.ANNOTATION_DRAIN, names.ANNOTATION_SEQUENCE}
+    ours |= {names.ANNOTATION_RESOURCE, names.ANNOTATION_CARDS}
+    every = {value for name, value in vars(names).items() if name.startswith("ANNOTATION_")}
+    table = PAGE.partition("\n### Annotations of a pod\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([^:`]+): ", table, re.MULTILINE)) == every - ours
 
 
 def test_each_message_of_the_shim_exists() -> None:
