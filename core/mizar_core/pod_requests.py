@@ -163,6 +163,11 @@ def is_countable(amount: str) -> bool:
         return False
 
 
+def is_whole(amount: str) -> bool:
+    """Whether a countable amount has no fraction: `1` and `1k`, but not `0.5` or `500m`."""
+    return parse_quantity(amount) % 1 == 0
+
+
 def whole_count(amount: Any) -> int:
     """A count as the API server writes it, 1000 as `1k`, at most COUNT_MAX; 0 for what the API
     server would refuse."""

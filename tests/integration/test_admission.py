@@ -279,6 +279,11 @@ REFUSED = {
         None,
         "mizar.share/gpu.2: 1e30 is more than any cluster has: ask for at most 1000000",
     ),
+    "a fraction": (
+        {"mizar.share/gpu.2": 0.5},
+        None,
+        "mizar.share/gpu.2: 500m is a fraction: ask for 1 or another whole number; the number in",
+    ),
     "requests alone": ({}, {"mizar.share/gpu.2": 1}, "it is only in requests: put it into limits"),
     "two spellings": (
         {"mizar.share/gpu.2": 1, "mizar.share.gpu.2": 1},

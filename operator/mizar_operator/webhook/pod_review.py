@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from mizar_core.names import LABEL_SHARE_POD, PREEMPTION_GATE, SCALE_UP_DELAY
-from mizar_core.pod_requests import ResourceEntry, Spec, is_countable, resource_entries
+from mizar_core.pod_requests import (
+    DeviceRequest,
+    ResourceEntry,
+    Spec,
+    is_countable,
+    is_whole,
+    resource_entries,
+)
 from mizar_core.quantities import COUNT_MAX
 from mizar_operator.node_policy import near_shadow_pods_in_use
 from mizar_operator.webhook.pod_patch import Patch, annotate, gate, label, prefer, rename
@@ -137,11 +144,21 @@ def unavailable_names(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
 
 
 def uncountable(entries: Iterable[ResourceEntry]) -> Iterator[str]:
-    """A sentence for each amount that is larger than any count of Mizar's."""
+    """A sentence for each amount that is larger than any count of Mizar's, or a fraction. The API
+    server refuses fractions too, and says nothing but that an integer is wanted."""
     for one in entries:
         if not is_countable(one.amount):
             many = f"{one.amount} is more than any cluster has: ask for at most {COUNT_MAX}"
             yield f"container '{one.container}', {one.key}: {many}"
+        elif not is_whole(one.amount):
+            yield f"container '{one.container}', {one.key}: {_fraction(one)}"
+
+
+def _fraction(entry: ResourceEntry) -> str:
+    whole = f"{entry.amount} is a fraction: ask for 1 or another whole number"
+    if not isinstance(entry, DeviceRequest):
+        return whole
+    return f"{whole}; the number in the name says which part of a card one device is"
 
 
 def named_twice(requests: Iterable[TranslatedRequest]) -> Iterator[str]:

@@ -117,6 +117,11 @@ def test_what_nobody_offers_may_be_a_pool_that_we_have_not_heard_of() -> None:
             " mizar.share/gpu.16",
         ),
         (
+            spec(container({"mizar.share/gpu.2": "500m"})),
+            "container 'main', mizar.share/gpu.2: 500m is a fraction: ask for 1 or another whole"
+            " number; the number in the name says which part of a card one device is",
+        ),
+        (
             spec(container({"mizar.share/gpu.2": "2"}, {"mizar.share/gpu.2": "1"})),
             f"container 'main', {MINE}: requests 1 and limits 2 differ: give only limits",
         ),

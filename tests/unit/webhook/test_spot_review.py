@@ -106,6 +106,11 @@ def test_the_priority_that_the_api_server_has_filled_in_goes() -> None:
             " 1000000",
         ),
         (
+            asking(SPOT, "0.5"),
+            "container 'main', mizar.spot/gpu: 0.5 is a fraction: ask for 1 or another whole"
+            " number",
+        ),
+        (
             asking("mizar.spot.gpu"),
             "container 'main', mizar.spot.gpu: there is no such resource: write mizar.spot/gpu",
         ),
