@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +53,15 @@ def up(
         cluster = LocalProvider().up(spec, Progress())
         if mizar:
             _install(cluster)
-        print(f"export KUBECONFIG={cluster.kubeconfig}")
+        print(*how_to_use(cluster), sep="\n")
+
+
+def how_to_use(cluster: LocalCluster) -> list[str]:
+    """What to run in a shell so that kubectl and helm speak to the cluster. A machine that has none
+    of its own uses the cluster's."""
+    missing = [one for one in ("kubectl", "helm") if shutil.which(one) is None]
+    aliases = [f"alias {one}={cluster.tool(one)}" for one in missing]
+    return [f"export KUBECONFIG={cluster.kubeconfig}", *aliases]
 
 
 def _install(cluster: LocalCluster) -> None:
