@@ -131,3 +131,36 @@ defaults, does not count. */ -}}
 runbook_url: {{ printf "%s#%s" . (lower $name) | quote }}
 {{- end -}}
 {{- end -}}
+
+{{- /* Fails if defaultPool.spec has a field that a GPUPool lacks, which the API server would ignore, or a word that is
+none of a field's, for which it would refuse the pool only when helm has succeeded. The CRD says what there is. */ -}}
+{{- define "mizar.checkDefaultPool" -}}
+{{- if .Values.defaultPool.create -}}
+{{- $crd := .Files.Get "crds/gpupools.yaml" | fromYaml -}}
+{{- $schema := (first $crd.spec.versions).schema.openAPIV3Schema.properties.spec -}}
+{{- include "mizar.checkFields" (list "defaultPool.spec" $schema .Values.defaultPool.spec) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Call with (list $path $schema $value). */ -}}
+{{- define "mizar.checkFields" -}}
+{{- $path := index . 0 -}}
+{{- $schema := index . 1 -}}
+{{- $value := index . 2 -}}
+{{- if and (kindIs "map" $value) $schema.properties -}}
+{{- range $name, $one := $value -}}
+{{- if hasKey $schema.properties $name -}}
+{{- include "mizar.checkFields" (list (printf "%s.%s" $path $name) (get $schema.properties $name) $one) -}}
+{{- else -}}
+{{- $known := keys $schema.properties | sortAlpha | join ", " -}}
+{{- fail (printf "%s: a GPUPool has no field %s there, only %s" $path $name $known) -}}
+{{- end -}}
+{{- end -}}
+{{- else if and (kindIs "slice" $value) $schema.items -}}
+{{- range $at, $one := $value -}}
+{{- include "mizar.checkFields" (list (printf "%s[%d]" $path $at) $schema.items $one) -}}
+{{- end -}}
+{{- else if and $schema.enum (not (kindIs "invalid" $value)) (not (has $value $schema.enum)) -}}
+{{- fail (printf "%s: %v is none of %s" $path $value (join ", " $schema.enum)) -}}
+{{- end -}}
+{{- end -}}

@@ -850,6 +850,48 @@ def test_the_charts_own_issuer_is_named_with_its_kind(chart: Chart) -> None:
     assert pick(objects, issuer["kind"], issuer["name"])
 
 
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        ({"tenancy": "shared"}, "spec.tenancy: shared is none of PerNamespace, Shared"),
+        (
+            {"profile": []},
+            "spec: a GPUPool has no field profile there, only cardModels, coreScaling",
+        ),
+        ({"isolation": {"compute": "hard"}}, "spec.isolation.compute: hard is none of None, Hard"),
+        (
+            {"profiles": [{"devices": 2, "card": 1}]},
+            "spec.profiles[0]: a GPUPool has no field card there, only alias, cards, devices,",
+        ),
+    ],
+)
+def test_a_default_pool_that_cannot_be_is_refused(
+    chart: Chart, spec: Object, sentence: str
+) -> None:
+    """helm would succeed, and there would be no pool, or one without what was meant; and a pool's
+    tenancy cannot be changed."""
+    template = ("template", "mizar", "--kube-version=1.36.0")
+    status, said = chart.run(*template, values={"defaultPool": {"spec": spec}})
+    assert status != 0
+    assert f"defaultPool.{sentence}" in said
+    assert chart.run(*template, values={"defaultPool": {"create": False, "spec": spec}})[0] == 0
+
+
+def test_a_default_pool_may_have_every_field(chart: Chart) -> None:
+    spec = {
+        "nodeSelector": {"gpu": "true"},
+        "tenancy": "Shared",
+        "cardModels": ["NVIDIA-A100*"],
+        "memoryScaling": 1.5,
+        "isolation": {"memory": "Oversubscribe", "compute": "None", "mayOptOut": True},
+        "profiles": [{"devices": 10, "cards": 1, "memory": "4Gi"}],
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "defaultQuota": {"profiles": [{"devices": 10, "max": 1}]},
+        "spot": {"enabled": True, "namespaces": ["a"], "reserve": "2Gi"},
+    }
+    assert operator_settings(chart.render(defaultPool={"spec": spec})).default_pool == spec
+
+
 POLICIES = ("tenancy", "shadowPods", "operator", "sharePods", "spotPods", "nodeagent", "webhook")
 ESCAPES = ("visibleDevices", "driverVariables", "mounts", "hostPaths", "hostPID", "privileged")
 
