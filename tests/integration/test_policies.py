@@ -31,6 +31,7 @@ from mizar_operator.webhook.certificates import fresh
 from property.plan.snapshots import pool, quota
 from property.plan.snapshots import shadow as shadow_view
 from support import objects
+from support.admission import refusal
 from support.kube import Kube, Object
 from support.waiting import wait_for
 
@@ -894,6 +895,32 @@ def test_a_share_pod_keeps_its_label(kube: Kube) -> None:
         assert "mizar.share/share-pod cannot be removed or changed while the pod exists" in said
     kube.run(*here, *merge({"labels": {"app": "y"}}))
     kube.delete("pod", "share", TENANT, "--grace-period=0", "--force")
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong", "right", "sentence"),
+    [
+        ("same-card", "yes", "false", 'write "true" or "false", in quotes'),
+        ("without-limits", "mian, main", " main,init", "the pod has no container mian, only main"),
+    ],
+)
+def test_an_annotation_with_a_mistake_is_refused(
+    kube: Kube, key: str, wrong: str, right: str, sentence: str
+) -> None:
+    """It would have no effect. A change of a pod is checked as well."""
+    pod = objects.plain_pod(TENANT, "noted", nodeSelector={"mizar.share/nowhere": "true"})
+    init = pod["spec"]["containers"][0] | {"name": "init"}
+    pod["spec"]["initContainers"] = [init]
+    pod["metadata"]["annotations"] = {f"mizar.share/{key}": wrong}
+    said = f"annotation mizar.share/{key}: {sentence}"
+    assert said in refusal(kube, pod)
+    pod["metadata"]["annotations"] = {f"mizar.share/{key}": right}
+    kube.apply(pod)
+    note = ("annotate", "--overwrite", "pod", "noted", f"--namespace={TENANT}", "other=x", EDITOR)
+    status, answer = kube.attempt(*note, f"mizar.share/{key}={wrong}")
+    assert status != 0 and said in answer
+    kube.run(*note)
+    kube.delete("pod", "noted", TENANT, "--grace-period=0", "--force")
 
 
 def test_the_webhook_makes_no_secret_but_its_own(kube: Kube) -> None:
