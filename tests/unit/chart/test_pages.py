@@ -59,6 +59,21 @@ def test_argo_cds(chart: Chart) -> None:
     assert labels == {"pod-security.kubernetes.io/enforce": "privileged"}
 
 
+def selector(chart: Chart, values: str) -> Object:
+    objects = chart.render(**yaml.safe_load(values))
+    pod = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
+    return dict(pod["nodeSelector"])
+
+
+def test_nodes_without_the_label_of_gpu_feature_discovery(chart: Chart) -> None:
+    """helm adds a value's entries to the chart's own: only null removes one."""
+    (shown,) = re.findall(r"`(nodeagent: \{nodeSelector.*\})`", (ROOT / "README.md").read_text())
+    assert selector(chart, shown) == {"gpu": "true"}
+    page = (ROOT / "docs/runbooks/switch-from-hami.md").read_text()
+    (shown,) = re.findall(r"`(nodeSelector: \{.*null\})`", page)
+    assert selector(chart, f"nodeagent: {{{shown}}}") == {"gpu-sharing": "mizar"}
+
+
 @pytest.mark.parametrize(
     ("page", "key"),
     [
