@@ -21,10 +21,10 @@ def documents(page: str) -> Iterator[Any]:
         yield from yaml.safe_load_all(block)
 
 
-def application() -> Object:
-    """The Argo CD Application that a page shows."""
+def shown(kind: str) -> Object:
+    """The object of this kind on the page about Argo CD and Flux."""
     found = documents("docs/runbooks/gitops.md")
-    return next(one for one in found if one.get("kind") == "Application")
+    return dict(next(one for one in found if one.get("kind") == kind))
 
 
 def values(page: str, key: str) -> Object:
@@ -50,7 +50,7 @@ def test_the_readmes(chart: Chart) -> None:
 
 def test_argo_cds(chart: Chart) -> None:
     """Argo CD calls the release as the Application, and creates the labelled namespace."""
-    spec = application()["spec"]
+    spec = shown("Application")["spec"]
     assert (ROOT / spec["source"]["path"]).samefile(CHART)
     objects = chart.render(**spec["source"]["helm"]["valuesObject"])
     agent = pick(objects, "DaemonSet", "mizar-nodeagent")["spec"]["template"]["spec"]
@@ -67,11 +67,17 @@ def selector(chart: Chart, values: str) -> Object:
 
 def test_nodes_without_the_label_of_gpu_feature_discovery(chart: Chart) -> None:
     """helm adds a value's entries to the chart's own: only null removes one."""
-    (shown,) = re.findall(r"`(nodeagent: \{nodeSelector.*\})`", (ROOT / "README.md").read_text())
-    assert selector(chart, shown) == {"gpu": "true"}
+    (words,) = re.findall(r"`(nodeagent: \{nodeSelector.*\})`", (ROOT / "README.md").read_text())
+    assert selector(chart, words) == {"gpu": "true"}
     page = (ROOT / "docs/runbooks/switch-from-hami.md").read_text()
-    (shown,) = re.findall(r"`(nodeSelector: \{.*null\})`", page)
-    assert selector(chart, f"nodeagent: {{{shown}}}") == {"gpu-sharing": "mizar"}
+    (words,) = re.findall(r"`(nodeSelector: \{.*null\})`", page)
+    assert selector(chart, f"nodeagent: {{{words}}}") == {"gpu-sharing": "mizar"}
+
+
+def test_fluxs(chart: Chart) -> None:
+    spec = shown("HelmRelease")["spec"]
+    assert (ROOT / spec["chart"]["spec"]["chart"]).samefile(CHART)
+    assert chart.render(**spec["values"])
 
 
 @pytest.mark.parametrize(
