@@ -892,6 +892,17 @@ def test_a_default_pool_may_have_every_field(chart: Chart) -> None:
     assert operator_settings(chart.render(defaultPool={"spec": spec})).default_pool == spec
 
 
+def test_drains_end_one_webhook_at_a_time(chart: Chart, default: list[Object]) -> None:
+    """A single one is never held back, nor broken ones: their nodes could not be drained."""
+    budget = pick(default, "PodDisruptionBudget", "mizar-webhook")["spec"]
+    deployment = pick(default, "Deployment", "mizar-webhook")["spec"]
+    assert budget["selector"] == deployment["selector"]
+    assert budget["maxUnavailable"] < deployment["replicas"]
+    assert budget["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+    one = chart.render(webhook={"replicas": 1})
+    assert "PodDisruptionBudget" not in {each["kind"] for each in one}
+
+
 POLICIES = ("tenancy", "shadowPods", "operator", "sharePods", "spotPods", "nodeagent", "webhook")
 ESCAPES = ("visibleDevices", "driverVariables", "mounts", "hostPaths", "hostPID", "privileged")
 
