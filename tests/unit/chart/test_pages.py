@@ -41,7 +41,7 @@ def table() -> Iterator[Object]:
 
 
 def test_the_readmes(chart: Chart) -> None:
-    mine = values("README.md", "defaultPool")
+    mine = {**values("README.md", "defaultPool"), **values("README.md", "metrics")}
     found = list(table())
     assert len(found) == 4
     for nodes in found:
