@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from typing import Any
 
 import pytest
@@ -46,6 +47,15 @@ def test_the_readmes(chart: Chart) -> None:
     assert len(found) == 4
     for nodes in found:
         assert chart.render(**mine, **nodes)
+
+
+def test_the_charts_own_names_all_values() -> None:
+    readme = (CHART / "README.md").read_text()
+    rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", readme, re.MULTILINE)
+    told = [one for row in rows for one in re.findall(r"`(\w+)`", row)]
+    assert sorted(told) == sorted(yaml.safe_load((CHART / "values.yaml").read_text()))
+    ignored = (CHART / ".helmignore").read_text().split()
+    assert not [one for one in ignored if fnmatch("README.md", one)], "helm would not show it"
 
 
 def test_argo_cds(chart: Chart) -> None:
