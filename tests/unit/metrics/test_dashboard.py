@@ -117,6 +117,16 @@ def test_each_panel_says_what_it_shows(board: Board) -> None:
         assert refs == sorted(set(refs))
 
 
+def test_it_shows_what_each_tenant_holds_and_uses(board: Board) -> None:
+    """Cards are paid for by who holds them, whether he works on them or not."""
+    by_tenant = {
+        expression.partition("(mizar_")[2].partition("{")[0]
+        for _, expression, legend in targets(board)
+        if expression.startswith("sum by (namespace)") and legend == "{{namespace}}"
+    }
+    assert {"shadow_pod_card_info", "device_utilization_ratio"} <= by_tenant
+
+
 def test_each_panel_asks_for_what_the_programs_expose(board: Board) -> None:
     known = all_documented()
     told = [
