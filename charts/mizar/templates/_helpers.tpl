@@ -132,8 +132,9 @@ runbook_url: {{ printf "%s#%s" . (lower $name) | quote }}
 {{- end -}}
 {{- end -}}
 
-{{- /* Fails if defaultPool.spec has a field that a GPUPool lacks, which the API server would ignore, or a word that is
-none of a field's, for which it would refuse the pool only when helm has succeeded. The CRD says what there is. */ -}}
+{{- /* Fails if defaultPool.spec has a field that a GPUPool lacks, which the API server would ignore, or a word or a
+fraction that is none of a field's, for which it would refuse the pool only when helm has succeeded. The CRD says what
+there is. */ -}}
 {{- define "mizar.checkDefaultPool" -}}
 {{- if .Values.defaultPool.create -}}
 {{- $crd := .Files.Get "crds/gpupools.yaml" | fromYaml -}}
@@ -162,5 +163,7 @@ none of a field's, for which it would refuse the pool only when helm has succeed
 {{- end -}}
 {{- else if and $schema.enum (not (kindIs "invalid" $value)) (not (has $value $schema.enum)) -}}
 {{- fail (printf "%s: %v is none of %s" $path $value (join ", " $schema.enum)) -}}
+{{- else if and (get $schema "x-kubernetes-int-or-string") (kindIs "float64" $value) (ne (floor $value) $value) -}}
+{{- fail (printf "%s: write %v in quotes: Kubernetes accepts no such number here" $path $value) -}}
 {{- end -}}
 {{- end -}}

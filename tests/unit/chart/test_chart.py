@@ -855,6 +855,7 @@ def test_the_charts_own_issuer_is_named_with_its_kind(chart: Chart) -> None:
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
+        ({"memoryScaling": 1.5}, "spec.memoryScaling: write 1.5 in quotes"),
         ({"tenancy": "shared"}, "spec.tenancy: shared is none of PerNamespace, Shared"),
         (
             {"profile": []},
@@ -884,7 +885,8 @@ def test_a_default_pool_may_have_every_field(chart: Chart) -> None:
         "nodeSelector": {"gpu": "true"},
         "tenancy": "Shared",
         "cardModels": ["NVIDIA-A100*"],
-        "memoryScaling": 1.5,
+        "memoryScaling": "1.5",
+        "coreScaling": 2,
         "isolation": {"memory": "Oversubscribe", "compute": "None", "mayOptOut": True},
         "profiles": [{"devices": 10, "cards": 1, "memory": "4Gi"}],
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
