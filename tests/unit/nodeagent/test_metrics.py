@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from unittest.mock import AsyncMock
 
 import pytest
@@ -12,9 +13,12 @@ from prometheus_client import generate_latest
 
 from mizar_core.models import Isolation
 from mizar_nodeagent import container_utilization
+from mizar_nodeagent.audit.auditor import Auditor
+from mizar_nodeagent.audit.compare import ProcessWithoutShim
 from mizar_nodeagent.card_health import Readings
+from mizar_nodeagent.container_processes import ContainerProcess
 from mizar_nodeagent.errors import CardsUnknown
-from mizar_nodeagent.regions.layout import Compute, UsageCard, UsageHead
+from mizar_nodeagent.regions.layout import Compute, Limits, LimitsLive, UsageCard, UsageHead
 from support.waiting import until
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, RESOURCE, SHADOW, card, share_object
@@ -59,14 +63,23 @@ def repeated(world: World) -> list[str]:
     return [one for one, count in found.items() if count > 1]
 
 
+def put(file: Path, offset: int, number: int) -> None:
+    """Write a word of 64 bits into a file of a container's slot."""
+    with file.open("r+b") as opened:
+        opened.seek(offset)
+        opened.write(number.to_bytes(8, "little"))
+
+
+def file_of(held: Allocated, name: str) -> Path:
+    """The container's file /run/mizar/NAME on the node."""
+    return Path(mounted(held)[f"/run/mizar/{name}"][0])
+
+
 def write(held: Allocated, **words: int) -> None:
     """Words of the container's compute on its first card, as its shim writes them."""
-    usage = mounted(held)["/run/mizar/usage"][0]
     at = UsageHead.cards.offset + UsageCard.compute.offset
-    with open(usage, "r+b") as file:  # noqa: PTH123
-        for name, number in words.items():
-            file.seek(at + getattr(Compute, name).offset)
-            file.write(bytes(ctypes.c_uint64(number)))
+    for name, number in words.items():
+        put(file_of(held, "usage"), at + getattr(Compute, name).offset, number)
 
 
 async def shared(world: World, isolation: Isolation = ISOLATION) -> Allocated:
@@ -88,6 +101,30 @@ async def test_what_a_container_may_and_does_use(world: World) -> None:
     assert value(world, "mizar_device_processes_without_shim", CONTAINER) == 0
     how = {"memory": "Hard", "compute": "Hard", "enforcement": "Strict"}
     assert value(world, "mizar_device_isolation_info", CONTAINER | how) == 1
+
+
+async def test_what_it_was_refused_and_what_is_not_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests beyond its limit, memory that its account leaves out, processes without the shim."""
+    held = await shared(world)
+    assert world.app is not None
+    (owner,) = (slot.owner for slot in world.app.slots.all())
+    assert owner is not None
+    process = ContainerProcess(4711, "python", (1, 1), owner.pod_uid, CONTAINER_ID)
+    past = ProcessWithoutShim(owner, CARD, process, GIB)
+    monkeypatch.setattr(Auditor, "without_shim", [past, past, replace(past, uuid=card(2).uuid)])
+    put(file_of(held, "usage"), UsageHead.cards.offset + UsageCard.refused.offset, 7)
+    assert value(world, "mizar_device_memory_refused_total", CONTAINER) == 7
+    assert value(world, "mizar_device_processes_without_shim", CONTAINER) == 2
+
+    def told() -> bool:
+        # The time slicer may just write what the last audit has found.
+        at = Limits.live.offset + LimitsLive.unaccounted_bytes.offset
+        put(file_of(held, "limits"), at, GIB)
+        return value(world, "mizar_device_memory_unaccounted_bytes", CONTAINER) == GIB
+
+    await until(told)
 
 
 @pytest.fixture
