@@ -489,6 +489,13 @@ class TestShareVariables:
             "MIZAR_COMPUTE_FRACTION": "0.3333",
         }
 
+    def test_fractions_of_a_card_add_up_to_no_more_than_it(self, tmp_path: Path) -> None:
+        how = {**self.FOUR, "devices": 6, "resource": "team-a.mizar.share/gpu.6"}
+        assert self.answered(tmp_path, [A0, A1], **how, variables=("Fractions",)) == {
+            "MIZAR_MEMORY_FRACTION": "0.6666",
+            "MIZAR_COMPUTE_FRACTION": "0.6666",
+        }
+
     def test_what_cannot_be_limited_fails_later(self, tmp_path: Path) -> None:
         """An error in Allocate would fail the pod for good."""
         how = {**self.FOUR, "variables": ("HAMi",), "isolation": Isolation(backend="MPS")}
