@@ -6,12 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
+from pydantic import BaseModel
 from pydantic.alias_generators import to_camel
 
+from mizar_core.models import GPUPoolSpec, Isolation, Profile
 from mizar_nodeagent.config import CardAccess, Config
 from mizar_nodeagent.overrides.model import MOUNTED, PLAIN
 
-TABLE = Path(__file__).parents[3] / "docs" / "compatibility.md"
+ROOT = Path(__file__).parents[3]
+TABLE = ROOT / "docs" / "compatibility.md"
+METRICS = ROOT / "docs" / "metrics.md"
+VALUES = ROOT / "charts" / "mizar" / "values.yaml"
 
 NVIDIA_FLAGS = """
 cdi-annotation-prefix cdi-feature-flags config-file container-driver-root dev-root
@@ -78,15 +84,38 @@ def test_all_that_can_be_set_there_is_in_the_table(names: list[str]) -> None:
     assert not [name for name in names if name not in THERE]
 
 
-def test_what_it_says_of_card_access_exists() -> None:
-    known = {to_camel(name) for name in CardAccess.model_fields}
-    named = {
-        name.removeprefix("cardAccess.")
-        for _, here in rows()
-        for name in quoted(here)
-        if name.startswith("cardAccess.")
+def fields(kind: type[BaseModel], prefix: str = "") -> set[str]:
+    return {prefix + to_camel(name) for name in kind.model_fields}
+
+
+def values() -> Iterator[str]:
+    """The chart's values, down to two levels: `nodeagent.overrides`."""
+    for name, inside in yaml.safe_load(VALUES.read_text()).items():
+        yield from (f"{name}.{one}" for one in inside) if isinstance(inside, dict) else [name]
+
+
+def test_each_setting_that_it_names_exists() -> None:
+    """Of pools and quotas, of the node agent, and of the chart. Such a name has a capital letter or
+    a dot in it and may have a value, as `isolation.compute: None`."""
+    known = {
+        *fields(GPUPoolSpec),
+        *fields(Isolation, "isolation."),
+        *fields(Profile, "profiles[]."),
+        *fields(Config),
+        *fields(CardAccess),
+        *fields(CardAccess, "cardAccess."),
+        *values(),
     }
-    assert named and named <= known
+    texts = {name.partition(":")[0] for _, here in rows() for name in quoted(here)}
+    named = {one for one in texts if re.fullmatch(r"[a-z]+(\[\])?([A-Z.][a-zA-Z]+)+", one)}
+    elsewhere = {"kubernetes.io"}
+    assert {"resourcePrefix", "profiles[].alias", "nodeagent.overrides", "driverRoot"} <= named
+    assert not named - known - elsewhere
+
+
+def test_each_metric_that_it_names_exists() -> None:
+    named = {one for _, here in rows() for one in re.findall(r"\bmizar_\w+", here)}
+    assert named and named <= set(re.findall(r"^\| `(mizar_\w+)`", METRICS.read_text(), re.M))
 
 
 def test_it_says_exactly_what_overrides_may_have() -> None:
