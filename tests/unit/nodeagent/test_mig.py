@@ -15,7 +15,7 @@ from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.kubelet.claims import Claim, Claims
-from mizar_nodeagent.mig import Instance
+from mizar_nodeagent.mig import NOBODYS, Instance
 from mizar_nodeagent.planning.adopt_shadow_pod import Pending, adopt
 from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
@@ -117,6 +117,11 @@ class TestHealth:
     def test_a_fault_of_an_instance_is_its_own(self, inventory: CardInventory) -> None:
         inventory.fault(MIG, 48)
         assert self.problems(inventory) == [DIVIDED, "the card reported XID 48", ""]
+
+    def test_an_instance_has_the_faults_that_name_it_or_no_compute_instance(self) -> None:
+        place = Instance(CARD, 1, 0)
+        assert place.has(1, 0) and place.has(1, NOBODYS)
+        assert not place.has(1, 1) and not place.has(2, 0) and not place.has(NOBODYS, NOBODYS)
 
     def test_one_that_is_no_more(self, inventory: CardInventory) -> None:
         inventory.update({CARD: WHOLE, OTHER: BESIDE})
