@@ -332,3 +332,21 @@ async def test_who_waits_goes_on_once_it_is_connected(
     assert not plugin.problem
     connection.writer.close()
     await until(lambda: plugin.problem)
+
+
+async def test_who_comes_while_the_runtime_restarts_waits_for_it(
+    runtime: FakeRuntime, plugin: RuntimePlugin
+) -> None:
+    """Else the kubelet would try the container's start again only after ten seconds."""
+    await runtime.connection()
+    await runtime.stop()
+    await until(lambda: plugin.problem)
+    waiting = asyncio.create_task(plugin.wait(within=60 * PATIENCE_S))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    runtime.socket.unlink(missing_ok=True)
+    await runtime.start()
+    await runtime.connection()
+    await until(waiting.done)
+    assert not plugin.problem
