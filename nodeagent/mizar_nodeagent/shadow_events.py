@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mizar_core.names import ConditionType, EventReason
+from mizar_core.names import EventReason
 from mizar_kube.kinds import POD, SHADOW_POD, Kind
 from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.planning.plan import Plan
-from mizar_nodeagent.planning.shadow_status import ConditionState, Report
+from mizar_nodeagent.planning.shadow_status import Report
 from mizar_nodeagent.pods import Key, Pod
 
 
@@ -42,33 +42,33 @@ def shadow_events(
 def _of_report(
     old: Report | None, report: Report, pods: Mapping[Key, Pod]
 ) -> Iterable[ShadowEvent]:
-    """Events about a card that fails. Pods that use the card run on, as with the kubelet and the
-    NVIDIA plugin. (The operator emits that a shadow pod is ready.)"""
-    now, was = _healthy(report), _healthy(old)
-    if now is None or now.status != "False" or (was is not None and was.status == "False"):
-        return
-    if now.reason == EventReason.PLANNING_FAILED:
-        reason = EventReason.PLANNING_FAILED
-        yield ShadowEvent(report.key, report.uid, reason, now.message, warning=True)
-        return
-    yield ShadowEvent(
-        report.key, report.uid, EventReason.DEVICE_UNHEALTHY, now.message, warning=True
-    )
-    for key in sorted(set(_on_bad_cards(report))):
+    """Events about a shadow pod that is excluded from the plan, and about its cards that have
+    failed since `old`. Pods that use these run on, as with the kubelet and the NVIDIA plugin. (The
+    operator emits that a shadow pod is ready.)"""
+    if _is_excluded(report) and not _is_excluded(old):
+        message = report.conditions[0].message
+        yield ShadowEvent(report.key, report.uid, EventReason.PLANNING_FAILED, message, True)
+    known = old.failed if old else {}
+    for card, problem in report.failed.items():
+        if card not in known:
+            yield from _of_failed_card(report, card, f"{card}: {problem}", pods)
+
+
+def _of_failed_card(
+    report: Report, card: str, message: str, pods: Mapping[Key, Pod]
+) -> Iterable[ShadowEvent]:
+    reason = EventReason.DEVICE_UNHEALTHY
+    yield ShadowEvent(report.key, report.uid, reason, message, warning=True)
+    holders = (one.holder for one in report.devices if one.card == card and one.holder)
+    for key in sorted({(one.namespace, one.name) for one in holders}):
         if pod := pods.get(key):
-            yield ShadowEvent(key, pod.uid, EventReason.DEVICE_UNHEALTHY, now.message, True, POD)
+            yield ShadowEvent(key, pod.uid, reason, message, warning=True, kind=POD)
 
 
-def _on_bad_cards(report: Report) -> Iterable[Key]:
-    """The pods that hold devices on cards that failed."""
-    for one in report.devices:
-        if one.holder and one.health == "Unhealthy":
-            yield one.holder.namespace, one.holder.name
-
-
-def _healthy(report: Report | None) -> ConditionState | None:
+def _is_excluded(report: Report | None) -> bool:
+    """Whether planning for the shadow pod fails."""
     conditions = report.conditions if report else ()
-    return next((one for one in conditions if one.type == ConditionType.HEALTHY), None)
+    return any(one.reason == EventReason.PLANNING_FAILED for one in conditions)
 
 
 def _lost(before: Plan, after: Plan) -> Iterable[ShadowEvent]:

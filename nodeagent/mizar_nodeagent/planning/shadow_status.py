@@ -5,7 +5,7 @@ shadow_status_writer.py writes it."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
@@ -41,7 +41,8 @@ class ConditionState:
 @dataclass(frozen=True)
 class Report:
     """The agent's part of a ShadowPod's status. `uid`: the ShadowPod's UID, empty if not known.
-    `idle_since`: since when no device has been held; None while one is."""
+    `idle_since`: since when no device has been held; None while one is. `failed`: what is wrong
+    with each of its cards that have failed, by UUID, which only events need."""
 
     key: Key
     uid: str
@@ -49,6 +50,7 @@ class Report:
     cards: tuple[CardStatus, ...] = ()
     devices: tuple[DeviceStatus, ...] = ()
     idle_since: datetime | None = None
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ready(self) -> bool:
@@ -107,6 +109,7 @@ def of_carving(
     resource's counts that the node's status should have. `holders`: the holder of each held
     device."""
     held = {one: holders[one] for one in carving.ids if one in holders}
+    failed = _failed(carving, snapshot)
     return Report(
         key=carving.key,
         uid=carving.owner_uid,
@@ -124,10 +127,11 @@ def of_carving(
             tuple(carving.limits.get(card.uuid) for card in carving.device_cards),
         ),
         idle_since=carving.idle_since,
+        failed=failed,
         conditions=(
             ConditionState(ConditionType.READY, *_ready(carving, listed, wanted, snapshot)),
             ConditionState(ConditionType.POD_IN_USING, *_in_using(carving, held, snapshot)),
-            ConditionState(ConditionType.HEALTHY, *_healthy(carving, snapshot)),
+            ConditionState(ConditionType.HEALTHY, *_healthy(failed)),
             ConditionState(ConditionType.DRAINING, *_draining(carving)),
         ),
     )
@@ -219,14 +223,17 @@ def _in_using(
     return "False", "Idle", "no container holds a device"
 
 
-def _healthy(carving: Carving, snapshot: NodeSnapshot) -> _Condition:
-    problems = [
-        f"{card.uuid}: {problem}"
-        for card in carving.cards
-        if (problem := card_problem(card, snapshot))
-    ]
-    if problems:
-        return "False", "CardFailed", "; ".join(problems)
+def _failed(carving: Carving, snapshot: NodeSnapshot) -> dict[str, str]:
+    """What is wrong with each of its cards that have failed, by UUID."""
+    return {
+        card.uuid: problem for card in carving.cards if (problem := card_problem(card, snapshot))
+    }
+
+
+def _healthy(failed: Mapping[str, str]) -> _Condition:
+    if failed:
+        told = (f"{uuid}: {problem}" for uuid, problem in failed.items())
+        return "False", "CardFailed", "; ".join(told)
     return "True", "CardsWell", "all cards answer"
 
 
