@@ -20,7 +20,7 @@ import grpc
 
 from cluster import Cluster
 from cluster.cluster import Node
-from mizar_nodeagent.card_health import REPAIRED
+from mizar_nodeagent.card_health import REPAIRED, SIGNS
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 from simgpu.machine import Machine
@@ -35,6 +35,8 @@ server for them, which may be away."""
 CARD_RECOVERS_S = 30.0
 """Seconds that the agent, the kubelet and NVIDIA's plugin have to report that a card is well
 again."""
+CALM_S = max(sign.calm for sign in SIGNS)
+"""Seconds for which a card must show no sign of a fault before it counts as well."""
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CONTAINERS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 CRIO_CONTAINERS = "/run/containers/storage/overlay-containers"
@@ -243,8 +245,13 @@ class NodeWatch:
         now, noted = time.monotonic(), self._node.path("/var/lib/mizar")
         for card in self._machine.health():
             if not card.healthy or (noted / f"{REPAIRED}{card.uuid}").exists():
-                self._failed_until[card.uuid] = now + CARD_RECOVERS_S
+                self._note_failed(card.uuid, now + CARD_RECOVERS_S)
+            if card.ailing:
+                self._note_failed(card.uuid, now + CALM_S + CARD_RECOVERS_S)
         return frozenset(uuid for uuid, until in self._failed_until.items() if now < until)
+
+    def _note_failed(self, uuid: str, until: float) -> None:
+        self._failed_until[uuid] = max(until, self._failed_until.get(uuid, until))
 
     def _note_start(self) -> None:
         """A kubelet that starts makes its socket anew."""

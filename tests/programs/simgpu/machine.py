@@ -129,7 +129,8 @@ class Busy:
 class Health:
     """What the device plugin needs to know of a card or MIG instance. `minor`: that of the card;
     `nodes`: names of all its device nodes; `profile`: of an instance; `divided`: the card has
-    instances; `numa`: its NUMA node, if known."""
+    instances; `numa`: its NUMA node, if known; `ailing`: NVML shows a sign of a fault that the
+    device plugin does not look at (heat, a dead NVLink, a row of memory that was not replaced)."""
 
     uuid: str
     minor: int
@@ -138,6 +139,7 @@ class Health:
     profile: str = ""
     divided: bool = False
     numa: int | None = None
+    ailing: bool = False
 
 
 def card_uuid(seed: str, index: int) -> str:
@@ -305,6 +307,16 @@ class Machine:
         self.state.set_number(index, "last_xid", 0)
         self.state.set_number(index, "lost", 0)
 
+    def replace(self, uuid: str) -> str:
+        """Put a new card, healthy, in the place of this one, as happens while the machine is
+        switched off. Returns the new card's UUID."""
+        index = self.card(uuid).index
+        new = card_uuid(uuid, index)
+        self.state.set_text(index, "uuid", new)
+        for field in ("last_xid", "lost", "nvlinks_down", "remap_failed"):
+            self.state.set_number(index, field, 0)
+        return new
+
     def renumber(self, *uuids: str) -> None:
         """Give these cards, and after them the others, minor numbers from 0 on, as happens when a
         card drops out and comes back behind the others. Their places on the bus do not change."""
@@ -383,7 +395,13 @@ class Machine:
             profile=state.text(index, "profile"),
             divided=bool(state.number(index, "divided")),
             numa=numa - 1 if numa else None,
+            ailing=self._is_ailing(whole),
         )
+
+    def _is_ailing(self, index: int) -> bool:
+        names = ("temperature_celsius", "slowdown_celsius", "nvlinks_down", "remap_failed")
+        celsius, slowdown, *faults = (self.state.number(index, name) for name in names)
+        return celsius >= slowdown or any(faults)
 
     def _card(self, index: int) -> Card:
         state = self.state

@@ -313,6 +313,26 @@ print(n.nvmlDeviceGetUUID(card) == uuid)
     assert out == "lost\nlost\n2\n1\nTrue\n"
 
 
+def test_a_card_is_replaced_by_a_new_one(bench: Bench) -> None:
+    machine = bench.machine
+    old, other = (card.uuid for card in machine.cards)
+    machine.set_health(old, 79)
+    machine.remove(old)
+    new = machine.replace(old)
+    assert [card.uuid for card in machine.cards] == [new, other] and new != old
+    assert machine.card(new).healthy
+    assert machine.replace(new) not in (old, new)
+
+
+@pytest.mark.parametrize("figure", ["temperature_celsius", "nvlinks_down", "remap_failed"])
+def test_signs_of_a_fault_that_the_device_plugin_does_not_look_at(
+    bench: Bench, figure: str
+) -> None:
+    machine = bench.machine
+    machine.set_figure(machine.cards[1].uuid, figure, 92)
+    assert [(one.healthy, one.ailing) for one in machine.health()] == [(True, False), (True, True)]
+
+
 def test_the_command_line_shows_and_breaks_cards(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
