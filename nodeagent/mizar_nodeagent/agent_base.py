@@ -84,6 +84,8 @@ def restore(
         [card for one in saved.carvings.values() for card in one.cards],
         saved.health,
     )
+    known = agent.inventory.cards().values()
+    agent.failed_cards.were_told(card.uuid for card in known if card.problem)
     owners = (one.owner for one in slots.all())
     users = {(one.namespace, one.pod) for one in owners if one is not None}
     podresources = PodResources(config.podresources_socket)

@@ -28,7 +28,7 @@ from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.planning.snapshot import GracePeriods, NodeSnapshot
 from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.pods import Key, Pod
-from mizar_nodeagent.shadow_events import shadow_events
+from mizar_nodeagent.shadow_events import FailedCards, shadow_events
 from mizar_nodeagent.shadow_status_writer import ShadowStatusWriter
 from mizar_nodeagent.slow_call import SlowCall
 
@@ -94,6 +94,7 @@ class Agent:
     ) -> None:
         self.state = state
         self.inventory = CardInventory(clock, ignored_xids)
+        self.failed_cards = FailedCards()
         self._cards = cards
         self._checkpoint = checkpoint
         self._clock = clock
@@ -276,7 +277,8 @@ class Agent:
             [one.without_promise() if one.key in unsaved else one for one in plan.reports]
         )
         self._poller.adapt_to(plan)
-        for event in shadow_events(before, plan, self.state.snapshot.pods or {}):
+        pods = self.state.snapshot.pods or {}
+        for event in (*shadow_events(before, plan), *self.failed_cards.events(plan, pods)):
             about = Regarding(event.kind, event.about[1], event.about[0], event.uid)
             outputs.events.emit(about, event.reason, event.message, warning=event.warning)
 

@@ -26,38 +26,49 @@ class ShadowEvent:
     kind: Kind = SHADOW_POD
 
 
-def shadow_events(
-    before: Plan | None, after: Plan, pods: Mapping[Key, Pod]
-) -> Iterable[ShadowEvent]:
-    """The events to emit after the plan `after`. There are none without `before`, as after the
-    agent's start, since the previous agent has emitted them."""
+def shadow_events(before: Plan | None, after: Plan) -> Iterable[ShadowEvent]:
+    """The events to emit after the plan `after`, without those of FailedCards. There are none
+    without `before`, as after the agent's start, since the previous agent has emitted them. (The
+    operator emits that a shadow pod is ready.)"""
     if before is None:
         return
     old = {report.key: report for report in before.reports}
     for report in after.reports:
-        yield from _of_report(old.get(report.key), report, pods)
+        if _is_excluded(report) and not _is_excluded(old.get(report.key)):
+            message = report.conditions[0].message
+            yield ShadowEvent(report.key, report.uid, EventReason.PLANNING_FAILED, message, True)
     yield from _lost(before, after)
 
 
-def _of_report(
-    old: Report | None, report: Report, pods: Mapping[Key, Pod]
-) -> Iterable[ShadowEvent]:
-    """Events about a shadow pod that is excluded from the plan, and about its cards that have
-    failed since `old`. Pods that use these run on, as with the kubelet and the NVIDIA plugin. (The
-    operator emits that a shadow pod is ready.)"""
-    if _is_excluded(report) and not _is_excluded(old):
-        message = report.conditions[0].message
-        yield ShadowEvent(report.key, report.uid, EventReason.PLANNING_FAILED, message, True)
-    known = old.failed if old else {}
-    for card, problem in report.failed.items():
-        if card not in known:
-            yield from _of_failed_card(report, card, f"{card}: {problem}", pods)
+class FailedCards:
+    """Tells, once for each card that fails, the ShadowPod that holds it and each pod that uses it.
+    These pods run on, as with the kubelet and the NVIDIA plugin. A pod that the API server has not
+    named yet is told later. Cards whose failure is over are told again when they fail once more."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
+
+    def were_told(self, cards: Iterable[str]) -> None:
+        """An earlier agent has told of these cards, by UUID."""
+        self._known.update(cards)
+
+    def events(self, plan: Plan, pods: Mapping[Key, Pod]) -> Iterable[ShadowEvent]:
+        """The events to emit after this plan."""
+        failed = {card for report in plan.reports for card in report.failed}
+        self._known &= failed
+        self._told = {one for one in self._told if one[1] in failed}
+        for report in plan.reports:
+            for card in report.failed.keys() - self._known:
+                for event in _of_failed_card(report, card, pods):
+                    if (event.uid, card) not in self._told:
+                        self._told.add((event.uid, card))
+                        yield event
 
 
-def _of_failed_card(
-    report: Report, card: str, message: str, pods: Mapping[Key, Pod]
-) -> Iterable[ShadowEvent]:
-    reason = EventReason.DEVICE_UNHEALTHY
+def _of_failed_card(report: Report, card: str, pods: Mapping[Key, Pod]) -> Iterable[ShadowEvent]:
+    """One event on the ShadowPod, and one on each pod that uses this card of it and is known."""
+    reason, message = EventReason.DEVICE_UNHEALTHY, f"{card}: {report.failed[card]}"
     yield ShadowEvent(report.key, report.uid, reason, message, warning=True)
     holders = (one.holder for one in report.devices if one.card == card and one.holder)
     for key in sorted({(one.namespace, one.name) for one in holders}):

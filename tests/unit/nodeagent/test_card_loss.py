@@ -1,15 +1,17 @@
 """Shadow pods that lose their cards while pods share them, across the whole agent."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import grpc
 import pytest
 
 from mizar_core.models import Isolation
+from mizar_nodeagent.card_health import Readings
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
-from unit.nodeagent.makers import CARD, GIB, RESOURCE, SHADOW, shadow_object
+from unit.nodeagent.makers import CARD, GIB, RESOURCE, SHADOW, card, shadow_object
 from unit.nodeagent.test_assembly import QUICK, SHADOW_POD, SHARE, World, limits_of, until
 from unit.nodeagent.test_assembly import world as world
 from unit.nodeagent.test_limits_update import events, given
@@ -175,3 +177,26 @@ async def test_a_pod_on_a_card_that_fails_gets_an_event_and_runs_on(world: World
     told = dict(events(world, "DeviceUnhealthy"))
     assert set(told) == {"share", SHADOW[1]} and "XID 79" in told["share"]
     assert given(held).compute_mode == COMPUTE_MODES["Hard"]
+
+
+def spoil(world: World) -> None:
+    """A row of the card's memory could not be replaced, as NVML shows at every read."""
+    world.cards.present[CARD] = replace(card(), readings=Readings(remap_failed=True))
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["by an earlier agent", "by nobody"])
+async def test_a_card_that_has_failed_when_an_agent_starts(world: World, told: bool) -> None:
+    """Its users are told, unless the earlier agent did."""
+    await world.serve_shadow()
+    await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    if told:
+        spoil(world)
+        await until(lambda: len(events(world, "DeviceUnhealthy")) == 2)
+    await world.stop_agent()
+    spoil(world)
+    await world.start_agent()
+    await until(lambda: world.api.condition(*SHADOW, "Healthy") == ("False", "CardFailed"))
+    await until(lambda: len(events(world, "DeviceUnhealthy")) == 2)
+    await world.replanned()
+    assert {pod for pod, _ in events(world, "DeviceUnhealthy")} == {"share", SHADOW[1]}

@@ -150,7 +150,7 @@ def test_what_is_nobodys_fault_is_raised(served: Plan) -> None:
 
 def test_an_event_says_so_once(served: Plan) -> None:
     failed = plan_isolated(spoiled(served), seen(2), served)
-    (event,) = shadow_events(served, failed, {})
+    (event,) = shadow_events(served, failed)
     assert (event.about, event.reason, event.warning) == (BAD, "PlanningFailed", True)
     again = plan_isolated(failed.carvings, seen(3), failed)
-    assert not list(shadow_events(failed, again, {}))
+    assert not list(shadow_events(failed, again))

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from mizar_nodeagent.planning.plan import Plan, plan
+from mizar_nodeagent.planning.plan import Carvings, plan
 from mizar_nodeagent.pods import Pod
-from mizar_nodeagent.shadow_events import shadow_events
+from mizar_nodeagent.shadow_events import FailedCards
 from unit.nodeagent.makers import (
     CARD,
     SHADOW,
@@ -34,21 +34,24 @@ CLAIMS = [
 
 
 class Node:
-    """A node with a shadow pod over two cards, each of which a pod uses."""
+    """A node with a shadow pod over two cards, each of which a pod uses. `pods`: those that the API
+    server has named."""
 
     def __init__(self) -> None:
         self.now = 1.0
-        self.last: Plan | None = None
+        self.carvings: Carvings = {}
+        self.cards = FailedCards()
+        self.pods = BY_KEY
 
     def told(self, first: str = "", second: str = "") -> list[tuple[str, str]]:
         """The object and the message of each event when these are the cards' problems."""
         self.now += 1.0
         facts = cards() | {CARD: card(1, first), OTHER: card(2, second)}
-        known = self.last.carvings if self.last else {}
-        before, self.last = self.last, plan(known, snapshot(self.now, PODS, CLAIMS, cards=facts))
-        found = list(shadow_events(before, self.last, BY_KEY))
-        assert all(one.warning and one.reason == "DeviceUnhealthy" for one in found)
-        return [(one.about[1], one.message) for one in found]
+        found = plan(self.carvings, snapshot(self.now, PODS, CLAIMS, cards=facts))
+        self.carvings = found.carvings
+        events = list(self.cards.events(found, self.pods))
+        assert all(one.warning and one.reason == "DeviceUnhealthy" for one in events)
+        return [(one.about[1], one.message) for one in events]
 
 
 @pytest.fixture
@@ -75,3 +78,21 @@ def test_a_card_that_fails_once_more_is_told_again(node: Node) -> None:
     node.told(HOT, FAULTY)
     assert node.told("", FAULTY) == []
     assert [pod for pod, _ in node.told(HOT, FAULTY)] == [SHADOW[1], "first"]
+
+
+def test_a_pod_is_told_once_it_is_known(node: Node) -> None:
+    """The card failed while the API server was away, and another agent had just started."""
+    node.pods = {}
+    message = f"{CARD}: {HOT}"
+    assert node.told(HOT) == [(SHADOW[1], message)]
+    node.pods = BY_KEY
+    assert node.told(HOT) == [("first", message)]
+    assert node.told(HOT) == []
+
+
+def test_what_an_earlier_agent_told_is_not_told_again(node: Node) -> None:
+    node.cards.were_told([CARD])
+    assert node.told(HOT) == []
+    assert len(node.told(HOT, FAULTY)) == 2
+    assert node.told() == []
+    assert len(node.told(HOT)) == 2
