@@ -277,8 +277,8 @@ class Agent:
             [one.without_promise() if one.key in unsaved else one for one in plan.reports]
         )
         self._poller.adapt_to(plan)
-        pods = self.state.snapshot.pods or {}
-        for event in (*shadow_events(before, plan), *self.failed_cards.events(plan, pods)):
+        failures = self.failed_cards.events(plan, self.state.snapshot)
+        for event in (*shadow_events(before, plan), *failures):
             about = Regarding(event.kind, event.about[1], event.about[0], event.uid)
             outputs.events.emit(about, event.reason, event.message, warning=event.warning)
 

@@ -10,6 +10,7 @@ from mizar_kube.kinds import POD, SHADOW_POD, Kind
 from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.planning.shadow_status import Report
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
 
 
@@ -53,14 +54,14 @@ class FailedCards:
         """An earlier agent has told of these cards, by UUID."""
         self._known.update(cards)
 
-    def events(self, plan: Plan, pods: Mapping[Key, Pod]) -> Iterable[ShadowEvent]:
-        """The events to emit after this plan."""
-        failed = {card for report in plan.reports for card in report.failed}
-        self._known &= failed
-        self._told = {one for one in self._told if one[1] in failed}
+    def events(self, plan: Plan, snapshot: NodeSnapshot) -> Iterable[ShadowEvent]:
+        """The events to emit after a plan of this snapshot."""
+        well = {uuid for uuid, card in snapshot.cards.items() if not card.problem}
+        self._known -= well
+        self._told = {one for one in self._told if one[1] not in well}
         for report in plan.reports:
             for card in report.failed.keys() - self._known:
-                for event in _of_failed_card(report, card, pods):
+                for event in _of_failed_card(report, card, snapshot.pods or {}):
                     if (event.uid, card) not in self._told:
                         self._told.add((event.uid, card))
                         yield event

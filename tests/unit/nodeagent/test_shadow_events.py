@@ -1,10 +1,12 @@
 """Which events the change from one plan to the next causes."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
-from mizar_nodeagent.planning.plan import Carvings, plan
+from mizar_nodeagent.planning.plan import Carvings, Plan, plan
+from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.shadow_events import FailedCards
 from unit.nodeagent.makers import (
@@ -47,9 +49,14 @@ class Node:
         """The object and the message of each event when these are the cards' problems."""
         self.now += 1.0
         facts = cards() | {CARD: card(1, first), OTHER: card(2, second)}
-        found = plan(self.carvings, snapshot(self.now, PODS, CLAIMS, cards=facts))
+        seen = snapshot(self.now, PODS, CLAIMS, cards=facts)
+        found = plan(self.carvings, seen)
         self.carvings = found.carvings
-        events = list(self.cards.events(found, self.pods))
+        return self.events(found, replace(seen, pods=self.pods))
+
+    def events(self, found: Plan, seen: NodeSnapshot) -> list[tuple[str, str]]:
+        """The object and the message of each event after that plan."""
+        events = list(self.cards.events(found, seen))
         assert all(one.warning and one.reason == "DeviceUnhealthy" for one in events)
         return [(one.about[1], one.message) for one in events]
 
@@ -91,7 +98,10 @@ def test_a_pod_is_told_once_it_is_known(node: Node) -> None:
 
 
 def test_what_an_earlier_agent_told_is_not_told_again(node: Node) -> None:
+    """Also if the first plan reports on no shadow pod."""
     node.cards.were_told([CARD])
+    nothing = plan({}, snapshot(1.0, cards={CARD: card(1, HOT)}))
+    assert node.events(nothing, snapshot(1.0, cards={CARD: card(1, HOT)})) == []
     assert node.told(HOT) == []
     assert len(node.told(HOT, FAULTY)) == 2
     assert node.told() == []
