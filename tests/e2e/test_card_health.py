@@ -9,6 +9,7 @@ import pytest
 
 from cluster import Cluster
 from cluster.cluster import Node
+from cluster.errors import CommandFailed
 from e2e.components import kill_component, wait_component
 from e2e.test_compute import BUSY
 from e2e.test_figures import scrape
@@ -35,6 +36,17 @@ FAULTS = {"temperature_celsius": (35, 95), "nvlinks_down": (0, 1), "remap_failed
 PROGRAM_XID = 13
 SOON_S = 30.0
 """Seconds in which a change is known everywhere: NVML is read every two."""
+
+
+def metric_of(kube: Kube, uuid: str) -> float | None:
+    """The value of mizar_card_healthy of a card; None without one. Raises AssertionError while an
+    agent does not answer."""
+    try:
+        lines = scrape(kube, "nodeagent").splitlines()
+    except CommandFailed as error:
+        raise AssertionError(str(error)) from error
+    found = [one for one in lines if one.startswith("mizar_card_healthy{") and uuid in one]
+    return float(found[0].split()[-1]) if found else None
 
 
 @dataclass(frozen=True)
@@ -75,13 +87,10 @@ class Sharers:
     def wait_metric(self, value: int) -> None:
         """Wait until Prometheus would see the card Healthy, or not."""
 
-        def shown() -> bool:
-            lines = [one for one in scrape(self.kube, "nodeagent").splitlines() if self.uuid in one]
-            found = [one for one in lines if one.startswith("mizar_card_healthy{")]
-            assert [float(one.split()[-1]) for one in found] == [value], found
-            return True
-
-        wait_for(f"mizar_card_healthy to be {value}", shown)
+        wait_for(
+            f"mizar_card_healthy to be {value}",
+            lambda: metric_of(self.kube, self.uuid) == value,
+        )
 
     def check_work(self) -> None:
         """Assert that the two pods work on, in the containers that they had at first."""
