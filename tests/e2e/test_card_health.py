@@ -34,6 +34,8 @@ PODS = ("a", "b")
 FAULTS = {"temperature_celsius": (35, 95), "nvlinks_down": (0, 1), "remap_failed": (0, 1)}
 """The figures by which a card shows each of the SIGNS: when it is well, and when it is not."""
 PROGRAM_XID = 13
+TRIED_S = 20.0
+"""Seconds in which there may be another shadow pod at most once: one is tried in 45."""
 SOON_S = 30.0
 """Seconds in which a change is known everywhere: NVML is read every two."""
 
@@ -177,6 +179,34 @@ def test_a_card_that_shows_signs_of_a_fault(sharers: Sharers) -> None:
     assert cards_seen_inside(kube, tenant, "late") == {sharers.uuid}
     sharers.check_work()
     assert len(sharers.told("a")) == 1
+
+
+def test_failed_cards_are_not_tried_again_and_again(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+) -> None:
+    """NVIDIA's plugin sees nothing of the failure, and gives a card to the shadow pod. The pod that
+    waits is told; the shadow pod keeps its place for a while, and serves if the card is well."""
+    node = mizar_cluster.nodes[-1]
+    pool = stage.pool(nodeSelector={"kubernetes.io/hostname": node.name})
+    with Machine(node.simgpu_dir) as machine:
+        cards = [one.uuid for one in machine.cards]
+        try:
+            for uuid in cards:
+                machine.set_figure(uuid, "remap_failed", 1)
+            for uuid in cards:
+                wait_for("the agent to see it", lambda one=uuid: metric_of(kube, one) == 0)  # type: ignore[misc]
+            tenant = stage.tenant({"devices": 2, "min": 0, "max": 1}, pool=pool)
+            kube.apply(share_pod(tenant, "a"))
+            assert "have failed" in wait_event(kube, tenant, "a", "NoCardFree")
+            until, tried = time.monotonic() + TRIED_S, set[str]()
+            while time.monotonic() < until:
+                tried |= {one["metadata"]["name"] for one in kube.all("shadowpods", tenant)}
+        finally:
+            for uuid in cards:
+                machine.set_figure(uuid, "remap_failed", 0)
+                (node.path("/var/lib/mizar") / f"{REPAIRED}{uuid}").touch()
+    assert len(tried) <= 2, f"one every four seconds were tried at first: {tried}"
+    kube.wait_running(tenant, "a")
 
 
 def test_a_card_that_reports_errors(sharers: Sharers, mizar_cluster: Cluster) -> None:

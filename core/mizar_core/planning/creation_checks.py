@@ -40,10 +40,26 @@ def denial_for(draft: Draft, entitlement: Entitlement) -> Denial | None:
             "status says why: another one is tried in a moment",
         )
     if excess := draft.usage.existing.limit_reached(entitlement):
+        if (failed := _with_failed_cards(draft, entitlement)) is not None:
+            return Denial(EventReason.NO_CARD_FREE, _failed_message(failed))
         return Denial(EventReason.QUOTA_EXCEEDED, excess, entitlement)
     if message := draft.refused.get((entitlement.key, entitlement.profile.devices)):
         return Denial(EventReason.SHADOW_REFUSED, refusal_message(message))
     return None
+
+
+def _with_failed_cards(draft: Draft, entitlement: Entitlement) -> ShadowView | None:
+    """A shadow pod of the entitlement that keeps its place although its cards have failed."""
+    kept = filter(draft.keeps_failed_cards, draft.of_quota(entitlement.key))
+    return next((one for one in kept if one.devices == entitlement.profile.devices), None)
+
+
+def _failed_message(shadow: ShadowView) -> str:
+    """Why no other shadow pod takes the place of one with failed cards yet, as a sentence."""
+    return (
+        f"the cards of shadow pod {shadow.name} on node {shadow.on_node} have failed, as its "
+        "condition Healthy says: another one is tried in a minute"
+    )
 
 
 def has_node(draft: Draft, share: ShareView) -> bool:

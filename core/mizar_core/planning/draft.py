@@ -19,7 +19,14 @@ from mizar_core.planning.pool_nodes import has_other_model
 from mizar_core.planning.projection import project
 from mizar_core.planning.quotas import Entitlement, Entitlements, QuotaUsage
 from mizar_core.planning.shadow_groups import ShadowGroups
-from mizar_core.planning.shadow_stage import LIVE, ShadowStage, retried_at, stage_of, stranded_at
+from mizar_core.planning.shadow_stage import (
+    LIVE,
+    ShadowStage,
+    failed_until,
+    retried_at,
+    stage_of,
+    stranded_at,
+)
 from mizar_core.planning.silent_agents import find_silence
 from mizar_core.planning.snapshot import (
     Attempt,
@@ -183,11 +190,20 @@ class Draft:
         at = retried_at(shadow)
         return at is not None and at > self.now
 
+    def keeps_failed_cards(self, shadow: ShadowView) -> bool:
+        """Whether all of its cards have failed too soon after its start for it to be replaced, and
+        no pod uses it. There is no other reason for its end."""
+        until = failed_until(shadow)
+        kept = until is not None and until > self.now and not shadow.held
+        return kept and self._is_allowed(shadow)
+
     def _find_wanted(self, shadow: ShadowView) -> bool:
+        return self._is_allowed(shadow) and not shadow.all_failed
+
+    def _is_allowed(self, shadow: ShadowView) -> bool:
+        """Whether the shadow pod should exist if its cards work."""
         quota = self.active_quotas.get(shadow.quota_key)
         if quota is None or shadow.pool not in self.pools or shadow.deleting:
-            return False
-        if shadow.broken and shadow.healthy == 0:
             return False
         if shadow.pod is None and shadow.key in self._names_taken:
             return False

@@ -31,6 +31,8 @@ def advance(draft: Draft) -> None:
             _clean_up(draft, shadow, stage)
         elif stage is ShadowStage.DRAINING and shadow.held:
             draft.do(CancelDrain(shadow.key))
+        elif draft.keeps_failed_cards(shadow):
+            continue
         elif not draft.is_wanted(shadow):
             retire(draft, shadow, ReapReason.UNWANTED)
         elif stage is ShadowStage.STARTING and never_offered(shadow) and draft.is_given_up(shadow):

@@ -36,6 +36,7 @@ from mizar_core.planning.shadow_stage import (
     ShadowStage,
     agent_expected_by,
     drain_unanswered_at,
+    failed_until,
     retried_at,
 )
 from mizar_core.planning.snapshot import Key, Snapshot
@@ -176,6 +177,7 @@ def _due(
             times.append(idle_until(draft, shadow))
         elif stage in (ShadowStage.STARTING, ShadowStage.DRAINING):
             times += [agent_expected_by(shadow), drain_unanswered_at(shadow)]
+            times.append(failed_until(shadow))
             times.append(node_seen_by(draft, shadow))
         else:
             times += [draft.stranded_at(shadow), retried_at(shadow)]

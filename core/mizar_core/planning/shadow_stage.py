@@ -22,6 +22,11 @@ REFUSED_AGAIN_AFTER = timedelta(seconds=10)
 """How long no other shadow pod takes the place of one that its kubelet has refused: the scheduler
 would most likely choose the same node, and the kubelet refuse that one too."""
 
+FAILED_AGAIN_AFTER = timedelta(seconds=45)
+"""How long after its start a shadow pod whose cards have all failed keeps its place, which it gave
+up within four seconds otherwise: NVIDIA's plugin does not see every failure, and would give the
+same cards to the next one. Less than AGENT_SILENT_AFTER, since its node agent is not silent."""
+
 
 class ShadowStage(Enum):
     """The stages in their usual order."""
@@ -155,6 +160,13 @@ def retried_at(shadow: ShadowView) -> datetime | None:
     if pod is None or pod.phase != "Failed" or pod.deleting or pod.bound_at is None:
         return None
     return pod.bound_at + REFUSED_AGAIN_AFTER if never_offered(shadow) else None
+
+
+def failed_until(shadow: ShadowView) -> datetime | None:
+    """Until when a shadow pod whose cards have all failed keeps its place; None for any other."""
+    if not shadow.all_failed or shadow.pod is None or shadow.pod.bound_at is None:
+        return None
+    return shadow.pod.bound_at + FAILED_AGAIN_AFTER
 
 
 def drain_unanswered_at(shadow: ShadowView) -> datetime | None:

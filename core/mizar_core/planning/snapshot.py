@@ -141,6 +141,11 @@ class ShadowView:
         return self.healthy if self.broken else self.devices
 
     @property
+    def all_failed(self) -> bool:
+        """Whether all of its cards have failed."""
+        return self.broken and self.healthy == 0
+
+    @property
     def unschedulable(self) -> str | None:
         """The scheduler's message while it finds no node for the pod; None if it does."""
         return None if self.pod is None or self.on_node else self.pod.unschedulable

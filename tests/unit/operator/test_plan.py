@@ -24,6 +24,7 @@ from mizar_core.planning.actions import (
 )
 from mizar_core.planning.events import NO_QUOTA_AFTER
 from mizar_core.planning.node_fit import Needs, Requirement, Term, fits
+from mizar_core.planning.shadow_stage import FAILED_AGAIN_AFTER
 from mizar_core.planning.snapshot import NodeView, PodView, Refused, ShadowView, ShareView
 from mizar_operator.pod_views import SharePod, pod_view
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
@@ -559,6 +560,27 @@ def test_a_broken_shadow_pod_is_drained_and_replaced() -> None:
     snapshot = small(quotas=quotas, shadows=(broken,))
     assert actions(Drain, snapshot)
     assert actions(CreateShadow, snapshot)
+
+
+def _failed(bound: float, **fields: Any) -> ShadowView:
+    """A shadow pod that was started then and whose cards have all failed."""
+    pod = PodView(phase="Running", node="n1", bound_at=at(bound))
+    return ready(broken=True, healthy=0, ready=False, pod=pod, **fields)
+
+
+def test_failed_cards_are_not_asked_for_again_and_again() -> None:
+    """NVIDIA's plugin knows nothing of the failure, and gives the same card to the next shadow
+    pod: there was one every four seconds."""
+    quotas = (quota("team-a", profiles=[{"devices": 2, "max": 1}]),)
+    failed = _failed(bound=10)
+    snapshot = small(quotas=quotas, shadows=(failed,), shares=(waiting("p"),))
+    found = plan(snapshot, NOW)
+    assert not [one for one in found.actions if isinstance(one, (Drain, CreateShadow))]
+    assert found.due == at(10) + FAILED_AGAIN_AFTER
+    (event,) = (one for one in found.actions if isinstance(one, EmitEvent))
+    assert event.reason == "NoCardFree" and failed.name in event.message
+    later = replace(snapshot, shadows=(_failed(bound=46),))
+    assert actions(Drain, later)
 
 
 def test_nobody_waits_for_devices_of_a_shadow_pod_in_use_whose_cards_have_all_failed() -> None:
