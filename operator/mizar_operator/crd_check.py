@@ -14,7 +14,7 @@ from mizar_core.model_base import Model
 from mizar_core.models import GPUPool, GPUQuota, ShadowPod
 from mizar_core.names import API_VERSION, GROUP, VERSION
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import KubeError
+from mizar_kube.errors import KubeError, Unavailable
 from mizar_kube.logs import get_logger
 
 log = get_logger(__name__)
@@ -29,9 +29,11 @@ REFERENCE = "#/$defs/"
 
 async def lacking_fields(client: KubeClient) -> list[str]:
     """The fields that the API server's CRDs lack, such as `GPUPool.spec.defaultQuota`. Empty too if
-    the API server does not publish its schemas."""
+    the API server does not publish its schemas, or does not answer."""
     try:
         served = await client.request("GET", PATH)
+    except Unavailable:
+        return []
     except KubeError as error:
         log.info("the API server does not publish the schemas of Mizar's kinds", error=error)
         return []

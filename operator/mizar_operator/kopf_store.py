@@ -122,15 +122,20 @@ class KopfStore(StoreReader[T]):
         return None
 
     async def run(self) -> None:
-        """List at once and periodically, for ever. Errors of the API server are logged and tried
-        again."""
+        """List at once and periodically, for ever. Errors of the API server are logged, each once
+        as long as it stays the same, and tried again: while the API server is away there is one
+        every RETRY_S."""
+        logged = ""
         while True:
             try:
                 await self.refresh()
             except KubeError as error:
-                log.warning("could not list", kind=self._kind.plural, error=error)
+                if str(error) != logged:
+                    log.warning("could not list", kind=self._kind.plural, error=error)
+                logged = str(error)
                 await self._pace.sleep(RETRY_S)
             else:
+                logged = ""
                 # Replicas and kinds do not all list at the same moment.
                 await self._pace.sleep(self._pace.period * (0.8 + 0.4 * self._pace.random()))
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mizar_kube.errors import Forbidden, KubeError
+from mizar_kube.errors import Forbidden, KubeError, Unavailable
 from mizar_kube.kinds import Object
 from mizar_operator.crd_check import PATH, lacking_fields
 from support.chart import parsed
@@ -102,8 +102,19 @@ async def test_what_keeps_unknown_fields_lacks_none(definitions: list[Object]) -
     assert await lacking(definitions) == []
 
 
-async def test_an_api_server_that_does_not_tell_is_believed_to_have_all(
-    definitions: list[Object],
+async def test_an_api_server_that_is_away_is_asked_again_without_a_word(
+    definitions: list[Object], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Readiness, which asks every two seconds, says that it does not answer."""
+    caplog.set_level("INFO")
+    assert await lacking(definitions, Unavailable("no answer")) == []
+    assert not caplog.text
+
+
+async def test_an_api_server_that_does_not_tell_is_believed_to_have_all(
+    definitions: list[Object], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     assert await lacking(definitions, Forbidden("no")) == []
+    assert "does not publish the schemas" in caplog.text
     assert await lacking([]) == []

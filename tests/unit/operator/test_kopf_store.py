@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mizar_kube.client import KubeClient, Listing
 from mizar_kube.errors import Unavailable
 from mizar_kube.kinds import SHADOW_POD, Object
-from mizar_operator.kopf_store import KopfStore, Pace
+from mizar_operator.kopf_store import RETRY_S, KopfStore, Pace
 from support.logs import logged
 
 
@@ -176,6 +176,25 @@ async def test_lists_that_fail_stand_not_still() -> None:
     assert one.stands_still() is None
     now[0] = 511
     assert one.stands_still() == "shadowpods: the API server was not asked for 261 s"
+
+
+async def test_an_api_server_that_is_away_for_an_hour_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """And once more when it goes away again."""
+    away = [3, 1800]
+
+    async def sleep(seconds: float) -> None:
+        if seconds > RETRY_S:
+            if not away:
+                raise asyncio.CancelledError
+            lists.failures = away.pop()
+
+    one = store(Listing([], "5"), pace=Pace(period=300, sleep=sleep))
+    lists = cast(Lists, one._client)
+    with pytest.raises(asyncio.CancelledError):
+        await one.run()
+    assert [line["event"] for line in logged(caplog)] == ["could not list"] * 2
 
 
 async def test_a_kind_that_kopf_does_not_watch_is_a_problem() -> None:
