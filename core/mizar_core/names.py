@@ -197,6 +197,7 @@ class EventReason(StrEnum):
     DEVICE_GIVEN_TWICE = "DeviceGivenTwice"
     NODE_AGENT_SILENT = "NodeAgentSilent"
     DEVICE_UNHEALTHY = "DeviceUnhealthy"
+    DEVICE_HEALTHY = "DeviceHealthy"
     DEVICE_GRANTED = "DeviceGranted"
     LIMITS_CHANGED = "LimitsChanged"
     CARD_LOST = "CardLost"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from mizar_core.names import EventReason
 from mizar_kube.kinds import POD, SHADOW_POD, Kind
@@ -42,9 +42,9 @@ def shadow_events(before: Plan | None, after: Plan) -> Iterable[ShadowEvent]:
 
 
 class FailedCards:
-    """Tells, once for each card that fails, the ShadowPod that holds it and each pod that uses it.
-    These pods run on, as with the kubelet and the NVIDIA plugin. A pod that the API server has not
-    named yet is told later. Cards whose failure is over are told again when they fail once more."""
+    """Tells, once for each card that fails, the ShadowPod that holds it and each pod that uses it,
+    and tells them again when the card is well. These pods run on, as with the kubelet and the
+    NVIDIA plugin. A pod that the API server has not named yet is told later."""
 
     def __init__(self) -> None:
         self._known: set[str] = set()
@@ -56,25 +56,42 @@ class FailedCards:
 
     def events(self, plan: Plan, snapshot: NodeSnapshot) -> Iterable[ShadowEvent]:
         """The events to emit after a plan of this snapshot."""
+        pods = snapshot.pods or {}
         well = {uuid for uuid, card in snapshot.cards.items() if not card.problem}
+        for report in plan.reports:
+            yield from self._of_well(report, well, pods)
         self._known -= well
         self._told = {one for one in self._told if one[1] not in well}
         for report in plan.reports:
-            for card in report.failed.keys() - self._known:
-                for event in _of_failed_card(report, card, snapshot.pods or {}):
-                    if (event.uid, card) not in self._told:
-                        self._told.add((event.uid, card))
-                        yield event
+            yield from self._of_failed(report, pods)
+
+    def _of_well(
+        self, report: Report, well: Collection[str], pods: Mapping[Key, Pod]
+    ) -> Iterable[ShadowEvent]:
+        for card in sorted({one.uuid for one in report.cards if one.uuid in well}):
+            message = f"{card}: it is well again, and is given to new pods"
+            for event in _about(report, card, EventReason.DEVICE_HEALTHY, message, pods):
+                if card in self._known or (event.uid, card) in self._told:
+                    yield event
+
+    def _of_failed(self, report: Report, pods: Mapping[Key, Pod]) -> Iterable[ShadowEvent]:
+        for card, problem in report.failed.items():
+            message = f"{card}: {problem}"
+            for event in _about(report, card, EventReason.DEVICE_UNHEALTHY, message, pods):
+                if card not in self._known and (event.uid, card) not in self._told:
+                    self._told.add((event.uid, card))
+                    yield replace(event, warning=True)
 
 
-def _of_failed_card(report: Report, card: str, pods: Mapping[Key, Pod]) -> Iterable[ShadowEvent]:
-    """One event on the ShadowPod, and one on each pod that uses this card of it and is known."""
-    reason, message = EventReason.DEVICE_UNHEALTHY, f"{card}: {report.failed[card]}"
-    yield ShadowEvent(report.key, report.uid, reason, message, warning=True)
+def _about(
+    report: Report, card: str, reason: EventReason, message: str, pods: Mapping[Key, Pod]
+) -> Iterable[ShadowEvent]:
+    """An event on the ShadowPod, and one on each pod that uses this card of it and is known."""
+    yield ShadowEvent(report.key, report.uid, reason, message)
     holders = (one.holder for one in report.devices if one.card == card and one.holder)
     for key in sorted({(one.namespace, one.name) for one in holders}):
         if pod := pods.get(key):
-            yield ShadowEvent(key, pod.uid, reason, message, warning=True, kind=POD)
+            yield ShadowEvent(key, pod.uid, reason, message, kind=POD)
 
 
 def _is_excluded(report: Report | None) -> bool:

@@ -179,6 +179,7 @@ def test_a_card_that_shows_signs_of_a_fault(sharers: Sharers) -> None:
     assert cards_seen_inside(kube, tenant, "late") == {sharers.uuid}
     sharers.check_work()
     assert len(sharers.told("a")) == 1
+    assert sharers.uuid in wait_event(kube, tenant, "a", "DeviceHealthy")
 
 
 def test_failed_cards_are_not_tried_again_and_again(

@@ -57,7 +57,9 @@ class Node:
     def events(self, found: Plan, seen: NodeSnapshot) -> list[tuple[str, str]]:
         """The object and the message of each event after that plan."""
         events = list(self.cards.events(found, seen))
-        assert all(one.warning and one.reason == "DeviceUnhealthy" for one in events)
+        for one in events:
+            assert one.warning is (one.reason == "DeviceUnhealthy")
+            assert one.warning or one.reason == "DeviceHealthy"
         return [(one.about[1], one.message) for one in events]
 
 
@@ -83,6 +85,8 @@ def test_a_second_card_that_fails_is_told_to_its_users_too(node: Node) -> None:
 
 def test_a_card_that_fails_once_more_is_told_again(node: Node) -> None:
     node.told(HOT, FAULTY)
+    message = f"{CARD}: it is well again, and is given to new pods"
+    assert node.told("", FAULTY) == [(SHADOW[1], message), ("first", message)]
     assert node.told("", FAULTY) == []
     assert [pod for pod, _ in node.told(HOT, FAULTY)] == [SHADOW[1], "first"]
 
@@ -104,5 +108,5 @@ def test_what_an_earlier_agent_told_is_not_told_again(node: Node) -> None:
     assert node.events(nothing, snapshot(1.0, cards={CARD: card(1, HOT)})) == []
     assert node.told(HOT) == []
     assert len(node.told(HOT, FAULTY)) == 2
-    assert node.told() == []
+    assert [pod for pod, _ in node.told()] == [SHADOW[1], "first", SHADOW[1], "second"]
     assert len(node.told(HOT)) == 2
