@@ -278,3 +278,24 @@ class TestReport:
             ("False", "Refused"),
         ]
         assert world.applied[-1]["message"].startswith("x: no; meanwhile")
+
+    async def test_an_api_server_that_is_away_is_asked_less_and_less_often(self) -> None:
+        """All agents that start meanwhile asked it every two seconds each."""
+        asked, now = 0, 0.0
+
+        async def apply(*_: object, **__: object) -> None:
+            nonlocal asked
+            asked += 1
+            raise Unavailable("no answer")
+
+        async def sleep(seconds: float) -> None:
+            nonlocal now
+            now += seconds
+            if now > 3600:
+                raise asyncio.CancelledError
+
+        source, client = SimpleNamespace(used={}, problem=""), SimpleNamespace(apply=apply)
+        reporter = OverrideReporter(client, source, "ns", "pod", sleep)  # type: ignore[arg-type]
+        with pytest.raises(asyncio.CancelledError):
+            await reporter.run()
+        assert 60 <= asked <= 150
