@@ -58,17 +58,18 @@ class FailedCards:
         """The events to emit after a plan of this snapshot."""
         pods = snapshot.pods or {}
         well = {uuid for uuid, card in snapshot.cards.items() if not card.problem}
+        over = well & (self._known | {card for _, card in self._told})
         for report in plan.reports:
-            yield from self._of_well(report, well, pods)
-        self._known -= well
-        self._told = {one for one in self._told if one[1] not in well}
+            yield from self._of_well(report, over, pods)
+        self._known -= over
+        self._told = {one for one in self._told if one[1] not in over}
         for report in plan.reports:
             yield from self._of_failed(report, pods)
 
     def _of_well(
-        self, report: Report, well: Collection[str], pods: Mapping[Key, Pod]
+        self, report: Report, over: Collection[str], pods: Mapping[Key, Pod]
     ) -> Iterable[ShadowEvent]:
-        for card in sorted({one.uuid for one in report.cards if one.uuid in well}):
+        for card in sorted({one.uuid for one in report.cards if one.uuid in over}):
             message = f"{card}: it is well again, and is given to new pods"
             for event in _about(report, card, EventReason.DEVICE_HEALTHY, message, pods):
                 if card in self._known or (event.uid, card) in self._told:
