@@ -1,11 +1,14 @@
 """The API server is away for longer than leases and back-offs last: nodes go on without it.
 
-MIZAR_AWAY_S says for how many seconds (100).
+MIZAR_AWAY_S says for how many seconds (100). Tokens that the API server does not accept any more
+stand for those that expire within an hour.
 """
 
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,6 +41,9 @@ AWAY_S = float(os.environ.get("MIZAR_AWAY_S", "100"))
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(AWAY_S + 900)]
 HALF = {"devices": 2, "min": 0, "max": 1}
 PODS = ("left", "right")
+TOKENS = "volumes/kubernetes.io~projected/*/token"
+"""Where the kubelet keeps the token of a pod's service account, below the pod's folder."""
+EXPIRED = "expired"
 LOOK_S = 2.0
 LOW, HIGH = 0.35, 0.55
 """What a pod gets of the card's time, of which half is its share: at least, on a busy machine, and
@@ -105,8 +111,9 @@ def test_pods_never_notice_that_the_api_server_is_away(
     kube: Kube, stage: "Stage", mizar_cluster: LocalCluster
 ) -> None:
     """Limits are kept and time is shared; containers and agents are killed and come back; the owner
-    of a lent card gets it back. When the API server is there again, statuses become right, and
-    nothing else was restarted."""
+    of a lent card gets it back. When the API server is there again, it accepts no token of Mizar's
+    programs until the kubelets have renewed them; then statuses become right, and no agent was
+    restarted but those that were killed."""
     tenant = stage.tenant(HALF, pool=stage.pool(isolation={"compute": "Hard"}))
     kube.apply(*(share_pod(tenant, name, command=BUSY) for name in PODS))
     kube.wait_running(tenant, *PODS)
@@ -115,6 +122,7 @@ def test_pods_never_notice_that_the_api_server_is_away(
     (card,) = card_of(kube, tenant, PODS[0])
     node = node_of(kube, mizar_cluster, tenant, PODS[0])
     agents = _restarts(kube)
+    pods = [one["metadata"]["uid"] for part in WORKLOADS for one in component_pods(kube, part)]
     with lent(kube, stage, mizar_cluster) as loan, Machine(node.simgpu_dir) as machine:
         # The next agent that looks after the loan must see the owner work before it has heard of
         # any pod.
@@ -136,9 +144,14 @@ def test_pods_never_notice_that_the_api_server_is_away(
                 sharers.check()
             loan.owner_works()
             loan.wait_ended()
+            for token in (tokens := _tokens(mizar_cluster, pods)):
+                token.write_text(EXPIRED)
         finally:
             mizar_cluster.start_api_server()
         back = time.monotonic()
+        # The kubelet looks after a pod's volumes every minute or so.
+        wait_for("new tokens", lambda: all(one.read_text() != EXPIRED for one in tokens), 240)
+        print(f"all tokens were new {time.monotonic() - back:.0f} s after it was back")
         # By now agent and operator ask for the pod every 30 s, one after the other; and the kubelet
         # may wait before it starts an operator again that has lost its Lease more than once.
         kube.wait_gone("pod", loan.borrows, BORROWER, timeout=300)
@@ -162,6 +175,19 @@ def _restarts(kube: Kube) -> dict[str, int]:
         one["metadata"]["name"]: int(one["status"]["containerStatuses"][0]["restartCount"])
         for one in component_pods(kube, "nodeagent")
     }
+
+
+def _tokens(cluster: LocalCluster, pods: list[str]) -> list[Path]:
+    """The files with the tokens of these pods, by UID, one for each."""
+
+    def found() -> Iterator[Path]:
+        for node in cluster.nodes:
+            for pod in pods:
+                yield from node.path(f"/var/lib/kubelet/pods/{pod}").glob(TOKENS)
+
+    tokens = list(found())
+    assert len(tokens) == len(pods), tokens
+    return tokens
 
 
 def _agent_of(kube: Kube, node: Node) -> Object:
