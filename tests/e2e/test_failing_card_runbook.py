@@ -90,8 +90,8 @@ def administrator(
     finally:
         for one in mizar_cluster.nodes:
             kube.run("uncordon", one.name)
-        labels = re.findall(r"client|[a-z-]+(?= |;)", _labels().partition("do")[0])
-        kube.run("label", "node", node.name, *(f"nvidia.com/gpu.deploy.{one}-" for one in labels))
+        parts = _labels().partition("for one in ")[2].partition(";")[0].split()
+        kube.run("label", "node", node.name, *(f"nvidia.com/gpu.deploy.{one}-" for one in parts))
         with Machine(node.simgpu_dir) as machine:
             for card in machine.cards:
                 machine.restore(card.uuid)
@@ -105,46 +105,65 @@ def test_an_administrator_who_follows_the_runbook(
     """The pods go to another card; the card is reset, and pods use it again. It fails once more,
     and is masked; then it is replaced, and pods use the new one."""
     admin, tenant = administrator
-    node, uuid = admin.node, admin.uuid
     names = running(kube, tenant, 2) or []
-    with Machine(node.simgpu_dir) as machine:
-        machine.set_health(uuid, 79)
-        wait_event(kube, tenant, names[0], "DeviceUnhealthy")
-        wait_for("the metric", lambda: metric_of(kube, uuid) == 0)
+    with Machine(admin.node.simgpu_dir) as machine:
+        machine.set_health(admin.uuid, 79)
+        for name in names:
+            wait_event(kube, tenant, name, "DeviceUnhealthy")
+        wait_for("the metric", lambda: metric_of(kube, admin.uuid) == 0)
         _look(kube, admin, tenant, names)
-        admin.run("kubectl cordon NODE")
-        admin.run("kubectl drain NODE --ignore-daemonsets --delete-emptydir-data")
+        _drain(kube, admin)
         wait_for("two others", lambda: running(kube, tenant, 2, but=names), LIMIT_S)
-        wait_for("the node's cards to be free", lambda: not _with_cards(kube, node.name))
+        _reset(kube, admin, machine)
+        _use_both_cards(kube, tenant, admin.node.name, {one.uuid for one in machine.cards})
 
-        admin.run(_labels())
-        wait_for("the agent to go", lambda: not _agents_on(kube, node.name))
-        machine.set_health(uuid, 0)
-        admin.run_on_node("touch /var/lib/mizar/repaired-UUID")
-        admin.run(_labels(), but=("=false", "=true"))
-        wait_for("the card to be well", lambda: metric_of(kube, uuid) == 1)
-        admin.run("kubectl uncordon NODE")
-        _use_both_cards(kube, tenant, node.name, {one.uuid for one in machine.cards})
-
-        machine.set_health(uuid, 64)
-        wait_for("the metric", lambda: metric_of(kube, uuid) == 0)
-        admin.run("kubectl cordon NODE")
+        machine.set_health(admin.uuid, 64)
+        wait_for("the metric", lambda: metric_of(kube, admin.uuid) == 0)
         kube.run("delete", "pods", "one", "two", f"--namespace={tenant}")
-        admin.run("kubectl drain NODE --ignore-daemonsets --delete-emptydir-data")
-        wait_for("the node's cards to be free", lambda: not _with_cards(kube, node.name))
-        mizar_cluster.power_off(node.name)
-        machine.remove(uuid)
-        mizar_cluster.power_on(node.name)
+        _drain(kube, admin)
+        _mask(kube, mizar_cluster, admin, machine)
+        new = _replace(mizar_cluster, admin, machine)
         wait_component(kube, "nodeagent")
-        wait_for("the card to be forgotten", lambda: metric_of(kube, uuid) is None)
-
-        mizar_cluster.power_off(node.name)
-        new = machine.replace(uuid)
-        mizar_cluster.power_on(node.name)
-        wait_component(kube, "nodeagent")
-        admin.run("kubectl uncordon NODE")
         wait_for("the new card", lambda: metric_of(kube, new) == 1)
-        _use_both_cards(kube, tenant, node.name, {one.uuid for one in machine.cards})
+        admin.run("kubectl uncordon NODE")
+        _use_both_cards(kube, tenant, admin.node.name, {one.uuid for one in machine.cards})
+
+
+def _drain(kube: Kube, admin: Administrator) -> None:
+    """No pod of the node holds a card on return."""
+    admin.run("kubectl cordon NODE")
+    admin.run("kubectl drain NODE --ignore-daemonsets --delete-emptydir-data")
+    wait_for("the node's cards to be free", lambda: not _with_cards(kube, admin.node.name))
+
+
+def _reset(kube: Kube, admin: Administrator, machine: Machine) -> None:
+    """Reset the card while no agent runs."""
+    admin.run(_labels())
+    wait_for("the agent to go", lambda: not _agents_on(kube, admin.node.name))
+    machine.set_health(admin.uuid, 0)
+    admin.run_on_node("touch /var/lib/mizar/repaired-UUID")
+    admin.run(_labels(), but=("=false", "=true"))
+    wait_for("the card to be well", lambda: metric_of(kube, admin.uuid) == 1)
+    admin.run("kubectl uncordon NODE")
+
+
+def _mask(kube: Kube, cluster: Cluster, admin: Administrator, machine: Machine) -> None:
+    """The node starts without the card; nothing is told of it any more."""
+    (other,) = (one.uuid for one in machine.cards if one.uuid != admin.uuid)
+    cluster.power_off(admin.node.name)
+    machine.remove(admin.uuid)
+    cluster.power_on(admin.node.name)
+    wait_component(kube, "nodeagent")
+    wait_for("the agent to see one card", lambda: metric_of(kube, other) == 1)
+    assert metric_of(kube, admin.uuid) is None
+
+
+def _replace(cluster: Cluster, admin: Administrator, machine: Machine) -> str:
+    """The node starts with another card in the place of this one. Returns its UUID."""
+    cluster.power_off(admin.node.name)
+    new = machine.replace(admin.uuid)
+    cluster.power_on(admin.node.name)
+    return new
 
 
 def _look(kube: Kube, admin: Administrator, tenant: str, pods: list[str]) -> None:
