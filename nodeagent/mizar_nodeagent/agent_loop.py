@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -95,6 +96,8 @@ class Agent:
         self.state = state
         self.inventory = CardInventory(clock, ignored_xids)
         self.failed_cards = FailedCards()
+        self.xids: Counter[tuple[str, int]] = Counter()
+        """How often each card has reported each XID to this agent, by UUID and XID."""
         self._cards = cards
         self._checkpoint = checkpoint
         self._clock = clock
@@ -226,6 +229,7 @@ class Agent:
 
     def _fault(self, uuid: str, xid: int) -> None:
         log.warning("a card reports a fault", card=uuid, xid=xid)
+        self.xids[uuid, xid] += 1
         self.inventory.fault(uuid, xid)
         self.wake()
 

@@ -125,9 +125,11 @@ def _outputs(base: AgentBase, container: ContainerParts, spot: SpotParts) -> Out
 
 
 def _register_metrics(base: AgentBase, outputs: Outputs) -> None:
-    name, inventory = base.config.node_name, base.agent.inventory
+    name, agent = base.config.node_name, base.agent
     base.registry.register(DeviceCollector(name, base.state, outputs.plugins.connected))
-    base.registry.register(CardCollector(name, base.state, lambda: inventory.readings))
+    base.registry.register(
+        CardCollector(name, base.state, lambda: agent.inventory.readings, agent.xids)
+    )
 
 
 def _loops(

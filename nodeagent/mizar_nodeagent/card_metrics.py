@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from mizar_core.models import Holder
@@ -21,24 +21,28 @@ SHADOW_LABELS = ("node", "namespace", "pod")
 
 class CardCollector(Collector):
     """The metrics, computed at each scrape in the scrape's thread. `readings`: returns NVML's last
-    readings of each card, by UUID. `now` returns seconds since 1970."""
+    readings of each card, by UUID. `xids`: how often each card has reported each XID, by UUID and
+    XID. `now` returns seconds since 1970."""
 
     def __init__(
         self,
         node: str,
         state: AgentState,
         readings: Callable[[], Mapping[str, Readings]],
+        xids: Counter[tuple[str, int]] | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._node = node
         self._state = state
         self._readings = readings
+        self._xids = Counter() if xids is None else xids
         self._now = now
 
     def collect(self) -> Iterator[Metric]:
         snapshot = self._state.snapshot
         yield from self._cards(snapshot)
         yield from self._shadow_pods(snapshot)
+        yield self._reported()
 
     def _cards(self, snapshot: NodeSnapshot) -> Iterator[Metric]:
         info = _gauge("mizar_card_info", "A card of the node; always 1", (*CARD_LABELS, "model"))
@@ -72,6 +76,14 @@ class CardCollector(Collector):
             if read is not None and read.busy_percent is not None:
                 busy.add_metric(labels, read.busy_percent / 100)
         yield from (info, healthy, size, used, busy, holders)
+
+    def _reported(self) -> Metric:
+        found = CounterMetricFamily(
+            "mizar_card_xids", "XIDs that the card has reported", labels=(*CARD_LABELS, "xid")
+        )
+        for (uuid, xid), count in sorted(self._xids.copy().items()):
+            found.add_metric((self._node, uuid, str(xid)), count)
+        return found
 
     def _holders_of_cards(self, snapshot: NodeSnapshot) -> Mapping[str, set[Holder]]:
         found: defaultdict[str, set[Holder]] = defaultdict(set)

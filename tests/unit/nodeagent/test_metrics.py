@@ -258,6 +258,16 @@ async def test_a_card(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     assert value(world, "mizar_card_healthy", other) == 1
 
 
+async def test_what_a_card_has_reported(world: World) -> None:
+    """Also what leaves it healthy."""
+    await world.serve_shadow()
+    for xid in (63, 13, 63):
+        world.cards.tell(CARD, xid)
+    assert value(world, "mizar_card_xids_total", {**OF_CARD, "xid": "63"}) == 2
+    assert value(world, "mizar_card_xids_total", {**OF_CARD, "xid": "13"}) == 1
+    assert value(world, "mizar_card_healthy", OF_CARD) == 1
+
+
 async def test_while_nvml_does_not_answer_cards_keep_their_health(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
