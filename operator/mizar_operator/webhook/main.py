@@ -28,9 +28,6 @@ log = get_logger(__name__)
 
 STALE_S = 180.0
 """Age of the cache, in seconds, from which readiness fails."""
-STUCK_S = 900.0
-"""Age of the cache, in seconds, from which liveness fails: much later, since a restart rarely helps
-against an API server that is away."""
 KEEPALIVE_S = 120.0
 """Seconds that idle connections are kept: longer than API servers keep them, so that the client
 closes first."""
@@ -83,14 +80,14 @@ class Webhook:
 
     def _unready(self) -> list[str]:
         own = "ending" if self._draining else self._certificate.problem()
-        return [*([own] if own else []), *self._stale(STALE_S)]
+        stale = (one.problem(STALE_S) for one in self._cache.informers)
+        return [*([own] if own else []), *(one for one in stale if one)]
 
     def _stuck(self) -> list[str]:
-        return self._stale(STUCK_S) if self._cache.synced else []
-
-    def _stale(self, after: float) -> list[str]:
-        problems = (one.problem(after) for one in self._cache.informers)
-        return [one for one in problems if one]
+        """What a restart would solve. One while the API server is away would only lose the
+        cache."""
+        stuck = (one.stands_still() for one in self._cache.informers)
+        return [one for one in stuck if one]
 
     def _expiry(self) -> float:
         return self._tls.expires.timestamp() if self._tls.expires else 0.0
