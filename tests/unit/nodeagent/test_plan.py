@@ -426,6 +426,15 @@ class TestDrain:
         assert found.carvings[SHADOW].stage is DrainStage.DRAINED
         assert listed(found) == {D0: False, D1: False}
 
+    def test_a_report_without_its_promise_is_the_same_otherwise(self) -> None:
+        whole = report(served())
+        without = whole.without_promise()
+        assert replace(without, conditions=whole.conditions) == whole
+        pairs = list(zip(whole.conditions, without.conditions, strict=True))
+        assert all(one.type == other.type for one, other in pairs)
+        changed = [(other.type, other.status) for one, other in pairs if one != other]
+        assert changed == [("Draining", "Unknown")]
+
 
 def test_devices_on_each_card_say_what_a_container_gets() -> None:
     resource = "team-a.mizar.share/gpu.4"

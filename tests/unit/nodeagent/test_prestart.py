@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import AsyncMock, Mock
@@ -65,10 +66,11 @@ class Node:
         pods: Sequence[Pod] = (),
         ids: Sequence[str] = (),
         listed: bool = True,
+        watched: bool = False,
     ) -> None:
         """Start a container; the first of the claims is that container's, unless its devices are
         named. `pods`: others beside the pod. `listed`: whether the API server has listed the pods
-        since the agent's start."""
+        since the agent's start, as the last plan knows; `watched`: as the watch knows."""
         state = AgentState()
         cards = [card_claim(), card_claim(WIDE.name, card(2).uuid)]
         first = shadow(carve=carve(isolation=isolation or Isolation()))
@@ -91,6 +93,7 @@ class Node:
             lambda owner, reason, note: self.warnings.append(reason),
             ContextCosts(self.folder / "contexts", state, measure),
             self.minors,
+            pods=(lambda: {one.key: one for one in (pod or share(), *pods)}) if watched else None,
         )
         await prestart.prepare(claims[0].resource, ids or sorted(claims[0].ids))
 
@@ -138,6 +141,25 @@ async def test_who_had_the_device_before_may_run_until_the_api_server_tells(node
         await node.start(share_claim(D0), listed=False)
     assert written(own) is None
     await node.start(share_claim(D0))
+    assert written(own) == "uid-share"
+
+
+@pytest.mark.parametrize(("had", "waits"), [([D0, D1], True), ([D1], False)])
+async def test_who_had_one_of_the_devices_before_is_waited_for(
+    node: Node, had: list[str], waits: bool
+) -> None:
+    earlier = node.slots.create(RESOURCE, had, 0.0)
+    node.slots.assign(earlier, Owner("team-a", "earlier", "uid-earlier", "main"))
+    own = node.slot(created=1.0)
+    with pytest.raises(NotYet, match="team-a/earlier had") if waits else nullcontext():
+        await node.start(share_claim(D0), listed=False)
+    assert (written(own) is None) == waits
+
+
+async def test_once_the_api_server_has_told_no_start_waits_for_the_next_plan(node: Node) -> None:
+    node.slot(Owner("team-a", "earlier", "uid-earlier", "main"))
+    own = node.slot(created=1.0)
+    await node.start(share_claim(D0), listed=False, watched=True)
     assert written(own) == "uid-share"
 
 

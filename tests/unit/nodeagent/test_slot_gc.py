@@ -15,7 +15,7 @@ from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.container import slot_gc, slots
 from mizar_nodeagent.container.slot_gc import FRESH_S, GRACE_S, SlotGarbageCollector
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
-from mizar_nodeagent.container.used_slots import claims_by_slots
+from mizar_nodeagent.container.used_slots import claims_by_slots, slots_in_use
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import device_checkpoint
 from mizar_nodeagent.kubelet.claims import Claim
@@ -192,6 +192,30 @@ async def test_a_slot_stays_whose_container_started_after_all_that_tells_of_it(n
     assert node.slots.all() == []
 
 
+async def test_a_round_that_learns_nothing_lies_between_no_two_others(node: Node) -> None:
+    """A slot is removed if two rounds, one after the other, have seen that it is unused."""
+    slot = node.slots.create(RESOURCE, [D0], 1.0)
+    collector = node.collector()
+    for pods in ([], None, []):
+        node.say(pods)
+        await collector.collect()
+    assert node.slots.all() == [slot]
+    await collector.collect()
+    assert node.slots.all() == []
+
+
+async def test_a_slot_that_is_unused_for_the_first_time_keeps_no_other(node: Node) -> None:
+    used, unused = (node.slots.create(RESOURCE, [one], 1.0) for one in (D0, D1))
+    used = node.slots.assign(used, OWNER)
+    collector = node.collector()
+    node.say([share()], [share_claim(D0)])
+    await collector.collect()
+    assert node.slots.all() == [used, unused]
+    node.say([])
+    await collector.collect()
+    assert node.slots.all() == [used]
+
+
 async def test_a_slot_of_the_future_goes(node: Node) -> None:
     """The clock went back by more than any slot is kept: it stayed for as long."""
     slot = node.slots.create(RESOURCE, [D0], 1.0 + 86400)
@@ -205,6 +229,7 @@ async def test_a_slot_of_the_future_goes(node: Node) -> None:
     [
         (OWNER, share(uid=OWNER.pod_uid), True),
         (replace(OWNER, pod_uid=""), share(), True),
+        (replace(OWNER, pod_uid="hash"), share(static_uid="hash"), True),
         (OWNER, share(uid="uid-of-another"), False),
         (OWNER, share(uid=OWNER.pod_uid, ended=True), False),
         (replace(OWNER, container="prepare"), share(uid=OWNER.pod_uid), False),
@@ -221,6 +246,32 @@ def test_what_the_kubelet_has_forgotten_is_told_by_slots(
     found = list(claims_by_slots(node.slots.all(), {pod.key: pod}, {pod.key}))
     assert found == ([share_claim(D0)] if keeps else [])
     assert list(claims_by_slots(node.slots.all(), {pod.key: pod}, ())) == []
+
+
+def test_a_slot_that_forgot_its_devices_tells_of_none(node: Node) -> None:
+    slot = node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), OWNER)
+    pod = share(uid=OWNER.pod_uid)
+    lost = replace(slot, ids=frozenset())
+    assert list(claims_by_slots([lost, slot], {pod.key: pod}, {pod.key})) == [share_claim(D0)]
+
+
+def test_each_container_is_told_once(node: Node) -> None:
+    side = replace(OWNER, container="side")
+    found = [
+        node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), owner)
+        for owner in (OWNER, OWNER, side)
+    ]
+    pod = share(uid=OWNER.pod_uid)
+    claims = list(claims_by_slots(found, {pod.key: pod}, {pod.key}))
+    assert claims == [share_claim(D0), replace(share_claim(D0), container="side")]
+
+
+def test_of_two_slots_of_a_container_the_newer_one_is_in_use(node: Node) -> None:
+    """The kubelet may call Allocate again for a container that it admits once more."""
+    for at in (1.0, 2.0):
+        slot = node.slots.assign(node.slots.create(RESOURCE, [D0], at), OWNER)
+    node.say([share()], [share_claim(D0)])
+    assert slots_in_use(node.slots.all(), node.state.snapshot) == [slot]
 
 
 async def test_a_young_slot_whose_container_has_started_goes_with_its_pod(node: Node) -> None:

@@ -299,9 +299,23 @@ class TestForgetting:
         slots.create(RESOURCE, [D0], 1.0)
         assert self.left(slots, [share_claim(D0, pod="other")]) == 0
 
-    def test_when_another_pod_holds_its_devices(self, slots: Slots) -> None:
+    @pytest.mark.parametrize("other", [{"pod": "other"}, {"namespace": "team-b"}])
+    def test_when_another_pod_holds_its_devices(self, slots: Slots, other: dict[str, Any]) -> None:
         slots.assign(slots.create(RESOURCE, [D0], 1.0), OWNER)
-        assert self.left(slots, [share_claim(D0, pod="other")]) == 1
+        assert self.left(slots, [replace(share_claim(D0), **other)]) == 1
+
+    def test_not_while_it_is_young_and_its_boot_is_not_known(self, slots: Slots) -> None:
+        """An agent that did not know the boot made it."""
+        slots.create(RESOURCE, [D0], 1.0)
+        assert unused_slots(slots.all(), {}, [], 2.0, boot="now") == []
+
+    def test_when_any_recorded_slot_of_the_device_is_the_holders(self, slots: Slots) -> None:
+        """Such as an init container's, beside that of a container that has not started yet."""
+        left, prepare, main = (slots.create(RESOURCE, [D0], float(at)) for at in range(3))
+        left, prepare = slots.assign(left, OWNER), slots.assign(prepare, OWNER)
+        entries = [entry(one.name, slots.root) for one in (prepare, main)]
+        recorded = recorded_slots(entries, [share()], slots.root)
+        assert unused_slots(slots.all(), recorded, [share_claim(D0)], 3.0) == [left]
 
     def test_not_while_the_kubelets_record_names_it_for_a_living_pod(self, slots: Slots) -> None:
         slot = slots.create(RESOURCE, [D0], 1.0)
