@@ -193,19 +193,20 @@ class PreStart:
         if not found:
             raise NotYet(f"the kubelet names no pod for {', '.join(sorted(ids))}")
         owner = min(found, key=lambda one: one.container)
-        self._check_former_users(owner, resource, ids)
+        self._check_former_users(owner, ids)
         self._check_not_shared(owner, resource, [self._with(one, ids) for one in found], claims)
         return owner
 
-    def _check_former_users(self, owner: Owner, resource: str, ids: Iterable[str]) -> None:
+    def _check_former_users(self, owner: Owner, ids: Iterable[str]) -> None:
         """Raise NotYet while the API server has not told, since the agent's start, whether another
         pod still exists whose container had one of the devices: a kubelet that has lost its record
         gives devices of containers that run to others."""
-        if self.state.snapshot.pods is not None or self._pods():
+        # Once it has told, there are pods: the one that holds the card is one of them.
+        if self._pods():
             return
         for slot in self.slots.by_age():
             other = slot.owner
-            had = slot.resource == resource and not slot.ids.isdisjoint(ids)
+            had = not slot.ids.isdisjoint(ids)
             if had and other is not None and not other.of_pod(owner):
                 raise NotYet(
                     f"pod {other.namespace}/{other.pod} had a device of this container's, and the "
