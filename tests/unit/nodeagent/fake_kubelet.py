@@ -140,7 +140,8 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         self.registrations.append(request.resource_name)
         if self.refuse_registration:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not now")
-        await self.connect(request.resource_name, self.plugin_dir / request.endpoint)
+        # As the kubelet joins them: an absolute path is taken to be below the folder too.
+        await self.connect(request.resource_name, Path(f"{self.plugin_dir}/{request.endpoint}"))
         return pb.Empty()
 
     async def connect(self, resource: str, socket: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -455,6 +456,15 @@ async def test_a_removed_socket_is_made_anew(kubelet: FakeKubelet) -> None:
         await kubelet.drop_stream(R)
         await until(lambda: not kubelet.is_serving(R))
         await until(lambda: kubelet.is_serving(R))
+
+
+def test_the_sockets_of_a_killed_agent_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    (tmp_path / "mizar-0.sock").mkdir()
+    for name in ("mizar-1.sock", "mizar-2.sock", "kubelet.sock", "nvidia-gpu.sock"):
+        (tmp_path / name).touch()
+    server.remove_old_sockets(tmp_path)
+    left = {one.name for one in tmp_path.iterdir()}
+    assert left == {"mizar-0.sock", "kubelet.sock", "nvidia-gpu.sock"}, "no folder is removed"
 
 
 async def test_a_socket_that_is_removed_while_its_server_begins_is_made_anew(

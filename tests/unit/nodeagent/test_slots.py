@@ -28,6 +28,7 @@ from mizar_nodeagent.kubelet import device_checkpoint
 from mizar_nodeagent.kubelet.device_checkpoint import Entry
 from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.planning.plan import plan
+from mizar_nodeagent.pods import Key
 from mizar_nodeagent.regions import layout
 from mizar_nodeagent.spot.loan import REST_MAX_S
 from support.logs import logged
@@ -36,6 +37,7 @@ from unit.nodeagent.makers import (
     CARD,
     RESOURCE,
     SHADOW,
+    card,
     card_claim,
     device,
     full_disk,
@@ -376,6 +378,30 @@ class TestCheckpoint:
         loaded = agent_checkpoint.load(path, other.since, "this")
         assert loaded.carvings == {SHADOW: other}
 
+    @pytest.mark.parametrize("change", [{"pod_uid": "uid-of-another"}, {"cards": (card(2),)}])
+    async def test_is_written_again_after_it_was_removed(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        change: dict[str, Any],
+    ) -> None:
+        path, full = tmp_path / "checkpoint.json", OSError(errno.ENOSPC, "No space left on device")
+        kept = agent_checkpoint.CheckpointFile(path, "this")
+        longer = replace(self.KNOWN, taken_back={CARD: (1.0, 2.0, 3.0, 4.0)})
+        other = replace(longer, carvings={SHADOW: replace(self.CARVINGS[SHADOW], **change)})
+        for _ in range(2):
+            await kept.keep(self.KNOWN)
+            await kept.write()
+            assert agent_checkpoint.load(path, 7.0, "this").faults == self.KNOWN.faults
+            with monkeypatch.context() as patch:
+                patch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
+                for known, stays in ((longer, True), (other, False)):
+                    await kept.keep(known)
+                    await kept.write()
+                    assert path.exists() == stays
+        assert [one.levelname for one in caplog.records].count("ERROR") == 2, "one each time"
+
     async def test_is_rewritten_where_it_is_if_it_is_outdated_and_the_disk_is_full(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -391,6 +417,22 @@ class TestCheckpoint:
         loaded = agent_checkpoint.load(tmp_path / "checkpoint.json", 7.0, "this")
         assert loaded.carvings == {SHADOW: replace(self.CARVINGS[SHADOW], since=7.0)}
         assert loaded.faults == self.KNOWN.faults
+
+    async def test_saves_a_promise_where_it_is_if_that_has_its_size(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also a power cut leaves it then."""
+        drained = replace(self.CARVINGS[SHADOW], stage=DrainStage.DRAINED)
+        other = replace(drained, pod_uid=drained.pod_uid[::-1])
+        kept = agent_checkpoint.CheckpointFile(tmp_path / "checkpoint.json", "this")
+        await kept.keep(replace(self.KNOWN, carvings={SHADOW: drained}))
+        full, synced = OSError(errno.ENOSPC, "No space left on device"), Mock(wraps=os.fsync)
+        monkeypatch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
+        monkeypatch.setattr(os, "fsync", synced)
+        assert not await kept.keep(replace(self.KNOWN, carvings={SHADOW: other}))
+        assert synced.call_count == 1
+        loaded = agent_checkpoint.load(tmp_path / "checkpoint.json", other.since, "this")
+        assert loaded.carvings == {SHADOW: other}
 
     async def test_whose_removal_breaks_no_promise_and_allows_new_ones(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -410,6 +452,26 @@ class TestCheckpoint:
         assert not path.exists()
         both = {SHADOW: drained, other.key: replace(other, stage=DrainStage.DRAINED)}
         assert not await kept.keep(replace(before, carvings=both))
+
+    async def test_promises_what_it_has_and_no_more_if_it_cannot_be_changed(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also not the same of another pod of the shadow pod, nor a drain that is not complete."""
+        drained = replace(self.CARVINGS[SHADOW], stage=DrainStage.DRAINED)
+        path, broken = tmp_path / "checkpoint.json", OSError(errno.EROFS, "Read-only file system")
+        before = replace(self.KNOWN, carvings={SHADOW: drained})
+        path.write_bytes(agent_checkpoint.to_bytes(before, "this"))
+        kept = agent_checkpoint.CheckpointFile(
+            path, "this", agent_checkpoint.load(path, 7.0, "this")
+        )
+        monkeypatch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=broken))
+        for name in ("open", "unlink"):
+            monkeypatch.setattr(Path, name, Mock(side_effect=broken))
+        assert not await kept.keep(replace(before, faults={}))
+        other = replace(drained, pod_uid="uid-of-another")
+        for stage, unsaved in ((DrainStage.BLOCKED, set[Key]()), (DrainStage.DRAINED, {SHADOW})):
+            carvings = {SHADOW: replace(other, stage=stage)}
+            assert await kept.keep(replace(before, carvings=carvings)) == unsaved
 
     async def test_logs_once_that_it_cannot_be_removed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
