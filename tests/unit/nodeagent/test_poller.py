@@ -1,7 +1,7 @@
 """Questions to the kubelet that many callers ask at once."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import STARTS_S, KubeletPoller
+from support.logs import logged
 from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_kubelet import FakeKubelet
 
@@ -205,6 +206,8 @@ async def test_an_agent_that_starts_with_its_kubelet_does_not_believe_it_either(
     assert await answered(claims(1 + STARTS_S)) == claims(1 + STARTS_S)
     assert await answered(replace(HELD, asked_at=50)) == replace(HELD, asked_at=50)
     assert await answered(claims(51)) == claims(51), "of one that has known its pods"
+    kubelet.restarted_at = 60.0
+    assert await answered(claims(61)) == claims(61), "nobody had devices any more"
 
 
 async def test_nor_does_it_believe_a_kubelet_that_knows_only_some_of_its_pods() -> None:
@@ -286,6 +289,19 @@ async def test_a_kubelet_may_have_forgotten_the_devices_of_some_containers_of_a_
     assert await answered(Claims((again,), 6)) == Claims((again,), 6), "they end later"
 
 
+async def test_a_kubelet_is_believed_that_tells_less_of_what_it_has_forgotten() -> None:
+    """That it lacks such a pod does not mean that it does not know its pods yet."""
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    answered = partial(answer, kubelet, poller)
+    one, two = (Claim("a", "pod", name, "mizar.share/x", frozenset({name})) for name in ("1", "2"))
+    poller.claims_of_forgotten = lambda pods: (one, two) if ("a", "pod") in pods else ()
+    assert await answered(Claims((one, two), 1)) == Claims((one, two), 1)
+    kubelet.restarted_at = 2.0
+    for at, known in ((3, (two,)), (4, ())):
+        assert set((await answered(Claims(known, at))).all) == {one, two}
+
+
 async def test_a_container_whose_device_was_forgotten_may_be_given_another() -> None:
     """The pod's other containers keep theirs."""
     kubelet = FakePodResources()
@@ -321,3 +337,73 @@ async def test_a_late_answer_has_the_devices_that_the_kubelet_has_forgotten_too(
         await answered(Claims((two,), 3))
     assert await answered(Claims((two,), 5 + STARTS_S)) == Claims((two, one), 5 + STARTS_S)
     assert await answered(Claims((two,), 4 + STARTS_S)) == Claims((two, one), 4 + STARTS_S)
+
+
+async def test_a_late_answer_is_no_reason_to_believe_that_nothing_was_forgotten() -> None:
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    answered = partial(answer, kubelet, poller)
+    poller.claims_of_forgotten = lambda pods: HELD.all if ("a", "pod") in pods else ()
+    assert await answered(HELD) == HELD
+    kubelet.restarted_at = 2.0
+    with pytest.raises(KubeletAway):
+        await answered(claims(3))
+    for at in (3 + STARTS_S, 50):
+        assert await answered(claims(at)) == replace(HELD, asked_at=at)
+        assert await answered(replace(HELD, asked_at=4)) == replace(HELD, asked_at=4)
+
+
+@pytest.mark.parametrize("others", [(), (Claim("a", "pod", "2", "x", frozenset({"GPU-2"})),)])
+async def test_what_was_forgotten_stays_known_until_the_api_server_has_told_the_pods(
+    others: tuple[Claim, ...],
+) -> None:
+    """Also if the kubelet starts once more before. `others`: the pod's other containers."""
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    answered = partial(answer, kubelet, poller)
+    poller.api_heard_at = lambda: kubelet.restarted_at + 0.5
+    assert await answered(HELD) == HELD
+    poller.claims_of_forgotten = lambda _: None
+    for restarted_at in (2.0, 60.0):
+        kubelet.restarted_at = restarted_at
+        with suppress(KubeletAway):
+            await answered(Claims(others, restarted_at + 1))
+        complete = Claims(others, restarted_at + 1 + STARTS_S)
+        assert await answered(complete) == complete
+    poller.claims_of_forgotten = lambda pods: HELD.all if ("a", "pod") in pods else ()
+    assert await answered(Claims(others, 99)) == Claims((*others, *HELD.all), 99)
+
+
+async def test_what_a_pod_had_that_has_ended_is_no_more_missing() -> None:
+    """Another pod of its name may come."""
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    answered = partial(answer, kubelet, poller)
+    poller.claims_of_forgotten = lambda pods: HELD.all if ("a", "pod") in pods else ()
+    assert await answered(HELD) == HELD
+    kubelet.restarted_at = 2.0
+    with pytest.raises(KubeletAway):
+        await answered(claims(3))
+    assert await answered(claims(40)) == replace(HELD, asked_at=40)
+    poller.is_expected = lambda _: False
+    assert await answered(claims(41)) == claims(41)
+    poller.is_expected = lambda _: True
+    for at in (42, 4):
+        assert await answered(claims(at)) == claims(at)
+
+
+async def test_it_is_logged_once_whose_devices_may_be_forgotten(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also of pods that have no slot, such as those with whole cards."""
+    kubelet = FakePodResources()
+    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
+    answered = partial(answer, kubelet, poller)
+    assert await answered(HELD) == HELD
+    kubelet.restarted_at = 2.0
+    poller.api_heard_at = lambda: 2.5
+    with pytest.raises(KubeletAway):
+        await answered(claims(3))
+    for at in (40, 41):
+        assert await answered(claims(at)) == claims(at)
+    assert [one["pod"] for one in logged(caplog)] == [["a/pod"]]
