@@ -239,12 +239,18 @@ async def test_a_slot_of_the_future_goes(node: Node) -> None:
 def test_what_the_kubelet_has_forgotten_is_told_by_slots(
     node: Node, owner: Owner | None, pod: Pod, keeps: bool
 ) -> None:
+    """Other slots, such as of other pods and of those that are gone, make no difference."""
+    node.slots.create(RESOURCE, [D0], 0.0)
+    for name in ("other", "gone"):
+        node.slots.assign(node.slots.create(RESOURCE, [D0], 0.0), replace(OWNER, pod=name))
     slot = node.slots.create(RESOURCE, [D0], 1.0)
     if owner:
         node.slots.assign(slot, owner)
-    pod = replace(pod, init_containers=frozenset({"prepare"}))
-    found = list(claims_by_slots(node.slots.all(), {pod.key: pod}, {pod.key}))
-    assert found == ([share_claim(D0)] if keeps else [])
+    pod, other = replace(pod, init_containers=frozenset({"prepare"})), share("other")
+    pods, forgotten = {pod.key: pod, other.key: other}, {pod.key, (pod.namespace, "gone")}
+    assert list(claims_by_slots(node.slots.all(), pods, forgotten)) == (
+        [share_claim(D0)] if keeps else []
+    )
     assert list(claims_by_slots(node.slots.all(), {pod.key: pod}, ())) == []
 
 
