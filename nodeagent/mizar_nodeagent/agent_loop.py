@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -20,9 +20,11 @@ from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.agent_checkpoint import Checkpoint, CheckpointFile
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.cards import Card, CardInventory, CardSource, is_out_of_use
-from mizar_nodeagent.container.slots import Owner
+from mizar_nodeagent.container.slots import Owner, Slots
+from mizar_nodeagent.container.used_slots import claims_by_slots
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.event_loop_turns import let_calls_in
+from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.node_status import NodeStatusWriter
 from mizar_nodeagent.planning.plan import Plan
@@ -111,13 +113,16 @@ class Agent:
         self._wake = asyncio.Event()
         self._planned_at = clock()
 
-    def attach(self, pods: Informer[Pod], poller: KubeletPoller, outputs: Outputs) -> None:
+    def attach(
+        self, pods: Informer[Pod], poller: KubeletPoller, outputs: Outputs, slots: Slots
+    ) -> None:
         """Set the parts that need the agent themselves. Must be called before `run`."""
         self._pods = pods
         self._poller = poller
         self._outputs = outputs
         poller.api_heard_at = lambda: self._clock() - pods.age()
         poller.is_expected = self._is_expected
+        poller.claims_of_forgotten = partial(self._claims_of_forgotten, slots)
         pods.on_change(self._pod_changed)
 
     def pods(self) -> Mapping[Key, Pod]:
@@ -131,6 +136,13 @@ class Agent:
             return True
         pod = self._pods.get(key[1], key[0])
         return pod is not None and not pod.ended
+
+    def _claims_of_forgotten(self, slots: Slots, pods: Set[Key]) -> Iterable[Claim] | None:
+        """The devices that containers of these pods had when they started, by their slots; None
+        before the first list of the node's pods."""
+        if not self._pods.synced.is_set():
+            return None
+        return claims_by_slots(slots.by_age(), self.pods(), pods)
 
     def wake(self) -> None:
         """Plan soon: something has changed."""

@@ -19,7 +19,6 @@ from mizar_nodeagent.card_metrics import CardCollector
 from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.assembly import ContainerParts, assemble_container
-from mizar_nodeagent.container.used_slots import claims_by_slots
 from mizar_nodeagent.hami_node_annotations import HamiAnnotations
 from mizar_nodeagent.hami_pod_annotations import HamiPodAnnotations
 from mizar_nodeagent.metrics import DeviceCollector, planning_errors
@@ -52,12 +51,7 @@ async def assemble(
     spot = assemble_spot(base, container.access, container.prestart)
     audit = assemble_audit(base, informer, spot.lender.woke, spot.lender.sees_owners)
     outputs = _outputs(base, container, spot)
-    base.agent.attach(informer, base.poller, outputs)
-    base.poller.claims_of_forgotten = lambda pods: (
-        claims_by_slots(base.slots.by_age(), base.agent.pods(), pods)
-        if informer.synced.is_set()
-        else None
-    )
+    base.agent.attach(informer, base.poller, outputs, base.slots)
     _register_metrics(base, outputs)
     hami = _hami(base)
     cleanup = ShutdownCleanup(

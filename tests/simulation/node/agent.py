@@ -25,7 +25,6 @@ from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.slot_gc import EVERY_S as COLLECT_S
 from mizar_nodeagent.container.slot_gc import SlotGarbageCollector
 from mizar_nodeagent.container.slots import Slots
-from mizar_nodeagent.container.used_slots import claims_by_slots
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import device_checkpoint
@@ -155,12 +154,7 @@ class AgentProcess:
             lend=self.lending.lender.planned,
             planning_failed=lambda: world.broken("planning fails for a shadow pod"),
         )
-        self.agent.attach(pods, self.poller, outputs)
-        self.poller.claims_of_forgotten = lambda forgotten: (
-            claims_by_slots(self.slots.by_age(), self.agent.pods(), forgotten)
-            if pods.synced.is_set()
-            else None
-        )
+        self.agent.attach(pods, self.poller, outputs, self.slots)
         self.cleanup = ShutdownCleanup(
             world.state_dir,
             self.state,

@@ -1,5 +1,6 @@
 """The fields of a pod that are kept, and the pods that wait for devices."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -11,12 +12,14 @@ from mizar_core.names import SPOT_RESOURCE
 from mizar_nodeagent import container_processes
 from mizar_nodeagent.agent_loop import Agent
 from mizar_nodeagent.agent_state import AgentState
+from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.kubelet.claims import from_list
 from mizar_nodeagent.pods import trim
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from unit.nodeagent.makers import (
     RESOURCE,
     device,
+    new_slots,
     shadow_object,
     share,
     share_claim,
@@ -192,10 +195,24 @@ def test_ids_that_are_none_of_ours_are_skipped() -> None:
 def test_a_pod_that_has_replaced_another_of_its_name_between_two_lists_is_a_new_one() -> None:
     """Claims that the kubelet reported before are the other one's, which is forgotten."""
     agent = Agent(AgentState(), Mock(), Mock(), clock=lambda: 5.0)
-    agent.attach(Mock(), Mock(), Mock())
+    agent.attach(Mock(), Mock(), Mock(), Mock())
     old, new = share(uid="uid-old"), share(uid="uid-new")
     agent._pod_changed(None, old)
     agent._pod_changed(old, new)
     assert (agent._seen_at, agent._gone_at) == ({"uid-new": 5.0}, {old.key: 5.0})
     agent._pod_changed(new, share(uid="uid-new", admitted=False))
     assert (agent._seen_at, agent._gone_at) == ({"uid-new": 5.0}, {old.key: 5.0})
+
+
+def test_what_containers_had_is_told_once_the_pods_are_listed(tmp_path: Path) -> None:
+    """Before, it is not known which of them have ended: none is left out as if it had."""
+    pod, slots, poller = share(), new_slots(tmp_path), Mock()
+    owner = Owner(pod.namespace, pod.name, pod.uid, "main")
+    slots.assign(slots.create(RESOURCE, [device(0)], 1.0), owner)
+    informer = Mock(synced=asyncio.Event(), items={pod.key: pod}.items)
+    agent = Agent(AgentState(), Mock(), Mock())
+    agent.attach(informer, poller, Mock(), slots)
+    assert poller.claims_of_forgotten({pod.key}) is None
+    informer.synced.set()
+    assert list(poller.claims_of_forgotten({pod.key})) == [share_claim(device(0))]
+    assert not list(poller.claims_of_forgotten(frozenset()))
