@@ -14,12 +14,15 @@ from mizar_core.names import (
     ANNOTATION_DRAIN,
     FIELD_MANAGER_OPERATOR,
     LABEL_SHARE_POD,
+    CreationReason,
     EventReason,
     ReapReason,
 )
 from mizar_core.planning.actions import (
     Action,
     CreatePod,
+    CreateShadow,
+    DeleteShadow,
     Drain,
     EmitEvent,
     EvictShare,
@@ -30,17 +33,18 @@ from mizar_core.planning.actions import (
 from mizar_core.planning.node_fit import NO_NEEDS
 from mizar_core.planning.snapshot import Key
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import Conflict, Forbidden, KubeError
+from mizar_kube.errors import Conflict, Forbidden, KubeError, Unavailable
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object, Ref
 from mizar_operator import reconcile
 from mizar_operator.apply import Applier
-from mizar_operator.apply_result import Result
+from mizar_operator.apply_result import TERMINATING, Result
 from mizar_operator.delete_guard import ConfirmedUnused, StillInUse, confirm_unused
 from mizar_operator.manifests import PodSettings
 from mizar_operator.shadow_deletion import ShadowDeleter
 from mizar_operator.shadow_disruption_budgets import DisruptionBudgets
+from mizar_operator.snapshot_index import SnapshotIndex
 from stateful.harness import KINDS, Harness
 from stateful.model import Model
 from unit.operator.drained import GPU, Cluster
@@ -455,6 +459,35 @@ class TestFailures:
         assert [about.name for about, *_ in events.told] == ([] if refused else ["two"])
         written = [GPU_POOL] if refused else [GPU_QUOTA, GPU_POOL]
         assert [kind for kind, _, _ in calls.of("apply")] == written
+
+
+@pytest.mark.parametrize("error", [Unavailable("no answer"), CHANGED, FORBIDDEN])
+def test_a_shadow_pod_may_exist_after_all_if_its_creation_was_not_answered(
+    cluster: Cluster, error: KubeError
+) -> None:
+    """Its pod alone is created again by its name."""
+    quota, new = ("team-a", "quota"), ("team-a", "shadow-2-new")
+    create = CreateShadow(new, "pool", quota[1], "uid", GPU, 2, 1, 7, NO_NEEDS, CreationReason.WARM)
+    for action, found in ((create, {(quota, 2, 7)}), (CreatePod(cluster.known.key, NO_NEEDS), ())):
+        result = Result()
+        result.note_error(SnapshotIndex(cluster.operator.snapshot()), action, error)
+        assert result.unanswered == (set(found) if isinstance(error, Unavailable) else set())
+
+
+def test_refusals_in_a_namespace_that_is_going_are_not_counted() -> None:
+    gone, other = (("team-a", "quota"), 2), (("team-b", "quota"), 2)
+    result = Result(refused={gone: f"no new content {TERMINATING}", other: "not now"})
+    assert result.refused_quotas == [other]
+
+
+def test_a_shadow_pod_that_turns_out_to_be_in_use_is_kept_and_that_is_no_error(
+    cluster: Cluster,
+) -> None:
+    cluster.pod["metadata"]["annotations"].clear()
+    delete = DeleteShadow(cluster.known.key, ReapReason.IDLE)
+    result, _ = _apply(cluster, delete)
+    assert (result.done, result.failed, result.errors) == ([], [delete], [])
+    assert result.used == {cluster.known.uid}
 
 
 def test_a_round_is_measured(cluster: Cluster) -> None:

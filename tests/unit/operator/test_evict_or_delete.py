@@ -300,6 +300,7 @@ def test_a_job_does_not_wait_for_a_pod_that_is_deleted_on_a_node_that_is_away() 
     shares = tuple(replace(one, of_job=True) for one in (FRAGMENTED, going))
     for overdue, answers, evicted in (
         (at(1), False, [("p", SHARE.uid)]),
+        (at(0), False, [("p", SHARE.uid)]),
         (at(-1), False, []),
         (at(1), True, []),
         (None, False, []),
@@ -310,6 +311,14 @@ def test_a_job_does_not_wait_for_a_pod_that_is_deleted_on_a_node_that_is_away() 
         assert _evicted(snapshot) == evicted
         if overdue == at(-1):
             assert plan(snapshot, NOW).due == overdue, "nothing else makes a plan then"
+
+
+@pytest.mark.parametrize("of", [{"of_job": False}, {"owner": "uid-of-another", "of_job": True}])
+def test_no_plan_is_due_for_a_pod_that_no_job_waits_for(of: dict[str, Any]) -> None:
+    going = replace(SHARE, name="b", uid="uid-b", owner="uid-set", node="n2", deleting=True)
+    shares = replace(FRAGMENTED, of_job=of["of_job"]), replace(going, overdue_at=at(-1), **of)
+    nodes = (node("n1"), node("n2", available=False))
+    assert plan(_snapshot(ready(**HELD), shares=shares, nodes=nodes), NOW).due != at(-1)
     gone = _snapshot(ready(**HELD), shares=(shares[0], replace(shares[1], overdue_at=at(1))))
     assert _evicted(replace(gone, nodes=(node("n1"),))) == [("p", SHARE.uid)], "its node is deleted"
 

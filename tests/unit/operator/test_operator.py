@@ -277,6 +277,21 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(
     assert _satisfied(model)["status"] == "True"
 
 
+def test_a_pool_has_work_as_long_as_one_of_its_shadow_pods_offers_the_resource(
+    model: Model, operator: Harness
+) -> None:
+    for name in ("p", "q"):
+        model.add_share("team-a", name, GPU, 2)
+    for _ in range(5):
+        operator.round()
+    keys = [operator.caches.keys_of_demand("gone", GPU)]
+    for shadow in _shadows(model):
+        model.api.remove(_pod(model, shadow))
+        operator.sync([POD])
+        keys.append(operator.caches.keys_of_demand("gone", GPU))
+    assert keys[0] == keys[1] != keys[2] == {NO_POOL}
+
+
 def test_a_namespace_that_is_being_deleted_is_asked_less_and_less_often(
     model: Model, operator: Harness
 ) -> None:
@@ -296,6 +311,24 @@ def test_a_namespace_that_is_being_deleted_is_asked_less_and_less_often(
     (counter,) = operator.metrics.refused.collect()
     counts = [one.value for one in counter.samples if one.name.endswith("_total")]
     assert counts == [0], "no alert is due"
+
+
+def test_who_refuses_in_other_words_each_time_is_asked_less_and_less_often(
+    model: Model, operator: Harness
+) -> None:
+    """Such as a ResourceQuota, which says how much is used just then."""
+    model.add_share("team-a", "one", GPU, 1)
+    asked = []
+
+    def refuse(write: Write) -> None:
+        if write[0] == "create" and write[1].kind == SHADOW_POD:
+            asked.append(model.time)
+            raise Forbidden(f"exceeded quota: used {len(asked)}")
+
+    model.api.before_write = refuse
+    for _ in range(100):
+        operator.round()
+    assert 5 <= len(asked) <= 10
 
 
 def test_a_namespace_that_is_created_anew_does_not_wait_for_what_the_old_one_was_refused(

@@ -626,6 +626,12 @@ def test_a_shadow_pod_whose_binding_is_not_known_yet_is_where_its_node_agent_rep
     assert _pool_status(snapshot).cards.held == 1
     gone = replace(snapshot, nodes=(node("n2"),))
     assert actions(DeleteShadow, gone), "its node is gone"
+    untold = ready(node=None, pod=PodView(phase="Running", node="n1", bound_at=at(5)))
+    assert _pool_status(replace(snapshot, shadows=(untold,))).cards.held == 1
+    two_cards = ready(devices=4)
+    assert _pool_status(replace(snapshot, shadows=(two_cards,))).cards.held == 2
+    ended = ready(pod=None, deleting=True, finalizer=True)
+    assert _pool_status(replace(snapshot, shadows=(ended,))).cards.held == 0
 
 
 def test_no_drain_is_cancelled_for_devices_of_a_failed_card() -> None:
@@ -667,6 +673,67 @@ def test_a_drain_is_cancelled_for_a_pod_that_needs_other_free_devices_of_the_nod
         shares=(user, *pods),
     )
     assert len(actions(CancelDrain, both)) == 1, "the device that is left is counted once"
+    away = replace(other, name="shadow-4-ddddd", uid="uid-d", node="n2", broken=False, healthy=4)
+    away = replace(away, pod=replace(asked, node="n2", drain_asked=at(9)))
+    four = (quota("team-a", profiles=[{"devices": 4, "max": 4}]),)
+    nodes = (node("n1"), node("n2"))
+    both = replace(both, quotas=four, nodes=nodes, shadows=(partly, used, other, away))
+    assert [one.shadow[1] for one in actions(CancelDrain, both)] == [partly.name, away.name]
+
+
+def test_a_pod_for_which_a_drain_is_cancelled_gets_no_shadow_pod_as_well() -> None:
+    """Though it needs other devices of the node, too."""
+    asked = PodView(phase="Running", node="n1", drain_asked=at(5))
+    partly = ready(devices=4, broken=True, healthy=2, ready=False, pod=asked, phase="Draining")
+    user = waiting("user", 3, partly.resource, node="n1")
+    used = ready("shadow-4-bbbbb", devices=4, holders=(user.key,) * 3, in_use=True)
+    snapshot = small(
+        quotas=(quota("team-a", profiles=[{"devices": 4, "max": 4}]),),
+        nodes=(node("n1", cards=8),),
+        shadows=(partly, used),
+        shares=(user, waiting("p", 3, partly.resource)),
+    )
+    assert actions(CancelDrain, snapshot) and not actions(CreateShadow, snapshot)
+
+
+def test_a_drain_is_cancelled_for_a_pod_whose_shadow_pod_finds_no_card() -> None:
+    blocked = shadow("shadow-2-bbbbb", pod=PodView(unschedulable="no free card"))
+    snapshot = small(shadows=(_draining(), blocked), shares=(waiting("p"),))
+    assert actions(CancelDrain, snapshot) and not actions(CreateShadow, snapshot)
+
+
+def test_no_drain_is_cancelled_for_a_pod_that_asks_for_more_than_a_shadow_pod_has() -> None:
+    user = waiting("user", node="n1")
+    used = ready("shadow-2-bbbbb", holders=(user.key,), in_use=True)
+    shadows = (_draining(), used)
+    for count, cancels in ((2, 1), (3, 0)):
+        snapshot = small(shadows=shadows, shares=(user, waiting("p", count)))
+        assert len(actions(CancelDrain, snapshot)) == cancels
+
+
+def test_a_drain_is_cancelled_once_however_many_pods_wait() -> None:
+    drained = _draining(devices=4)
+    shares = tuple(
+        waiting(name, count, drained.resource)
+        for name, count in zip("pqrs", (2, 1, 1, 1), strict=True)
+    )
+    quotas = (quota("team-a", profiles=[{"devices": 4, "max": 2}]),)
+    snapshot = small(quotas=quotas, shadows=(drained,), shares=shares)
+    assert len(actions(CancelDrain, snapshot)) == len(actions(CreateShadow, snapshot)) == 1
+
+
+def test_a_drain_that_is_too_small_for_one_pod_is_cancelled_for_another() -> None:
+    """The latest drain comes first."""
+    late = PodView(phase="Running", node="n1", drain_asked=at(1))
+    small_one = ready(devices=4, broken=True, healthy=1, ready=False, pod=late, phase="Draining")
+    large_one = _draining(name="shadow-4-bbbbb", devices=4)
+    shares = (waiting("p", 4, large_one.resource), waiting("q", 1, large_one.resource))
+    snapshot = small(
+        quotas=(quota("team-a", profiles=[{"devices": 4, "max": 2}]),),
+        shadows=(small_one, large_one),
+        shares=shares,
+    )
+    assert len(actions(CancelDrain, snapshot)) == 2
 
 
 def test_nobody_is_drained_who_would_be_needed_at_once() -> None:
@@ -746,6 +813,22 @@ def test_all_devices_on_their_way_to_a_node_are_counted() -> None:
     shares = tuple(waiting(f"p{number}") for number in range(6))
     assert not actions(CreateShadow, small(shadows=shadows, shares=shares))
     assert actions(CreateShadow, small(shadows=shadows, shares=(*shares, waiting("more"))))
+
+
+@pytest.mark.parametrize(
+    ("one", "goes"),
+    [
+        (shadow(pod=PodView(unschedulable="no free card")), True),
+        (shadow(pod=PodView(unschedulable="no free card"), contested=True), False),
+        (ready(), True),
+        (ready(ready=False, draining=True), False),
+    ],
+    ids=["waits", "is in use after all", "is idle", "is drained, which was called off"],
+)
+def test_what_no_quota_allows_goes_once_it_may(one: ShadowView, goes: bool) -> None:
+    snapshot = small(quotas=(quota("team-a", profiles=[{"devices": 4, "max": 1}]),))
+    found = replace(snapshot, shadows=(one,))
+    assert bool(actions(DeleteShadow, found) or actions(Drain, found)) == goes
 
 
 def test_what_a_lower_ceiling_of_cards_leaves_idle_goes() -> None:

@@ -187,6 +187,7 @@ def test_of_very_many_constraints_some_are_judged_in_each_plan() -> None:
         one.message for one in actions(EmitEvent, snapshot) if "considered later" in one.message
     ]
     assert len(told) == 10
+    assert all(one.startswith("the waiting pods of its namespace have more") for one in told)
     due = plan(snapshot, NOW).due
     assert due is not None
     assert NOW < due <= NOW + TURN

@@ -364,6 +364,10 @@ def test_a_shadow_pod_on_its_way_keeps_off_the_first_replicas_and_serves_the_sec
         shares=(_web("web-1", node="n1"), _web("web-2")),
     )
     assert not actions(CreateShadow, snapshot)
+    other = replace(there, needs=Needs(anti_affinity=frozenset({AntiAffinity("db", HOSTNAME)})))
+    beside = ready("shadow-2-other", pod=other, holders=(("team-a", "db"),), idle_since=None)
+    for shadows in ((first, beside, coming), (beside, first, coming)):
+        assert not actions(CreateShadow, replace(snapshot, shadows=shadows))
 
 
 # Pods that the scheduler refuses although devices are free.
@@ -567,6 +571,7 @@ def test_what_was_in_vain_is_not_repeated_and_the_pod_is_told_in_the_schedulers_
     (event,) = actions(EmitEvent, snapshot)
     assert (event.type, event.reason) == ("Warning", EventReason.NO_NODE_FITS)
     assert "1 Insufficient cpu" in event.message
+    assert event.message.startswith("devices are free, but")
     assert (satisfied(snapshot).status, satisfied(snapshot).reason) == ("False", "NoNodeFits")
 
 

@@ -164,6 +164,17 @@ def test_shadow_pods_of_other_cards_do_not_hold_a_free_card() -> None:
     assert _drained(snapshot) == []
 
 
+def test_a_shadow_pod_of_a_pool_that_is_gone_may_hold_any_card() -> None:
+    others = tuple(
+        replace(ready(f"shadow-2-other-{i}", holders=(("team-a", f"p{i}"),)), pool="gone")
+        for i in range(3)
+    )
+    idle = ready("shadow-2-0", idle_since=at(10))
+    snapshot = small(shadows=(idle, *others), pending=(UNKNOWN,), taken={(CARDS, "n1"): 0})
+    assert _drained(snapshot) == ["shadow-2-0"]
+    assert _drained(replace(snapshot, shadows=(idle, *others[:2]))) == []
+
+
 def test_only_so_many_kinds_of_pods_are_judged() -> None:
     """Judging one may look at each node."""
     kinds = [Needs(selector=frozenset({("zone", str(i))})) for i in range(JUDGED_MOST)]

@@ -65,6 +65,10 @@ def test_it_counts_until_its_time_to_end_is_over_and_that_is_told() -> None:
 def test_it_counts_where_the_node_answers() -> None:
     snapshot = _given(nodes=(node("n1"), node("n2")))
     assert not actions(CreateShadow, snapshot)
+    untold = _stranded(node=None)
+    assert not actions(CreateShadow, replace(snapshot, shadows=(untold,))), "its agent is silent"
+    unbound = _stranded(node=None, pod=PodView("uid-pod", deleting=True, overdue_at=at(0)))
+    assert not actions(CreateShadow, replace(snapshot, shadows=(unbound,))), "it has no node"
     alive = PodView("uid-pod", "Running", "n1", at(900))
     assert not actions(CreateShadow, _given(shadows=(replace(_stranded(), pod=alive),)))
 

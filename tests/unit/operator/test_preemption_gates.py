@@ -170,6 +170,22 @@ def test_a_refusal_of_another_webhook_is_an_error(
     assert isinstance(operator.reconcile(), Invalid)
 
 
+def test_a_pod_that_is_gone_when_its_gate_is_to_be_opened_is_no_error(
+    operator: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is gone only when the operator looks why it could not be changed."""
+    operator.model.add_quota("team-a", [{"devices": 2, "min": 0, "max": 0}])
+    operator.sync(KINDS)
+    pod = _urgent(operator)
+
+    async def refuse(*_: Any, **__: Any) -> None:
+        operator.model.api.remove(pod)
+        raise Invalid("its gates have changed")
+
+    monkeypatch.setattr(operator.model.api, "patch_json", refuse)
+    assert operator.reconcile() is None
+
+
 def test_the_minute_begins_when_the_operator_sees_the_gate_alone(operator: Harness) -> None:
     pod = _urgent(operator)
     pod["spec"]["schedulingGates"].append({"name": "example.com/mine"})
