@@ -43,19 +43,15 @@ def advance(draft: Draft) -> None:
             retire(draft, shadow, ReapReason.UNWANTED)
 
 
-def retire(draft: Draft, shadow: ShadowView, reason: ReapReason) -> bool:
-    """Plan the next step towards the end of a shadow pod that no pod uses; False if there is
-    none."""
+def retire(draft: Draft, shadow: ShadowView, reason: ReapReason) -> None:
+    """Plan the next step towards the end of a shadow pod, if no pod uses it and there is one."""
     stage = draft.stages[shadow.key]
     if shadow.held:
-        return False
+        return
     if stage in UNPLACED and not shadow.contested:
         draft.do(DeleteShadow(shadow.key, reason))
     elif stage in (ShadowStage.STARTING, ShadowStage.READY) and not shadow.draining:
         draft.do(Drain(shadow.key, draft.now, reason))
-    else:
-        return False
-    return True
 
 
 def finish_drains(draft: Draft) -> None:
