@@ -413,10 +413,13 @@ class TestFailures:
         assert [about.namespace for about, *_ in others] == ["team-a", "team-b"]
         assert [kind for kind, _, _ in calls.of("apply")] == [GPU_QUOTA, GPU_QUOTA, GPU_POOL]
 
-    def test_in_a_namespace_that_is_going_nothing_is_wrong(self, cluster: Cluster) -> None:
+    def test_in_a_namespace_that_is_going_nothing_is_wrong(
+        self, cluster: Cluster, caplog: pytest.LogCaptureFixture
+    ) -> None:
         going = Forbidden("no new content, because it is being terminated")
         result, told = self._after(cluster, going)
         assert result.errors == []
+        assert not [one for one in caplog.records if one.levelname == "WARNING"]
         assert [about.namespace for about, *_ in told] == ["team-b"]
 
     def test_a_conflict_is_an_error_and_no_refusal(self, cluster: Cluster) -> None:
