@@ -630,7 +630,7 @@ def test_a_shadow_pod_whose_binding_is_not_known_yet_is_where_its_node_agent_rep
     assert _pool_status(replace(snapshot, shadows=(untold,))).cards.held == 1
     two_cards = ready(devices=4)
     assert _pool_status(replace(snapshot, shadows=(two_cards,))).cards.held == 2
-    ended = ready(pod=None, deleting=True, finalizer=True)
+    ended = ready(pod=None, deleting=True, finalizer=False)
     for one in (ended, shadow(), shadow(pod=PodView())):
         assert _pool_status(replace(snapshot, shadows=(one,))).cards.held == 0
 
@@ -680,6 +680,7 @@ def test_a_drain_is_cancelled_for_a_pod_that_needs_other_free_devices_of_the_nod
     nodes = (node("n1"), node("n2"))
     both = replace(both, quotas=four, nodes=nodes, shadows=(partly, used, other, away))
     assert [one.shadow[1] for one in actions(CancelDrain, both)] == [partly.name, away.name]
+    assert not actions(CreateShadow, both)
 
 
 def test_a_pod_for_which_a_drain_is_cancelled_gets_no_shadow_pod_as_well() -> None:
@@ -730,11 +731,11 @@ def test_a_drain_that_is_too_small_for_one_pod_is_cancelled_for_another() -> Non
     large_one = _draining(name="shadow-4-bbbbb", devices=4)
     shares = (waiting("p", 4, large_one.resource), waiting("q", 1, large_one.resource))
     snapshot = small(
-        quotas=(quota("team-a", profiles=[{"devices": 4, "max": 2}]),),
+        quotas=(quota("team-a", profiles=[{"devices": 4, "max": 3}]),),
         shadows=(small_one, large_one),
         shares=shares,
     )
-    assert len(actions(CancelDrain, snapshot)) == 2
+    assert len(actions(CancelDrain, snapshot)) == 2 and not actions(CreateShadow, snapshot)
 
 
 def test_nobody_is_drained_who_would_be_needed_at_once() -> None:

@@ -270,6 +270,20 @@ def test_an_api_server_that_is_away_is_asked_for_spot_pods_again(api: Api) -> No
     assert api.seconds == 1
 
 
+async def test_all_waits_together_take_no_longer_than_asked(api: Api) -> None:
+    api.lists |= {SHADOW_POD: [shadow("a", deleted=True)], POD: Unavailable("away")}
+
+    def then() -> None:
+        if api.seconds == 40:
+            api.lists[SHADOW_POD] = []
+
+    api.then = then
+    settings = uninstall.load(Settings, MINUTE)
+    with pytest.raises(Unavailable):
+        await uninstall._reasons(api, settings, 60.0, api.now)  # type: ignore[arg-type]
+    assert api.seconds == 60
+
+
 def test_spot_pods_that_wait_or_have_ended_borrow_nothing(api: Api) -> None:
     api.lists[POD] = [spot("ended", "Succeeded", nodeName="n"), spot("waits", "Pending")]
     uninstall.main(MINUTE)
