@@ -329,6 +329,9 @@ def test_who_refuses_in_other_words_each_time_is_asked_less_and_less_often(
     for _ in range(100):
         operator.round()
     assert 5 <= len(asked) <= 10
+    (counter,) = operator.metrics.refused.collect()
+    counts = [one.value for one in counter.samples if one.name.endswith("_total")]
+    assert counts == [len(asked)]
 
 
 def test_a_namespace_that_is_created_anew_does_not_wait_for_what_the_old_one_was_refused(

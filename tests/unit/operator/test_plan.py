@@ -593,6 +593,8 @@ def test_nobody_waits_for_devices_of_a_shadow_pod_in_use_whose_cards_have_all_fa
     for heard in (at(300), at(1)):
         told = replace(failed, heard_at=heard)
         assert actions(CreateShadow, replace(snapshot, shadows=(told,)))
+        alone = replace(snapshot, shadows=(told,), shares=(waiting("p"),))
+        assert actions(CreateShadow, alone), "its user's pod is not known yet"
     partly = replace(failed, draining=True)
     called_off = replace(snapshot, shadows=(partly,))
     assert not actions(CreateShadow, called_off), "those of the other card are coming back"

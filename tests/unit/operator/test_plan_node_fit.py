@@ -347,6 +347,24 @@ def test_the_second_replica_does_not_count_on_the_node_of_the_first() -> None:
     assert not actions(CreateShadow, others), "others may"
 
 
+@pytest.mark.parametrize("bound", [True, False])
+def test_no_drain_is_cancelled_for_a_replica_beside_another(bound: bool) -> None:
+    """The other one may be about to get a device that is free there."""
+    asked = PodView(phase="Running", node="n1", drain_asked=at(5))
+    drained = ready("shadow-2-drained", ready=False, pod=asked, phase="Draining")
+    user = waiting("user", node="n1")
+    used = ready("shadow-2-used", holders=(user.key,), in_use=True, idle_since=None)
+    first = _web("web-1", node="n1" if bound else None)
+    snapshot = small(
+        nodes=(node("n1"), node("n2")),
+        shadows=(drained, used),
+        shares=(user, first, _web("web-2", count=2)),
+    )
+    assert not actions(CancelDrain, snapshot) and actions(CreateShadow, snapshot)
+    other = replace(snapshot, shares=(user, first, waiting("p", 2)))
+    assert actions(CancelDrain, other) and not actions(CreateShadow, other)
+
+
 def test_a_replica_does_not_count_on_a_shadow_pod_that_may_land_beside_another() -> None:
     nodes, shares = (node("n1"), node("n2")), (_web("web-1"),)
     assert actions(CreateShadow, small(nodes=nodes, shadows=(shadow(),), shares=shares))
