@@ -678,9 +678,9 @@ def test_a_drain_is_cancelled_for_a_pod_that_needs_other_free_devices_of_the_nod
     assert len(actions(CancelDrain, both)) == 1, "the device that is left is counted once"
     away = replace(other, name="shadow-4-ddddd", uid="uid-d", node="n2", broken=False, healthy=4)
     away = replace(away, pod=replace(asked, node="n2", drain_asked=at(9)))
-    four = (quota("team-a", profiles=[{"devices": 4, "max": 4}]),)
+    roomy = (quota("team-a", profiles=[{"devices": 4, "max": 5}]),)
     nodes = (node("n1"), node("n2"))
-    both = replace(both, quotas=four, nodes=nodes, shadows=(partly, used, other, away))
+    both = replace(both, quotas=roomy, nodes=nodes, shadows=(partly, used, other, away))
     assert [one.shadow[1] for one in actions(CancelDrain, both)] == [partly.name, away.name]
     assert not actions(CreateShadow, both)
 
