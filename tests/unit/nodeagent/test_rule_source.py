@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
+from functools import partial
 from typing import Any
 
 import pytest
@@ -101,6 +102,19 @@ def test_where_nothing_lends_nobody_asks_for_the_node() -> None:
         assert world.rules.known
         assert world.rules.of(card(), "nvidia.com/gpu") is None
         assert world.api.asked == []
+
+    world.go(story())
+
+
+def test_a_card_is_lent_by_the_rule_for_its_model_and_its_pool() -> None:
+    (one,) = LENDING.rules
+    other = one.changed(pool="q", card_models=("NVIDIA-H100*",))
+    world = World(SpotRules(rules=(other, one)))
+
+    async def story() -> None:
+        await asyncio.sleep(HOUR)
+        of = partial(world.rules.of, card(), "nvidia.com/gpu")
+        assert [of(pool) for pool in (None, "p", "q")] == [one, one, None]
 
     world.go(story())
 
