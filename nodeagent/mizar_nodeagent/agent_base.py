@@ -75,6 +75,7 @@ def restore(
     path = config.state_dir / "checkpoint.json"
     saved = agent_checkpoint.load(path, time.monotonic(), boot)
     state, kept = AgentState(saved.carvings, saved.taken_back), CheckpointFile(path, boot, saved)
+    kept.reserve()
     repaired = partial(take_repaired, config.state_dir)
     agent = Agent(
         state, cards, kept, grace=grace, repaired=repaired, ignored_xids=config.ignored_xids

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,10 +23,11 @@ from typing import Any
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.card_health import KnownHealth
-from mizar_nodeagent.files import write_atomically
+from mizar_nodeagent.files import overwrite, write_atomically
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.plan import Carvings
 from mizar_nodeagent.pods import Key
+from mizar_nodeagent.reserved_room import ReservedRoom
 from mizar_nodeagent.spot.loan import REST_MAX_S
 
 log = get_logger(__name__)
@@ -171,6 +171,7 @@ class CheckpointFile:
 
     def __init__(self, path: Path, boot: str, loaded: Checkpoint | None = None) -> None:
         self._path = path
+        self._room = ReservedRoom(path)
         self._boot = boot
         self._known: Checkpoint | None = None
         self._wanted = self._saved = b""
@@ -178,9 +179,14 @@ class CheckpointFile:
         self._kept = _promises(loaded.carvings) if loaded else frozenset()
         self._there: Places | None = _places(loaded.carvings) if loaded else frozenset()
         """What the file names; None if it was removed."""
-        self._failing = False
+        self._told: set[str] = set()
+        """What was logged since the disk had room for the last time."""
         self._writing = asyncio.Lock()
         self._wake = asyncio.Event()
+
+    def reserve(self) -> None:
+        """Reserve room for times at which the disk is full."""
+        self._room.reserve(0)
 
     async def keep(self, known: Checkpoint) -> frozenset[Key]:
         """Request a write. Returns at once, unless a drain has been completed: the operator acts on
@@ -213,48 +219,62 @@ class CheckpointFile:
             places = _places(self._known.carvings) if self._known else frozenset()
             if content == self._saved:
                 return
-            try:
-                await asyncio.to_thread(write_atomically, self._path, content)
-            except OSError as error:
-                # A completed drain is written again with each plan: log the error once.
-                say = log.debug if self._failing else log.error
-                say("the checkpoint cannot be written", error=error)
-                self._failing = True
-                if self._there not in (None, places):
-                    if await asyncio.to_thread(self._rewrite, content):
-                        self._saved, self._kept, self._there = content, promises, places
-                        return
-                    self._remove(say)
-                if self._there is None:
-                    self._kept = promises
-                return
-            self._saved, self._kept, self._failing = content, promises, False
-            self._there = places
+            if await asyncio.to_thread(self._write, content, places):
+                self._saved, self._kept, self._there = content, promises, places
+            elif self._there is None:
+                self._kept = promises
+
+    def _write(self, content: bytes, places: Places) -> bool:
+        """Returns whether the file has the content."""
+        try:
+            write_atomically(self._path, content)
+        except OSError as error:
+            return self._write_without_room(content, places, error)
+        self._told.clear()
+        self._room.reserve(len(content))
+        return True
+
+    def _write_without_room(self, content: bytes, places: Places, why: OSError) -> bool:
+        """Write it into the reserved room after an error. If that does not do, and the file names
+        other shadow pods or cards than there are, rewrite it where it is, which a power cut would
+        damage, or else remove it. Returns whether the file has the content."""
+        if self._room.put(content):
+            self._tell(log.warning, "the checkpoint is written into its reserved room", why)
+            return True
+        self._tell(log.error, "the checkpoint cannot be written", why)
+        if self._there in (None, places):
+            return False
+        if self._rewrite(content):
+            return True
+        self._remove()
+        return False
 
     def _rewrite(self, content: bytes) -> bool:
-        """Replace the content of a file that is outdated where it is, if it has the room: also a
-        full disk allows that. A power cut meanwhile damages the file, which is like removing it.
-        Returns whether it was replaced."""
+        """Replace the content where it is, if that needs no room: an agent that found no room to
+        reserve when it started can do that. Returns whether it was replaced."""
         try:
-            with self._path.open("r+b") as file:
-                if len(content) > os.fstat(file.fileno()).st_size:
-                    return False
-                file.write(content)
-                file.truncate()
-                file.flush()
-                os.fsync(file.fileno())
+            size = self._path.stat().st_size
+            if len(content) > size:
+                return False
+            overwrite(self._path, content.ljust(size))
         except OSError:
             return False
         return True
 
-    def _remove(self, say: Callable[..., object]) -> None:
+    def _remove(self) -> None:
         """Remove the file, which names other shadow pods or cards than there are: the next agent
         would offer devices of these at once, and others would be missing from its first lists.
         Without the file it first asks the API server and the kubelet, and offers nothing of a
-        shadow pod that is to be drained: what was promised stays true. `say` logs an error."""
+        shadow pod that is to be drained: what was promised stays true."""
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
-            say("an outdated checkpoint cannot be removed", error=error)
+            self._tell(log.error, "an outdated checkpoint cannot be removed", error)
             return
         self._saved, self._there = b"", None
+
+    def _tell(self, log_it: Callable[..., object], message: str, error: OSError) -> None:
+        """Log it once: a completed drain is written again with each plan."""
+        say = log.debug if message in self._told else log_it
+        self._told.add(message)
+        say(message, error=error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import tempfile
 import threading
@@ -32,6 +34,40 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644, durable: boo
         raise
     if durable:
         _sync_folder(path.parent)
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Write over the beginning of a file and sync it to the disk. Needs no room if the file is as
+    long. An interruption leaves neither the old content nor the new. Raises OSError."""
+    with path.open("r+b") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def change_places(new: Path, path: Path) -> None:
+    """Give the file `new` the name `path` in one step, and the file of that name, if there is one,
+    the name `new`: it keeps its blocks. Where the file system cannot do that (NFS), the file is
+    replaced. Survives a power cut. Raises OSError."""
+    try:
+        _exchange(new, path)
+    except OSError:
+        new.replace(path)
+    _sync_folder(path.parent)
+
+
+def _exchange(one: Path, other: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):  # C libraries from before 2018
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    names = os.fsencode(one), os.fsencode(other)
+    if libc.renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+_AT_FDCWD: Final = -100
+"""Relative paths start at the working directory."""
+_RENAME_EXCHANGE: Final = 2
 
 
 def open_promptly(path: Path, flags: int) -> int:

@@ -46,6 +46,7 @@ OFTEN = (
     "the agent is killed",
     "the agent ends by itself",
     "the agent will die while it writes",
+    "the disk is full, and the agent will die while it writes",
     "the kubelet starts",
     "the kubelet starts without its record",
     "the disk is full: True",

@@ -82,6 +82,7 @@ class AgentProcess:
         saved = agent_checkpoint.load(path, now(), BOOT)
         self.state = AgentState(saved.carvings, saved.taken_back)
         self.checkpoint = CheckpointFile(path, BOOT, saved)
+        self.checkpoint.reserve()
         self.agent = Agent(self.state, world.cards, self.checkpoint, now, world.time)
         self.agent.inventory.restore(
             saved.faults, [one for each in saved.carvings.values() for one in each.cards]

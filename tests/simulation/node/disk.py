@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from unittest.mock import patch
 
-from mizar_nodeagent import agent_checkpoint, agent_loop, files
+from mizar_nodeagent import agent_checkpoint, agent_loop, files, reserved_room
 from mizar_nodeagent.container import slots
 from mizar_nodeagent.container.shim_install import Shim
 
@@ -25,8 +25,8 @@ class Killed(BaseException):
 
 
 class Disk:
-    """`full`: nothing can be written. `kill_in`: after so many writes the agent dies in the midst
-    of one; None: it does not. `killed` is called then."""
+    """`full`: nothing can be written but over what is there. `kill_in`: after so many writes the
+    agent dies in the midst of one; None: it does not. `killed` is called then."""
 
     def __init__(self, random: Random) -> None:
         self.full = False
@@ -39,8 +39,10 @@ class Disk:
     def patched(self) -> Iterator[None]:
         """All that the agent writes goes by this disk; its threads take virtual time, and nothing
         is drawn but by the seed."""
-        written, copied, allocated = (
+        written, overwritten, exchanged, copied, allocated = (
             files.write_atomically,
+            files.overwrite,
+            files.change_places,
             Shim.copy_library,
             os.posix_fallocate,
         )
@@ -48,6 +50,17 @@ class Disk:
         def write(path: Path, content: bytes, mode: int = 0o644, durable: bool = True) -> None:
             self._check()
             written(path, content, mode, False)
+
+        def overwrite(path: Path, content: bytes) -> None:
+            if self._dies():
+                overwritten(path, content[: len(content.rstrip()) // 2])
+                self._die()
+            overwritten(path, content)
+
+        def change_places(new: Path, path: Path) -> None:
+            if self._dies():
+                self._die()
+            exchanged(new, path)
 
         def copy(shim: Shim, target: Path) -> None:
             self._check()
@@ -63,6 +76,10 @@ class Disk:
         with ExitStack() as stack:
             for part, name, by in (
                 (agent_checkpoint, "write_atomically", write),
+                (reserved_room, "write_atomically", write),
+                (reserved_room, "overwrite", overwrite),
+                (reserved_room, "change_places", change_places),
+                (agent_checkpoint, "overwrite", overwrite),
                 (slots, "write_atomically", write),
                 (Shim, "copy_library", copy),
                 (os, "posix_fallocate", allocate),
@@ -73,13 +90,20 @@ class Disk:
                 stack.enter_context(patch.object(part, name, by))
             yield
 
-    def _check(self) -> None:
+    def _dies(self) -> bool:
+        """Whether the agent dies in the midst of this write."""
         if self.kill_in is not None:
             self.kill_in -= 1
-            if self.kill_in < 0:
-                self.kill_in = None
-                self.killed()
-                raise Killed
+        return self.kill_in is not None and self.kill_in < 0
+
+    def _die(self) -> NoReturn:
+        self.kill_in = None
+        self.killed()
+        raise Killed
+
+    def _check(self) -> None:
+        if self._dies():
+            self._die()
         if self.full:
             raise OSError(errno.ENOSPC, "No space left on device (simulated)")
 

@@ -11,14 +11,18 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.names import SPOT_RESOURCE
 from mizar_nodeagent import agent_checkpoint
 from mizar_nodeagent.cards import Card
+from mizar_nodeagent.planning.shadow_status import UNSAVED
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_STOPPED
+from mizar_nodeagent.reserved_room import RESERVED_BYTES
 from simulation.node.agent import BOOT, AgentProcess
 from simulation.node.api import now
 from simulation.node.kubelet import Held
 from simulation.node.world import World, key_of
 
-FILES = {"slots", "lib", "checkpoint.json", "contexts.json"}
+CHECKPOINTS = {"checkpoint.json", "checkpoint.reserve-1", "checkpoint.reserve-2"}
+"""The checkpoint and the room that is reserved for it, which change places."""
+FILES = {"slots", "lib", "contexts.json", *CHECKPOINTS}
 """The names in the agent's folder at rest."""
 
 
@@ -42,6 +46,7 @@ class Rules:
         self._seen &= kubelet.held.keys() | kubelet.pods.keys()
         self._one_holder()
         self._one_shadow_pod()
+        self._drains_end()
 
     def _given(self, held: Held) -> None:
         """The kubelet has recorded what a container gets."""
@@ -87,6 +92,19 @@ class Rules:
         for uuid, shadows in users.items():
             if len(shadows) > 1:
                 self.broken(f"{uuid} is worked on for {sorted(shadows)}")
+
+    def _drains_end(self) -> None:
+        """A full disk keeps no drain from being saved where room is reserved for that."""
+        for report in self.world.api.reports.values():
+            unsaved = any(one.message == UNSAVED for one in report.conditions)
+            if unsaved and self._has_reserve():
+                self.broken(f"the drain of {report.key} cannot be saved")
+
+    def _has_reserve(self) -> bool:
+        """Whether the checkpoint can always be written: two of its files have the size for it."""
+        files = (self.world.state_dir / name for name in CHECKPOINTS)
+        sizes = [path.stat().st_size for path in files if path.exists()]
+        return sum(size >= RESERVED_BYTES for size in sizes) >= 2
 
     # ---- at rest ----
 
@@ -189,6 +207,8 @@ class Rules:
         forgotten = world.kubelet.running - world.kubelet.recorded
         if used - there or (there - used and not forgotten):
             self.broken(f"slots {sorted(there - used)} are left, {sorted(used - there)} missing")
+        if not self._has_reserve():
+            self.broken("no room is reserved for the checkpoint")
         if more := {one.name for one in world.state_dir.iterdir()} - FILES:
             self.broken(f"the agent left {sorted(more)}")
 

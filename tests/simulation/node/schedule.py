@@ -11,6 +11,7 @@ from random import Random
 
 from simulation.node.agent import AgentProcess
 from simulation.node.api import now
+from simulation.node.disk import Killed
 from simulation.node.kubelet import Held
 from simulation.node.rules import Rules
 from simulation.node.world import World
@@ -82,8 +83,8 @@ class Schedule:
             return
         try:
             self.agent = AgentProcess(self.world, self.random)
-        except OSError as error:
-            self.tell(f"the agent does not start: {error}")
+        except (OSError, Killed) as error:
+            self.tell(f"the agent does not start: {error!r}")
             return
         self.world.disk.killed = self.kill_agent
         self.world.kubelet.agent = self.agent
@@ -211,6 +212,13 @@ class Schedule:
         self.world.disk.kill_in = self.random.randrange(12)
         self.tell("the agent will die while it writes")
 
+    def agent_dies_on_a_full_disk(self) -> None:
+        """It dies while it uses the room that it has reserved."""
+        self.world.disk.full = True
+        self.world.disk.kill_in = self.random.randrange(6)
+        self.tell("the disk is full, and the agent will die while it writes")
+        self.recarve()
+
     def agent_ends(self) -> None:
         if self.agent is not None and not self.agent.dead:
             self.tell("the agent ends by itself")
@@ -311,6 +319,7 @@ ACTS: tuple[Act, ...] = (
     Schedule.agent_is_killed,
     Schedule.agent_starts,
     Schedule.agent_dies_writing,
+    Schedule.agent_dies_on_a_full_disk,
     Schedule.agent_ends,
     Schedule.kubelet_restarts,
     Schedule.kubelet_restarts,

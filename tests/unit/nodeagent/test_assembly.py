@@ -704,6 +704,8 @@ async def test_a_drain_that_cannot_be_saved_is_not_promised(
     the operator deletes the shadow pod."""
     await world.serve_shadow()
     await until(lambda: (world.folder / "state" / "checkpoint.json").exists())
+    for file in (world.folder / "state").glob("checkpoint.reserve-*"):
+        file.unlink()
     with monkeypatch.context() as patch:
         full = OSError(errno.ENOSPC, "No space left on device")
         patch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
@@ -716,6 +718,34 @@ async def test_a_drain_that_cannot_be_saved_is_not_promised(
     await until(lambda: world.draining() == ("True", "Drained"))
     saved = json.loads((world.folder / "state" / "checkpoint.json").read_bytes())
     assert [one["stage"] for one in saved["carvings"]] == ["Drained"]
+
+
+async def test_a_drain_is_completed_on_a_full_disk(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.serve_shadow()
+    await until(lambda: (world.folder / "state" / "checkpoint.json").exists())
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
+    world.api.put_pod(shadow_object(drain="2026-01-01T00:00:00Z"))
+    await until(lambda: world.draining() == ("True", "Drained"))
+    saved = json.loads((world.folder / "state" / "checkpoint.json").read_bytes())
+    assert [one["stage"] for one in saved["carvings"]] == ["Drained"]
+
+
+async def test_room_for_a_full_disk_is_reserved_before_the_first_checkpoint(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk may be full as soon as the agent has its files there."""
+    await world.stop_agent()
+    for file in (world.folder / "state").glob("checkpoint.*"):
+        file.unlink()
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
+    await world.start_agent()
+    await world.serve_shadow()
+    path = world.folder / "state" / "checkpoint.json"
+    await until(lambda: path.exists() and CARD in path.read_text())
 
 
 async def test_a_drain_of_what_is_held_is_called_off(world: World) -> None:

@@ -345,6 +345,12 @@ def test_the_kubelets_record_may_be_missing_or_damaged(tmp_path: Path) -> None:
     assert device_checkpoint.read(tmp_path) == ()
 
 
+def without_reserve(folder: Path) -> None:
+    """The disk had no room to reserve."""
+    for file in folder.glob("checkpoint.reserve-*"):
+        file.unlink()
+
+
 class TestCheckpoint:
     CARVINGS = plan({}, snapshot(1, [shadow()], [card_claim()])).carvings
     HEALTH: ClassVar = {CARD: KnownHealth(links=4, signs=("LinkDown",))}
@@ -394,6 +400,7 @@ class TestCheckpoint:
             await kept.keep(self.KNOWN)
             await kept.write()
             assert agent_checkpoint.load(path, 7.0, "this").faults == self.KNOWN.faults
+            without_reserve(tmp_path)
             with monkeypatch.context() as patch:
                 patch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
                 for known, stays in ((longer, True), (other, False)):
@@ -405,11 +412,13 @@ class TestCheckpoint:
     async def test_is_rewritten_where_it_is_if_it_is_outdated_and_the_disk_is_full(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its carvings are needed if the kubelet has lost its record: only they know the cards."""
+        """The disk was full already when this agent started and found no room to reserve. Its
+        carvings are needed if the kubelet has lost its record: only they know the cards."""
         other = replace(self.CARVINGS[SHADOW], name="other", pod_uid="uid-other")
         kept = agent_checkpoint.CheckpointFile(tmp_path / "checkpoint.json", "this")
         await kept.keep(replace(self.KNOWN, carvings={**self.CARVINGS, other.key: other}))
         await kept.write()
+        without_reserve(tmp_path)
         full = OSError(errno.ENOSPC, "No space left on device")
         monkeypatch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
         await kept.keep(self.KNOWN)
@@ -426,6 +435,7 @@ class TestCheckpoint:
         other = replace(drained, pod_uid=drained.pod_uid[::-1])
         kept = agent_checkpoint.CheckpointFile(tmp_path / "checkpoint.json", "this")
         await kept.keep(replace(self.KNOWN, carvings={SHADOW: drained}))
+        without_reserve(tmp_path)
         full, synced = OSError(errno.ENOSPC, "No space left on device"), Mock(wraps=os.fsync)
         monkeypatch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
         monkeypatch.setattr(os, "fsync", synced)
@@ -433,6 +443,44 @@ class TestCheckpoint:
         assert synced.call_count == 1
         loaded = agent_checkpoint.load(tmp_path / "checkpoint.json", other.since, "this")
         assert loaded.carvings == {SHADOW: other}
+
+    async def test_goes_on_growing_on_a_full_disk(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A shadow pod comes, another one's drain is completed. What there was no room for is lost
+        if agent and kubelet's record are: running shadow pods were never carved again."""
+        path = tmp_path / "checkpoint.json"
+        kept = agent_checkpoint.CheckpointFile(path, "this")
+        kept.reserve()
+        await kept.keep(self.KNOWN)
+        await kept.write()
+        full = OSError(errno.ENOSPC, "No space left on device")
+        monkeypatch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
+        known = dict(self.CARVINGS)
+        for number in range(8):
+            other = replace(known[SHADOW], name=f"other-{number}", stage=DrainStage.DRAINED)
+            known[other.key] = other
+            assert not await kept.keep(replace(self.KNOWN, carvings=dict(known)))
+            assert agent_checkpoint.load(path, other.since, "this").carvings == known
+        assert [line["event"] for line in logged(caplog)] == [
+            "the checkpoint is written into its reserved room"
+        ]
+
+    async def test_has_room_from_the_first_one_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also one that has grown larger than what the agent reserved when it started."""
+        path = tmp_path / "checkpoint.json"
+        kept = agent_checkpoint.CheckpointFile(path, "this")
+        many = {f"GPU-{number:0200}": 79 for number in range(1000)}
+        await kept.keep(replace(self.KNOWN, faults=many))
+        await kept.write()
+        full = OSError(errno.EDQUOT, "Disk quota exceeded")
+        monkeypatch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
+        more = many | {f"MIG-{number:0200}": 79 for number in range(500)}
+        await kept.keep(replace(self.KNOWN, faults=more))
+        await kept.write()
+        assert agent_checkpoint.load(path, 7.0, "this").faults == more
 
     async def test_whose_removal_breaks_no_promise_and_allows_new_ones(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -444,6 +492,7 @@ class TestCheckpoint:
         path = tmp_path / "checkpoint.json"
         kept = agent_checkpoint.CheckpointFile(path, "this")
         assert not await kept.keep(before)
+        without_reserve(tmp_path)
         write = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
         monkeypatch.setattr(agent_checkpoint, "write_atomically", write)
         other = replace(drained, name="other", stage=DrainStage.BLOCKED)
