@@ -7,7 +7,16 @@ devices. After an error, the kubelet calls again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -330,7 +339,10 @@ class PreStart:
             for slot in self.slots.of(resource, ids)
             if slot.owner is None or slot.owner.of_pod(owner)
         ]
-        found = found or self._recovered(resource, ids)
+        if not found:
+            found = self._recovered(resource, ids)
+        elif not any(self.slots.is_certain(slot, owner) for slot in found):
+            found += self._lost_beside(found, owner)
         for slot in found:
             try:
                 self.slots.complete(slot)
@@ -351,14 +363,7 @@ class PreStart:
         """Create again the slots that only the kubelet's record has, since the kubelet mounts them.
         Raises NotYet, StartRefused."""
         entries = self._entries()
-        recorded = recorded_slots(entries, self._running(), self.slots.root)
-        here = {slot.name: slot for slot in self.slots.all()}
-        found = []
-        for name, entry in recorded.items():
-            if (entry.resource, entry.ids) != (resource, frozenset(ids)):
-                continue
-            log.warning("a slot was lost: created again from the kubelet's record", slot=name)
-            found.append(self._created_again(name, here.get(name), resource, ids))
+        found = self._lost(entries, self._running(), resource, ids)
         if not found and self._went_without_files(entries, resource, ids):
             found.append(self.slots.create(resource, ids, 0.0, shim=False))
         if not found:
@@ -366,8 +371,36 @@ class PreStart:
             raise NotYet(f"no slot is known for {', '.join(sorted(ids))}")
         return found
 
+    def _lost_beside(self, found: Sequence[Slot], owner: Owner) -> list[Slot]:
+        """Create again the slots that the kubelet mounts into the owner's pod beside those that
+        were found: an earlier agent may have ended before they had all of their files, and those
+        that were found may be of another pod of that name. Raises NotYet."""
+        pod, slot = self.pod(owner.namespace, owner.pod), found[0]
+        known = {one.name for one in found}
+        pods = [] if pod is None else [pod]
+        return self._lost(self._readable_entries(), pods, slot.resource, slot.ids, known)
+
+    def _lost(
+        self,
+        entries: Iterable[Entry],
+        pods: Iterable[Pod],
+        resource: str,
+        ids: Iterable[str],
+        known: Container[str] = (),
+    ) -> list[Slot]:
+        """Create again the slots of these devices that the kubelet mounts into the pods, except
+        those whose names are `known`. Raises NotYet."""
+        here = {slot.name: slot for slot in self.slots.all()}
+        found = []
+        for name, entry in recorded_slots(entries, pods, self.slots.root).items():
+            if (entry.resource, entry.ids) != (resource, frozenset(ids)) or name in known:
+                continue
+            log.warning("a slot was lost: created again from the kubelet's record", slot=name)
+            found.append(self._created_again(name, here.get(name), resource, ids))
+        return found
+
     def _created_again(
-        self, name: str, known: Slot | None, resource: str, ids: Sequence[str]
+        self, name: str, known: Slot | None, resource: str, ids: Iterable[str]
     ) -> Slot:
         """The slot, of which the disk has only a part (`known`) or nothing. Raises NotYet."""
         if known is None:

@@ -139,6 +139,7 @@ class Slots:
         self._changes, self._changed = count(1), 0
         self._by_age: tuple[int, tuple[Slot, ...]] = 0, ()
         self._incomplete: set[str] = set()
+        self._loaded: frozenset[str] = frozenset()
 
     def write_limits(
         self, slot: Slot, identity: ContainerIdentity, limits: ContainerLimits
@@ -155,7 +156,16 @@ class Slots:
         for folder in sorted(self.root.iterdir()):
             if folder.is_dir():
                 self._slots[folder.name] = _read(folder, now)
+        self._loaded = frozenset(self._slots)
         self._changed = next(self._changes)
+
+    def is_certain(self, slot: Slot, owner: Owner) -> bool:
+        """Whether the slot must be one of the owner's pod: its UID is known to be the same, or this
+        agent made the slot. What an earlier one made without an owner may be for a container that
+        never started, and what has an owner without a UID another pod's of that name."""
+        if slot.owner is None:
+            return slot.name not in self._loaded
+        return bool(owner.pod_uid) and slot.owner.pod_uid == owner.pod_uid
 
     def all(self) -> list[Slot]:
         """Every slot, oldest first."""

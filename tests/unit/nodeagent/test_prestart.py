@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -319,6 +320,36 @@ class TestRecovery:
             {D0},
             OWNER,
         )
+
+    @pytest.mark.parametrize("left", ["a part", "nothing"])
+    async def test_a_slot_that_another_pod_of_that_name_had_is_not_taken_for_a_lost_one(
+        self, node: Node, left: str
+    ) -> None:
+        """The agent was killed while it made the files of the pod's own slot, on a full disk. The
+        pod before, of which the UID was not known, had the same devices: the new one started with
+        limits that nobody had written, and was refused all of its memory until it restarted."""
+        before = node.slot(replace(OWNER, pod_uid=""))
+        made = node.slot()
+        (made.folder / "slot.json").unlink()
+        if left == "nothing":
+            shutil.rmtree(made.folder)
+        node.slots = Slots(node.slots.root, node.slots.shim)
+        node.slots.load(9.0)
+        self._recorded(node, made.name, D0)
+        await node.start(share_claim(D0))
+        assert (written(made), written(before)) == ("uid-share", "uid-share")
+        assert {slot.name: slot.ids for slot in node.slots.all()}[made.name] == {D0}
+
+    async def test_a_slot_that_is_certainly_the_pods_needs_no_record(self, node: Node) -> None:
+        """Most starts: the record is as long as the kubelet has pods."""
+        node.slot(OWNER)
+        node.slots = Slots(node.slots.root, node.slots.shim)
+        node.slots.load(9.0)
+        node.records = Mock(side_effect=AssertionError("the record was read"))
+        await node.start(share_claim(D0))
+        made = node.slots.create(RESOURCE, [D1], 0.0)
+        await node.start(share_claim(D1))
+        assert written(made) == "uid-share"
 
     @pytest.mark.parametrize(
         ("ids", "uid"), [((device(1),), "uid-share"), ((D0, device(1)), "uid-share"), ((D0,), "x")]
