@@ -24,6 +24,30 @@ from simulation.node.api import Api, now
 
 MAIN = "main"
 
+Place = tuple[str, str]
+"""A pod's UID, and the name of one of its containers."""
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container and the number of devices that it requests. `init`: it ends before the next one
+    starts, and the kubelet gives its devices to later ones again. `sidecar`: it starts before those
+    that come later, and runs on."""
+
+    name: str = MAIN
+    count: int = 1
+    init: bool = False
+    sidecar: bool = False
+
+
+def devices_of(containers: Sequence[Container]) -> int:
+    """How many devices a pod with these containers requests."""
+    most = kept = 0
+    for one in containers:
+        most = max(most, kept + one.count)
+        kept += one.count * (not one.init)
+    return max(most, kept)
+
 
 class AgentGone(Exception):
     """The agent ended before it answered."""
@@ -37,6 +61,16 @@ class Held:
     resource: str
     ids: frozenset[str]
     answer: pb.ContainerAllocateResponse
+    container: Container
+
+    @property
+    def place(self) -> Place:
+        return self.pod.uid, self.container.name
+
+    @property
+    def name(self) -> str:
+        """The pod and its container, for people."""
+        return f"{self.pod.name}/{self.container.name}"
 
     @property
     def folder(self) -> Path | None:
@@ -52,10 +86,12 @@ class Held:
 
 @dataclass
 class Kubelet:
-    """`pods`: those that were admitted, by UID. `held`: of each, what its container was given.
-    `recorded`: UIDs of those that the kubelet has in its record. `running`: UIDs of pods whose
-    container has started. `cards`: whole cards, by the holder's UID. `devices`: by resource, as the
-    last list said. `agent`: calls the agent, None while there is none."""
+    """`pods`: those that were admitted, by UID. `containers`: of each pod, in order, if it requests
+    devices. `held`: what containers were given. `recorded`: those that the kubelet has in its
+    record. `running`: those that have started, `started`: also before. `done`: init containers that
+    have ended. `partly`: UIDs of pods of which some containers run, and others need devices anew.
+    `cards`: whole cards, by the holder's UID. `devices`: by resource, as the last list said.
+    `agent`: calls the agent, None while there is none."""
 
     api: Api
     random: Random
@@ -64,10 +100,13 @@ class Kubelet:
     looked: Callable[[], None]
     broken: Callable[[str], None]
     pods: dict[str, Pod] = field(default_factory=dict)
-    held: dict[str, Held] = field(default_factory=dict)
-    recorded: set[str] = field(default_factory=set)
-    running: set[str] = field(default_factory=set)
-    started: set[str] = field(default_factory=set)
+    containers: dict[str, tuple[Container, ...]] = field(default_factory=dict)
+    held: dict[Place, Held] = field(default_factory=dict)
+    recorded: set[Place] = field(default_factory=set)
+    running: set[Place] = field(default_factory=set)
+    started: set[Place] = field(default_factory=set)
+    done: set[Place] = field(default_factory=set)
+    partly: set[str] = field(default_factory=set)
     cards: dict[str, frozenset[str]] = field(default_factory=dict)
     unclaimed: set[str] = field(default_factory=set)
     devices: dict[str, dict[str, bool]] = field(default_factory=dict)
@@ -110,14 +149,19 @@ class Kubelet:
             self._admit_again()
             self.write_record()
         self.count_again()
-        for uid in sorted(self.pods.keys() - self.running):
-            self.restart_container(uid)
+        for uid in sorted(self.pods.keys() - self.partly):
+            self._resume(uid)
 
     def _admit_again(self) -> None:
-        """Pods without a record get new devices, except those whose containers run."""
-        for uid in self.held.keys() - self.running:
-            del self.held[uid]
-            self.pods.pop(uid, None)
+        """Pods without a record get new devices, except for containers that run."""
+        for place in self.held.keys() - self.running:
+            del self.held[place]
+            uid, _ = place
+            if any(one == uid for one, _ in self.running):
+                self.partly.add(uid)
+            else:
+                self.pods.pop(uid, None)
+        self.partly &= self.pods.keys()
 
     def learn(self) -> None:
         """It learns of one more pod."""
@@ -135,7 +179,8 @@ class Kubelet:
         if not self.up or self.api.is_away:
             return
         for pod in sorted(self.api.pods.values(), key=lambda one: one.uid):
-            new = pod.uid not in self.pods and pod.uid not in self.pending
+            known = pod.uid in self.pods and pod.uid not in self.partly
+            new = not known and pod.uid not in self.pending
             if new and not (pod.ended or pod.terminating):
                 self.pending[pod.uid] = asyncio.ensure_future(self._admit(pod))
 
@@ -150,27 +195,42 @@ class Kubelet:
                 done = await self._allocate(pod)
             if done:
                 self.pods[pod.uid] = pod
+                self.partly.discard(pod.uid)
                 self.api.change(pod.uid, admitted=True)
                 await self._start(pod)
         finally:
             self.pending.pop(pod.uid, None)
 
     async def _allocate(self, pod: Pod) -> bool:
-        """Give the pod its devices; False if it fails for good."""
+        """Give the pod's containers their devices; False if it fails for good."""
         if pod.shadow or not pod.requests:
             return True  # node.py gave it cards when it was bound
-        ((resource, count),) = pod.requests
+        again = set[str]()
+        for one in self.containers[pod.uid]:
+            place = pod.uid, one.name
+            if place not in self.held and not await self._give(pod, one, again):
+                return False
+            ids = self.held[place].ids if place in self.recorded else frozenset[str]()
+            again = again | ids if one.init else again - ids
+        return True
+
+    async def _give(self, pod: Pod, container: Container, again: set[str]) -> bool:
+        """Give a container its devices, first those that an init container of the pod has had
+        (`again`); False if it fails for good."""
+        ((resource, _),) = pod.requests
         self._free_the_dead()
+        had = self.random.sample(sorted(again), min(len(again), container.count))
         free = sorted(
             one
             for one, healthy in self.devices.get(resource, {}).items()
             if healthy and one not in self.in_use.get(resource, set())
         )
+        count = container.count - len(had)
         if len(free) < count:
             return self._fail(pod, f"{count} of {resource} wanted, {len(free)} free")
         self.random.shuffle(free)
         try:
-            ids = await self._chosen(resource, free, count)
+            ids = had + (await self._chosen(resource, free, had, count) if count else [])
             self.in_use.setdefault(resource, set()).update(ids)
             self.being_allocated.setdefault(resource, set()).update(ids)
             answer = await self._ask("allocate", resource, ids)
@@ -180,47 +240,81 @@ class Kubelet:
         finally:
             self.being_allocated.pop(resource, None)
         await asyncio.sleep(self.random.choice((0.0005, 0.005, 0.05)))
-        held = Held(pod, resource, frozenset(ids), answer)
-        self.tell(f"{pod.name} is given {sorted(ids)}")
-        self.held[pod.uid] = held
-        self.recorded.add(pod.uid)
+        held = Held(pod, resource, frozenset(ids), answer, container)
+        which = pod.name if len(self.containers[pod.uid]) == 1 else held.name
+        self.tell(f"{which} is given {sorted(ids)}")
+        self.held[held.place] = held
+        self.recorded.add(held.place)
         self.count_again()
         self.write_record()
         self.looked()
         return True
 
-    async def _chosen(self, resource: str, free: list[str], count: int) -> list[str]:
-        named = await self._ask("preferred", resource, free, [], count)
+    async def _chosen(
+        self, resource: str, free: list[str], had: list[str], count: int
+    ) -> list[str]:
+        named = await self._ask("preferred", resource, free + had, had, count + len(had))
         wanted = [one for one in named if one in free]
         return (wanted + [one for one in free if one not in wanted])[:count]
 
     async def _start(self, pod: Pod) -> None:
+        """Start the containers that do not run: init containers and sidecars one after the other,
+        then all others."""
+        containers = self.containers.get(pod.uid, ())
+        for one in containers:
+            if one.init or one.sidecar:
+                await self._start_one(pod, one)
+        others = (one for one in containers if not (one.init or one.sidecar))
+        await asyncio.gather(*(self._start_one(pod, one) for one in others))
+
+    async def _start_one(self, pod: Pod, container: Container) -> None:
         """Start the container, as soon as the agent lets it; one that has started before, also
-        without the agent."""
-        held = self.held.get(pod.uid)
+        without the agent. An init container is waited for."""
+        place = pod.uid, container.name
+        if place not in self.running and place not in self.done:
+            await self._prepare(pod, place)
+            if pod.uid not in self.pods:
+                return
+            self.running.add(place)
+            self.started.add(place)
+            self.looked()
+        if container.init and place not in self.done:
+            await asyncio.sleep(self.random.choice((0.05, 1.0, 5.0)))
+            self.running.discard(place)
+            self.done.add(place)
+
+    async def _prepare(self, pod: Pod, place: Place) -> None:
+        held = self.held.get(place)
         while held is not None and pod.uid in self.pods:
             try:
-                if self.agent is not None or pod.uid not in self.started:
+                if self.agent is not None or place not in self.started:
                     await self._ask("prestart", held.resource, sorted(held.ids))
-                break
+                return
             except AgentGone as error:
                 self.tell(f"{pod.name} does not start: {error}")
                 await asyncio.sleep(self.random.choice((1.0, 5.0)))
-        if pod.uid in self.pods:
-            self.running.add(pod.uid)
-            self.started.add(pod.uid)
-            self.looked()
 
-    def restart_container(self, uid: str) -> None:
-        """The container has ended by itself, and is started again: never, if the kubelet does not
-        know its devices any more."""
-        self.running.discard(uid)
-        if self.up and uid not in self.pending:
-            if uid in self.held and uid not in self.recorded:
-                self.tell(f"{self.pods[uid].name} never starts again")
-                self.api.change(uid, ended=True)
-                return
-            self.pending[uid] = asyncio.ensure_future(self._restart(uid))
+    def restart_container(self, place: Place) -> None:
+        """The container has ended by itself, and is started again."""
+        uid, _ = place
+        if uid not in self.pending:
+            self.running.discard(place)
+            if self.up:
+                self._resume(uid)
+
+    def _resume(self, uid: str) -> None:
+        """Start the pod's containers that do not run: never, if the kubelet does not know their
+        devices any more."""
+        places = {(uid, one.name) for one in self.containers.get(uid, ())}
+        missing = places - self.running - self.done
+        if uid in self.pending or not missing:
+            return
+        if missing & self.held.keys() - self.recorded:
+            self.tell(f"{self.pods[uid].name} never starts again")
+            self._stop(uid)
+            self.api.change(uid, ended=True)
+            return
+        self.pending[uid] = asyncio.ensure_future(self._restart(uid))
 
     async def _restart(self, uid: str) -> None:
         try:
@@ -235,22 +329,31 @@ class Kubelet:
 
     def _fail(self, pod: Pod, why: str) -> bool:
         self.tell(f"{pod.name} is not admitted: {why}")
+        self._stop(pod.uid)
         self.api.change(pod.uid, ended=True)
         return False
 
+    def _stop(self, uid: str) -> None:
+        """The pod's containers end."""
+        self.running -= {place for place in self.running if place[0] == uid}
+        self.done -= {place for place in self.done if place[0] == uid}
+
     def end(self, uid: str) -> None:
-        """The pod's container has ended: all that it had is free."""
+        """The pod's containers have ended: all that it had is free."""
         self.pods.pop(uid, None)
-        self.running.discard(uid)
+        self._stop(uid)
+        self.partly.discard(uid)
+        self.containers.pop(uid, None)
         self.cards.pop(uid, None)
         self.unclaimed.discard(uid)
         if task := self.pending.pop(uid, None):
             task.cancel()
 
     def _free_the_dead(self) -> None:
-        dead = self.held.keys() - self.pods.keys() - self.pending.keys()
-        for uid in dead:
-            del self.held[uid]
+        living = self.pods.keys() | self.pending.keys()
+        dead = {place for place in self.held if place[0] not in living}
+        for place in dead:
+            del self.held[place]
         if dead:
             self.recorded -= dead
             self.count_again()
@@ -258,8 +361,8 @@ class Kubelet:
     def count_again(self) -> None:
         """Forget what is being allocated: only what is recorded counts."""
         self.in_use = {}
-        for uid in self.recorded:
-            held = self.held[uid]
+        for place in self.recorded:
+            held = self.held[place]
             self.in_use.setdefault(held.resource, set()).update(held.ids)
 
     # ---- its peers ----
@@ -273,9 +376,9 @@ class Kubelet:
             self.broken(f"{sorted(gone)} left the list while being allocated")
         used = {
             one
-            for uid in self.recorded & self.pods.keys()
-            if self.held[uid].resource == resource
-            for one in self.held[uid].ids
+            for place in self.recorded
+            if place[0] in self.pods and self.held[place].resource == resource
+            for one in self.held[place].ids
         }
         if gone := used & self.devices.get(resource, {}).keys() - listed.keys():
             self.broken(f"{sorted(gone)} left the list while held")
@@ -301,9 +404,10 @@ class Kubelet:
             if uid in self.cards and uid not in self.unclaimed:
                 ids = self.cards[uid]
                 found.append(Claim(pod.namespace, pod.name, MAIN, PHYSICAL_RESOURCE, ids))
-            if uid in self.recorded:
-                held = self.held[uid]
-                found.append(Claim(pod.namespace, pod.name, MAIN, held.resource, held.ids))
+            for one in self.containers.get(uid, ()):
+                if not one.init and (uid, one.name) in self.recorded:
+                    held = self.held[uid, one.name]
+                    found.append(Claim(*pod.key, one.name, held.resource, held.ids))
         return Claims(tuple(found), asked_at)
 
     def write_record(self) -> None:
@@ -311,13 +415,13 @@ class Kubelet:
         entries = [
             {
                 "PodUID": uid,
-                "ContainerName": MAIN,
+                "ContainerName": name,
                 "ResourceName": held.resource,
                 "DeviceIDs": {"-1": sorted(held.ids)},
                 "AllocResp": base64.b64encode(held.answer.SerializeToString()).decode(),
             }
-            for uid, held in sorted(self.held.items())
-            if uid in self.recorded
+            for (uid, name), held in sorted(self.held.items(), key=lambda one: one[0])
+            if held.place in self.recorded
         ]
         body = {"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}
         (self.plugin_dir / FILE).write_text(json.dumps(body))

@@ -17,7 +17,7 @@ from mizar_nodeagent.regions.layout import COMPUTE_STOPPED
 from mizar_nodeagent.reserved_room import RESERVED_BYTES
 from simulation.node.agent import BOOT, AgentProcess
 from simulation.node.api import now
-from simulation.node.kubelet import Held
+from simulation.node.kubelet import Held, Place
 from simulation.node.world import World, key_of
 
 CHECKPOINTS = {"checkpoint.json", "checkpoint.reserve-1", "checkpoint.reserve-2"}
@@ -27,51 +27,51 @@ FILES = {"slots", "lib", "contexts.json", *CHECKPOINTS}
 
 
 class Rules:
-    """Looks at the node whenever something has changed; breaches go to `broken`. `shadow`: the UID
-    of the shadow pod by whose device a container runs, by the container's pod's UID."""
+    """Looks at the node whenever something has changed; breaches go to `broken`. `shadow`: of each
+    container, the UIDs of the shadow pods by whose devices it runs, by device."""
 
     def __init__(self, world: World, broken: Callable[[str], None]) -> None:
         self.world = world
         self.broken = broken
-        self.shadow: dict[str, dict[str, str]] = {}
-        self._seen: set[str] = set()
+        self.shadow: dict[Place, dict[str, str]] = {}
+        self._seen: set[Place] = set()
 
     # ---- at every moment ----
 
     def look(self) -> None:
         """Check what must always hold."""
         kubelet = self.world.kubelet
-        for uid in kubelet.held.keys() - self._seen:
-            self._given(kubelet.held[uid])
-        self._seen &= kubelet.held.keys() | kubelet.pods.keys()
+        for place in kubelet.held.keys() - self._seen:
+            self._given(kubelet.held[place])
+        self._seen &= kubelet.held.keys()
         self._one_holder()
         self._one_shadow_pod()
         self._drains_end()
 
     def _given(self, held: Held) -> None:
         """The kubelet has recorded what a container gets."""
-        self._seen.add(held.pod.uid)
+        self._seen.add(held.place)
         if held.resource == SPOT_RESOURCE:
             return
-        found = self.shadow[held.pod.uid] = {}
+        found = self.shadow[held.place] = {}
         for one in held.ids:
             shadow = self.world.api.pods.get(key_of(one))
             found[one] = shadow.uid if shadow else ""
             if shadow and shadow.uid in self.world.promised:
-                self.broken(f"{held.pod.name} gets {one}, which is said to be drained")
+                self.broken(f"{held.name} gets {one}, which is said to be drained")
 
     def running(self) -> Iterator[Held]:
         """What the containers have that run, whether or not the kubelet still knows it."""
         kubelet = self.world.kubelet
-        for uid in sorted(kubelet.running):
-            if (held := kubelet.held.get(uid)) is not None:
+        for place in sorted(kubelet.running):
+            if (held := kubelet.held.get(place)) is not None:
                 yield held
 
     def _one_holder(self) -> None:
         holders: defaultdict[str, list[str]] = defaultdict(list)
         for held in self.running():
             for one in held.ids:
-                holders[one].append(held.pod.name)
+                holders[one].append(held.name)
         for device, names in holders.items():
             if len(names) > 1 and not self._but_one_are_stopped(device):
                 self.broken(f"{device} has the holders {names}")
@@ -85,7 +85,7 @@ class Rules:
         """All that work on a card have devices of one shadow pod."""
         users: defaultdict[str, set[str]] = defaultdict(set)
         for held in self.running():
-            shadows = set(self.shadow.get(held.pod.uid, {}).values())
+            shadows = set(self.shadow.get(held.place, {}).values())
             if len(shadows) == 1 and not is_stopped(held):  # else which card is whose is not told
                 for uuid in held.cards:
                     users[uuid] |= shadows - {""}
@@ -161,7 +161,8 @@ class Rules:
                 if counts and used + count <= counts.allocatable:
                     self.broken(f"{pod.name} waits in vain")
         for pod in world.shares():
-            if pod.uid not in kubelet.running and pod.requests[0][0] != SPOT_RESOURCE:
+            wanted = {(pod.uid, one.name) for one in kubelet.containers[pod.uid] if not one.init}
+            if not wanted <= kubelet.running and pod.requests[0][0] != SPOT_RESOURCE:
                 self.broken(f"{pod.name} is on the node and does not run")
 
     def _limits_are_right(self, agent: AgentProcess) -> None:
@@ -169,10 +170,10 @@ class Rules:
         for held in self.running():
             if held.resource == SPOT_RESOURCE or held.folder is None:
                 continue
-            shadows = set(self.shadow[held.pod.uid].values())
+            shadows = set(self.shadow[held.place].values())
             if not shadows <= pods.keys():
                 if not is_stopped(held):
-                    self.broken(f"{held.pod.name} works, and its shadow pod is gone")
+                    self.broken(f"{held.name} works, and its shadow pod is gone")
                 continue
             wanted = {}
             for uid in shadows:
@@ -189,22 +190,23 @@ class Rules:
             try:
                 region = limits_file.read(held.folder / "limits")
             except Exception as error:
-                self.broken(f"the limits of {held.pod.name} are damaged: {error!r}")
+                self.broken(f"the limits of {held.name} are damaged: {error!r}")
                 continue
             found = {
                 one.uuid: (one.memory_bytes, one.core_share, one.compute_mode)
                 for one in limits_file.card_limits(region)
             }
             if found != wanted:
-                self.broken(f"{held.pod.name} has the limits {found} instead of {wanted}")
+                self.broken(f"{held.name} has the limits {found} instead of {wanted}")
 
     def _no_files_are_left(self) -> None:
         world = self.world
-        living = (one for uid, one in world.kubelet.held.items() if uid in world.kubelet.pods)
+        kubelet = world.kubelet
+        living = (one for one in kubelet.held.values() if one.pod.uid in kubelet.pods)
         used = {one.folder.name for one in living if one.folder}
         there = {one.name for one in (world.state_dir / "slots").iterdir()}
         # A container whose devices the kubelet has forgotten keeps all slots of these.
-        forgotten = world.kubelet.running - world.kubelet.recorded
+        forgotten = kubelet.running - kubelet.recorded
         if used - there or (there - used and not forgotten):
             self.broken(f"slots {sorted(there - used)} are left, {sorted(used - there)} missing")
         if not self._has_reserve():

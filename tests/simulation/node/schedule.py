@@ -12,7 +12,7 @@ from random import Random
 from simulation.node.agent import AgentProcess
 from simulation.node.api import now
 from simulation.node.disk import Killed
-from simulation.node.kubelet import Held
+from simulation.node.kubelet import Container, Held
 from simulation.node.rules import Rules
 from simulation.node.world import World
 from simulation.rules import Broken
@@ -26,6 +26,22 @@ AGAIN_S = 35.0
 KEPT_S = 150.0
 """Longer than an unused slot is kept, by the node's clock, which jumps so far."""
 MEMORY = Path("/dev/shm")
+
+FIRST, SIDECAR = Container("first", init=True), Container("sidecar", sidecar=True)
+SHAPES: tuple[tuple[Container, ...], ...] = (
+    (Container(),),
+    (Container(),),
+    (Container(),),
+    (Container(count=2),),
+    (Container(), Container("second")),
+    (FIRST, Container()),
+    (FIRST, Container(count=2)),
+    (Container("first", 2, init=True), Container()),
+    (FIRST, Container("next", init=True), Container(), Container("second")),
+    (SIDECAR, Container()),
+    (FIRST, SIDECAR, Container()),
+)
+"""The containers of share pods."""
 
 
 class Schedule:
@@ -158,9 +174,8 @@ class Schedule:
     # ---- single events ----
 
     def share_comes(self) -> None:
-        self.world.ask_share(
-            self.random.choice((2, 2, 4)), self.random.choice((1, 1, 2)), self.random.random() < 0.5
-        )
+        draw = self.random.choice
+        self.world.ask_share(draw((2, 2, 4)), draw(SHAPES), self.random.random() < 0.5)
 
     def shadow_comes(self) -> None:
         if len(self.world.shadows()) < 3:
@@ -175,8 +190,8 @@ class Schedule:
     def container_restarts(self) -> None:
         if has := self.running():
             held = self.random.choice(has)
-            self.tell(f"the container of {held.pod.name} restarts")
-            self.world.kubelet.restart_container(held.pod.uid)
+            self.tell(f"the container {held.name} restarts")
+            self.world.kubelet.restart_container(held.place)
 
     def drain(self) -> None:
         if shadows := self.world.shadows():

@@ -21,7 +21,7 @@ from mizar_nodeagent.pods import Key, Pod
 from simulation.node.api import Api, now
 from simulation.node.cards import Cards
 from simulation.node.disk import Disk
-from simulation.node.kubelet import Kubelet
+from simulation.node.kubelet import Container, Kubelet, devices_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TENANT = "team-a"
@@ -201,9 +201,9 @@ class World:
         if self.api.is_away:
             return
         for pod in list(self.api.pods.values()):
-            held = self.kubelet.held.get(pod.uid)
-            shadows = map(key_of, held.ids) if held and held.resource != SPOT_RESOURCE else ()
-            lost = any(key not in self.api.pods for key in shadows)
+            held = [one for one in self.kubelet.held.values() if one.pod.uid == pod.uid]
+            ids = (each for one in held if one.resource != SPOT_RESOURCE for each in one.ids)
+            lost = any(key_of(one) not in self.api.pods for one in ids)
             likely = 0.2 if pod.ended or pod.uid in self.evicted else 0.05 * lost
             if self.random.random() < likely:
                 self.end(pod.uid)
@@ -235,19 +235,24 @@ class World:
             )
         )
 
-    def ask_share(self, devices: int, count: int, low_power: bool = False) -> None:
+    def ask_share(
+        self, devices: int, containers: tuple[Container, ...], low_power: bool = False
+    ) -> None:
         """A user creates a share pod; now and then it has the name of one before."""
         number = self.next()
         name = f"share-{self.random.choice((number, 'same'))}"
         if any(pod.name == name for pod in (*self.api.pods.values(), *self.asked)):
             name = f"share-{number}"
+        uid = f"uid-{number}"
+        self.kubelet.containers[uid] = containers
         self.asked.append(
             Pod(
                 TENANT,
                 name,
-                f"uid-{number}",
-                requests=((RESOURCES[devices], count),),
-                containers=("main",),
+                uid,
+                requests=((RESOURCES[devices], devices_of(containers)),),
+                containers=tuple(one.name for one in containers),
+                init_containers=frozenset(one.name for one in containers if one.init),
                 low_power=low_power,
             )
         )
@@ -260,6 +265,7 @@ class World:
     def ask_spot(self) -> None:
         """A user creates a spot pod."""
         number = self.next()
+        self.kubelet.containers[f"uid-{number}"] = (Container(),)
         self.asked.append(
             Pod("team-s", f"spot-{number}", f"uid-{number}", requests=((SPOT_RESOURCE, 1),))
         )
