@@ -13,8 +13,9 @@ tests.
 
 At every step rules hold (`node/rules.py`): a device has one holder, a card is worked on for one
 shadow pod, no device is given whose drain is complete, none leaves the list in use. Then faults
-stop: all is offered, nobody waits in vain, limits are those of the carve, no file is left, and the
-checkpoint is right; and all of it once more after the agent has been killed.
+stop: all is offered, nobody waits in vain, limits are those of the carve, cards are lent by their
+pools' rules, no file is left, and the checkpoint is right; and all of it once more after the agent
+has been killed.
 
 A seed decides all of it, and a failure names it:
 
@@ -59,6 +60,7 @@ OFTEN = (
     r"\S+ drops off the bus",
     "the clock is wrong by .*",
     r"\S+ is carved anew",
+    "cards are lent by the pools .*",
 )
 """What must happen in the schedules of `make check`."""
 

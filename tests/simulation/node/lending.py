@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client import CollectorRegistry
 
-from mizar_core.spot_rules import SpotRule
+from mizar_core.spot_rules import SpotRule, SpotRules
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.errors import CardsUnknown
 from mizar_nodeagent.node_status import NodeStatusWriter
@@ -18,6 +18,7 @@ from mizar_nodeagent.spot.detectors.card_processes import CardLoads, ProcessDete
 from mizar_nodeagent.spot.lender import Detectors, Lender, SpotOutputs
 from mizar_nodeagent.spot.metrics import SpotMetrics
 from mizar_nodeagent.spot.owner_events import PodIdentity
+from mizar_nodeagent.spot.owners import rule_of
 from mizar_nodeagent.spot.pod_conditions import PodCondition, PodConditionWriter
 from mizar_nodeagent.spot.reclaim import Reclaimer
 from mizar_nodeagent.spot.rule_source import RuleSource
@@ -31,26 +32,25 @@ LOOK_S = 0.5
 
 
 class Rules:
-    """Has RuleSource's methods: the rule of the simulated node, read from its API server."""
+    """Has RuleSource's methods: the rules of the simulated node, read from its API server."""
 
     def __init__(self, world: World, changed: Callable[[], None]) -> None:
         self.known = False
         self._world = world
         self._changed = changed
-        self._rule: SpotRule | None = None
+        self._rules = SpotRules()
 
     def of(self, card: Card, resource: str, pool: str | None = None) -> SpotRule | None:
         """As RuleSource.of."""
-        return self._rule
+        return rule_of(card, resource, {}, self._rules, pool)
 
     async def run(self) -> None:
-        """Follow the rule for ever."""
+        """Follow the rules for ever."""
         while True:
             await asyncio.sleep(self._world.lag)
-            if not self._world.api.is_away and (
-                not self.known or self._rule != self._world.spot_rule
-            ):
-                self.known, self._rule = True, self._world.spot_rule
+            rules = self._world.spot_rules()
+            if not self._world.api.is_away and (not self.known or self._rules != rules):
+                self.known, self._rules = True, rules
                 self._changed()
 
 

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 
 from mizar_core.carve import limits_for
 from mizar_core.device_ids import DeviceID
-from mizar_core.names import SPOT_RESOURCE
+from mizar_core.names import PHYSICAL_RESOURCE, SPOT_RESOURCE
 from mizar_nodeagent import agent_checkpoint
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.planning.shadow_status import UNSAVED
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_STOPPED
 from mizar_nodeagent.reserved_room import RESERVED_BYTES
+from mizar_nodeagent.spot.owners import rule_of
 from simulation.node.agent import BOOT, AgentProcess
 from simulation.node.api import now
 from simulation.node.kubelet import Held, Place
@@ -113,6 +114,7 @@ class Rules:
         self._all_is_offered(agent)
         self._nobody_waits()
         self._limits_are_right(agent)
+        self._cards_are_lent_by_their_rules()
         self._no_files_are_left()
         self._checkpoint_is_right(agent)
         self._nothing_is_remembered(agent)
@@ -199,10 +201,47 @@ class Rules:
             if found != wanted:
                 self.broken(f"{held.name} has the limits {found} instead of {wanted}")
 
+    def _cards_are_lent_by_their_rules(self) -> None:
+        """Borrowers work only on cards whose pool lends them, and whose owners agree and are
+        idle."""
+        for held in self.running():
+            if held.resource == SPOT_RESOURCE and not is_stopped(held):
+                for uuid in held.cards:
+                    if objection := self._objection(uuid):
+                        self.broken(f"{held.name} borrows {uuid}: {objection}")
+
+    def _objection(self, uuid: str) -> str | None:
+        """Why the card must not be lent."""
+        world, kubelet = self.world, self.world.kubelet
+        pods = {one.uid: one for one in world.api.pods.values()}
+        holders = [pods[uid] for uid, cards in kubelet.cards.items() if uuid in cards]
+        if any(one.uid in kubelet.unclaimed for one in holders):
+            return None  # the agent cannot know the owner
+        if not holders:
+            return "nobody holds it"
+        pool = holders[0].carve.pool if holders[0].shadow else None
+        card = world.cards.all[uuid]
+        rule = rule_of(card, PHYSICAL_RESOURCE, {}, world.spot_rules(), pool)
+        if rule is None:
+            return f"pool {pool} does not lend it"
+        sharing = [one.pod for one in self.running() if uuid in one.cards]
+        owners = [one for one in (*holders, *sharing) if not one.shadow]
+        for one in owners:
+            agrees = one.low_power or one.namespace in rule.spot.namespaces
+            if not agrees and one.requested(SPOT_RESOURCE) == 0:
+                return f"{one.name} has not agreed"
+        return "its owner works" if world.cards.working.get(uuid) else None
+
     def _no_files_are_left(self) -> None:
         world = self.world
         kubelet = world.kubelet
-        living = (one for one in kubelet.held.values() if one.pod.uid in kubelet.pods)
+        # An init container that has ended and is forgotten never starts again.
+        ended = kubelet.done - kubelet.recorded
+        living = (
+            one
+            for place, one in kubelet.held.items()
+            if one.pod.uid in kubelet.pods and place not in ended
+        )
         used = {one.folder.name for one in living if one.folder}
         there = {one.name for one in (world.state_dir / "slots").iterdir()}
         # A container whose devices the kubelet has forgotten keeps all slots of these.

@@ -14,7 +14,7 @@ from simulation.node.api import now
 from simulation.node.disk import Killed
 from simulation.node.kubelet import Container, Held
 from simulation.node.rules import Rules
-from simulation.node.world import World
+from simulation.node.world import OWNER_PID, POOLS, TENANT, World
 from simulation.rules import Broken
 from simulation.schedule import TRACE_SHOWN, errors_break
 from support.virtual_time import run
@@ -121,7 +121,9 @@ class Schedule:
         running = asyncio.ensure_future(world.run())
         running.add_done_callback(self._ended)
         self.start_agent()
-        world.spot_is(self.random.random() < 0.5)
+        for pool in POOLS:
+            if self.random.random() < 0.5:
+                world.lend(pool)
         for _ in range(self.random.randint(1, 3)):
             world.ask_shadow(self.random.choice((2, 2, 4)))
         await self.sleep(self.random.choice((0.5, 5.0)))
@@ -305,11 +307,16 @@ class Schedule:
         uuid = self.random.choice(sorted(self.world.cards.all))
         working = self.world.cards.working
         if working.pop(uuid, None) is None:
-            working[uuid] = {4_000_000_001: 50}
+            working[uuid] = {OWNER_PID: 50}
         self.tell(f"owners work on {sorted(working)}")
 
     def spot_rule_changes(self) -> None:
-        self.world.spot_is(self.world.spot_rule is None)
+        pool = self.random.choice(POOLS)
+        if self.world.lending.pop(pool, None) is None:
+            self.world.lend(
+                pool, self.random.choice(("", "", "Other")), self.random.choice(("", TENANT))
+            )
+        self.tell(f"cards are lent by the pools {sorted(self.world.lending)}")
 
     def time_passes(self) -> None:
         """Nothing happens."""

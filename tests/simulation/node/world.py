@@ -14,7 +14,7 @@ from mizar_core.carve import Carve
 from mizar_core.device_ids import DeviceID
 from mizar_core.models import Isolation, Spot
 from mizar_core.names import SPOT_RESOURCE, ConditionType, EventReason
-from mizar_core.spot_rules import SpotRule
+from mizar_core.spot_rules import SpotRule, SpotRules
 from mizar_nodeagent.planning.shadow_status import ConditionState
 from mizar_nodeagent.planning.snapshot import Counts
 from mizar_nodeagent.pods import Key, Pod
@@ -28,6 +28,9 @@ TENANT = "team-a"
 RESOURCES = {2: "team-a.mizar.share/gpu.2", 4: "team-a.mizar.share/gpu.4"}
 CARDS = {2: 1, 4: 2}
 IDLE_S = 10
+OWNER_PID = 4_000_000_001
+"""A process of the node that works on cards: it counts as each owner's."""
+POOLS = ("default", "other")
 
 
 def carve(devices: int, **changes: object) -> Carve:
@@ -46,7 +49,8 @@ def carve(devices: int, **changes: object) -> Carve:
 class World:
     """See the module. `skew`: how many seconds the node's clock is wrong. `promised`: UIDs of the
     shadow pods that the operator is about to delete, since the agent said that they are drained.
-    `asked`: uses of the resources that users wait for. `working`: UIDs of owners that work."""
+    `asked`: uses of the resources that users wait for. `working`: UIDs of owners that work.
+    `lending`: the pools that lend cards, with their rules."""
 
     random: Random
     folder: Path
@@ -62,7 +66,7 @@ class World:
     asked: list[Pod] = field(default_factory=list)
     evicted: set[str] = field(default_factory=set)
     working: set[str] = field(default_factory=set)
-    spot_rule: SpotRule | None = None
+    lending: dict[str, SpotRule] = field(default_factory=dict)
     serial: int = 0
 
     def __post_init__(self) -> None:
@@ -73,7 +77,10 @@ class World:
             self.api, self.random, self.folder / "kubelet", self.tell, self.looked, self.broken
         )
         self.proc = self.folder / "proc"
-        self.proc.mkdir()
+        owner = self.proc / str(OWNER_PID)
+        owner.mkdir(parents=True)
+        (owner / "cgroup").write_text("0::/system.slice/owner.service\n")
+        (owner / "stat").write_text(f"{OWNER_PID} (owner) R 2 1 1" + " 0" * 40)
         self.shim = self.folder / "libmizar.so"
         self.shim.write_bytes(b"shim")
         self.state_dir = self.folder / "state"
@@ -230,7 +237,7 @@ class World:
                 name,
                 f"uid-{name}",
                 shadow=True,
-                carve_json=carve(devices).to_json(),
+                carve_json=carve(devices, pool=self.random.choice(POOLS)).to_json(),
                 owner_uid=f"owner-{name}",
             )
         )
@@ -292,10 +299,17 @@ class World:
         )
         self.api.change(pod.uid, carve_json=pod.carve.model_copy(update=new).to_json())
 
-    def spot_is(self, enabled: bool) -> None:
-        """The pool's spot settings."""
-        spot = Spot(enabled=True, idle_after_seconds=IDLE_S)
-        self.spot_rule = SpotRule(pool="default", spot=spot) if enabled else None
+    def lend(self, pool: str, model: str = "", namespace: str = "") -> None:
+        """The pool lends its cards: only those of a model, and those of a namespace's pods also if
+        they have not agreed."""
+        named = (namespace,) if namespace else ()
+        spot = Spot(enabled=True, idle_after_seconds=IDLE_S, namespaces=named)
+        models = (model,) if model else ()
+        self.lending[pool] = SpotRule(pool=pool, spot=spot, card_models=models)
+
+    def spot_rules(self) -> SpotRules:
+        """What the operator has written for the agents."""
+        return SpotRules(rules=tuple(self.lending[one] for one in sorted(self.lending)))
 
 
 def key_of(device: str) -> Key:
