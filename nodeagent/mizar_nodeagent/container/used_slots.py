@@ -44,8 +44,9 @@ def claims_by_slots(
     slots: Iterable[Slot], pods: Mapping[Key, Pod], forgotten: Collection[Key]
 ) -> Iterator[Claim]:
     """The devices that started containers of these pods have, whose devices the kubelet has
-    forgotten. Init containers are left out, as in the kubelet's own answers. `pods`: of the
-    node."""
+    forgotten. Init containers are left out, as in the kubelet's own answers. So is a container that
+    its pod does not have: it was another pod's of that name, whose UID was not known. `pods`: of
+    the node."""
     found = set[tuple[Key, str, frozenset[str]]]()
     for slot in slots:
         owner = slot.owner
@@ -55,6 +56,7 @@ def claims_by_slots(
         if pod is None or pod.ended or owner.pod_uid not in ("", *pod.uids):
             continue
         one = key, owner.container, slot.ids
-        if owner.container not in pod.init_containers and slot.ids and one not in found:
+        others = frozenset(pod.containers) - pod.init_containers
+        if owner.container in others and slot.ids and one not in found:
             found.add(one)
             yield Claim(*key, owner.container, slot.resource, slot.ids)

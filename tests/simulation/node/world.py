@@ -21,7 +21,7 @@ from mizar_nodeagent.pods import Key, Pod
 from simulation.node.api import Api, now
 from simulation.node.cards import Cards
 from simulation.node.disk import Disk
-from simulation.node.kubelet import Container, Kubelet, devices_of
+from simulation.node.kubelet import MAIN, Container, Kubelet, devices_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 TENANT = "team-a"
@@ -274,7 +274,13 @@ class World:
         number = self.next()
         self.kubelet.containers[f"uid-{number}"] = (Container(),)
         self.asked.append(
-            Pod("team-s", f"spot-{number}", f"uid-{number}", requests=((SPOT_RESOURCE, 1),))
+            Pod(
+                "team-s",
+                f"spot-{number}",
+                f"uid-{number}",
+                requests=((SPOT_RESOURCE, 1),),
+                containers=(MAIN,),
+            )
         )
 
     def end(self, uid: str) -> None:
