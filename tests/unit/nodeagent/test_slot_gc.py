@@ -247,17 +247,12 @@ def test_what_the_kubelet_has_forgotten_is_told_by_slots(
     slot = node.slots.create(RESOURCE, [D0], 1.0)
     if owner:
         node.slots.assign(slot, owner)
-<<<<<<< HEAD
-    pod, other = replace(pod, init_containers=frozenset({"prepare"})), share("other")
+    pod = replace(pod, containers=("prepare", "main"), init_containers=frozenset({"prepare"}))
+    other = share("other")
     pods, forgotten = {pod.key: pod, other.key: other}, {pod.key, (pod.namespace, "gone")}
     assert list(claims_by_slots(node.slots.all(), pods, forgotten)) == (
         [share_claim(D0)] if keeps else []
     )
-=======
-    pod = replace(pod, containers=("prepare", "main"), init_containers=frozenset({"prepare"}))
-    found = list(claims_by_slots(node.slots.all(), {pod.key: pod}, {pod.key}))
-    assert found == ([share_claim(D0)] if keeps else [])
->>>>>>> eed893ca (A container that a pod does not have keeps no device when the kubelet has lost its record: it was another pod's of that name)
     assert list(claims_by_slots(node.slots.all(), {pod.key: pod}, ())) == []
 
 

@@ -445,8 +445,9 @@ def test_a_pool_without_cards_says_what_to_check() -> None:
     (state,) = _pool_status(small(nodes=(without,))).conditions
     assert (state.status, state.reason) == ("False", "NoCards")
     assert state.message == (
-        "no node that nodeSelector and cardModels allow offers nvidia.com/gpu: check them, and that "
-        "the device plugin of the cards runs (cards that only a DRA driver offers cannot be shared)"
+        "no node that nodeSelector and cardModels allow offers nvidia.com/gpu: check them, and"
+        " that the device plugin of the cards runs (cards that only a DRA driver offers cannot be"
+        " shared)"
     )
 
 
