@@ -235,19 +235,16 @@ class Rules:
     def _no_files_are_left(self) -> None:
         world = self.world
         kubelet = world.kubelet
-        # An init container that has ended and is forgotten never starts again.
-        ended = kubelet.done - kubelet.recorded
-        living = (
-            one
-            for place, one in kubelet.held.items()
-            if one.pod.uid in kubelet.pods and place not in ended
-        )
+        living = [one for one in kubelet.held.values() if one.pod.uid in kubelet.pods]
         used = {one.folder.name for one in living if one.folder}
+        # An init container that has ended does not start again.
+        ended = (one for one in living if one.place in kubelet.done)
+        needed = used - {one.folder.name for one in ended if one.folder}
         there = {one.name for one in (world.state_dir / "slots").iterdir()}
         # A container whose devices the kubelet has forgotten keeps all slots of these.
         forgotten = kubelet.running - kubelet.recorded
-        if used - there or (there - used and not forgotten):
-            self.broken(f"slots {sorted(there - used)} are left, {sorted(used - there)} missing")
+        if needed - there or (there - used and not forgotten):
+            self.broken(f"slots {sorted(there - used)} are left, {sorted(needed - there)} missing")
         if not self._has_reserve():
             self.broken("no room is reserved for the checkpoint")
         if more := {one.name for one in world.state_dir.iterdir()} - FILES:
