@@ -258,7 +258,7 @@ def test_what_the_kubelet_has_forgotten_is_told_by_slots(
 
 def test_a_slot_that_forgot_its_devices_tells_of_none(node: Node) -> None:
     slot = node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), OWNER)
-    pod = share(uid=OWNER.pod_uid)
+    pod = share(uid=OWNER.pod_uid, containers=("main",))
     lost = replace(slot, ids=frozenset())
     assert list(claims_by_slots([lost, slot], {pod.key: pod}, {pod.key})) == [share_claim(D0)]
 
@@ -269,7 +269,7 @@ def test_each_container_is_told_once(node: Node) -> None:
         node.slots.assign(node.slots.create(RESOURCE, [D0], 1.0), owner)
         for owner in (OWNER, OWNER, side)
     ]
-    pod = share(uid=OWNER.pod_uid)
+    pod = share(uid=OWNER.pod_uid, containers=("main", "side"))
     claims = list(claims_by_slots(found, {pod.key: pod}, {pod.key}))
     assert claims == [share_claim(D0), replace(share_claim(D0), container="side")]
 
