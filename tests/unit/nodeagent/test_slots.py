@@ -436,12 +436,13 @@ class TestCheckpoint:
         kept = agent_checkpoint.CheckpointFile(tmp_path / "checkpoint.json", "this")
         await kept.keep(replace(self.KNOWN, carvings={SHADOW: drained}))
         without_reserve(tmp_path)
-        full, synced = OSError(errno.ENOSPC, "No space left on device"), Mock(wraps=os.fsync)
+        path, full = tmp_path / "checkpoint.json", OSError(errno.ENOSPC, "No space left on device")
+        synced = list[bytes]()
         monkeypatch.setattr(agent_checkpoint, "write_atomically", Mock(side_effect=full))
-        monkeypatch.setattr(os, "fsync", synced)
+        monkeypatch.setattr(os, "fsync", lambda _: synced.append(path.read_bytes()))
         assert not await kept.keep(replace(self.KNOWN, carvings={SHADOW: other}))
-        assert synced.call_count == 1
-        loaded = agent_checkpoint.load(tmp_path / "checkpoint.json", other.since, "this")
+        assert synced == [path.read_bytes()]
+        loaded = agent_checkpoint.load(path, other.since, "this")
         assert loaded.carvings == {SHADOW: other}
 
     async def test_goes_on_growing_on_a_full_disk(
