@@ -206,7 +206,7 @@ def test_a_pod_that_has_replaced_another_of_its_name_between_two_lists_is_a_new_
 
 def test_what_containers_had_is_told_once_the_pods_are_listed(tmp_path: Path) -> None:
     """Before, it is not known which of them have ended: none is left out as if it had."""
-    pod, slots, poller = share(), new_slots(tmp_path), Mock()
+    pod, slots, poller = share(containers=("main",)), new_slots(tmp_path), Mock()
     owner = Owner(pod.namespace, pod.name, pod.uid, "main")
     slots.assign(slots.create(RESOURCE, [device(0)], 1.0), owner)
     informer = Mock(synced=asyncio.Event(), items={pod.key: pod}.items)

@@ -168,22 +168,6 @@ def test_a_slot_gets_the_shim_when_nothing_made_before_is_left(slots: Slots) -> 
     assert {one.library.read_bytes() for one in made} == {b"the shim"}
 
 
-async def test_copies_that_an_earlier_agent_has_not_given_out_are_removed(slots: Slots) -> None:
-    """They may be of another version."""
-    folder = slots.shim.library.parent / "spare"
-    folder.mkdir()
-    for number in range(100, 100 + SPARES):
-        (folder / str(number)).write_bytes(b"an older shim")
-    running = asyncio.create_task(slots.spares.run())
-
-    def are_new() -> bool:
-        found = [path.read_bytes() for path in folder.glob("*[0-9]")]
-        return len(found) >= SPARES and set(found) == {b"the shim"}
-
-    await until(are_new)
-    running.cancel()
-
-
 @pytest.mark.parametrize("lost", ["limits", "usage", "libmizar.so", "ld.so.preload"])
 @pytest.mark.parametrize("folder", [False, True])
 def test_a_file_that_an_agent_did_not_live_to_make_is_made_before_a_start(
