@@ -28,6 +28,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 LENDS = {"enabled": True, "idleAfterSeconds": 2}
 HALF = {"devices": 2, "min": 0, "max": 1}
 WORK = ["cuda-sample", "busy", "--seconds", "4"]
+TAKEN_MIB, NEEDED_MIB = 12 * 1024, 5 * 1024
+"""MiB that a borrower takes and that its owner needs: a card does not have both."""
 SAVES = """
 trap 'sleep 3; echo saved > /dev/termination-log; exit 0' %s
 cuda-sample busy &
@@ -131,6 +133,8 @@ def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage
     assert cards_seen_inside(kube, other, "train") == card_of(kube, owner, "owner")
     wait_percent(kube, other, "train", 90, 101)
     wait_for("its owner to be told", lambda: _active(kube, owner) == "False")
+    assert wait_event(kube, owner, "owner", "OwnerAsleep")
+    assert wait_event(kube, other, "train", "SpotGranted")
 
     def works_alone() -> bool:
         status, answer = kube.exec(owner, "owner", *WORK)
@@ -140,12 +144,30 @@ def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage
 
     # Once more where the node agent had no processor for most of the time.
     wait_for("the owner to have its card for itself", works_alone)
-    assert "owner" in reason_of_eviction(kube, other, "train")
+    reason = reason_of_eviction(kube, other, "train")
+    assert f"{owner}/owner" in reason and "(OwnerBack)" in reason
     kube.wait_gone("pod", other, "train")
     assert wait_event(kube, owner, "owner", "OwnerWoke")
 
     # When the owner sleeps once more, its card is lent once more.
     start_borrower(kube, other, "again")
+
+
+def test_an_owner_that_needs_the_borrowers_memory_waits_for_it(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+) -> None:
+    """Its allocation fits on the card only when the borrower is gone."""
+    owner, other = lender(kube, stage), borrowing(kube, stage)
+    train = borrower(other, "train")
+    train["spec"]["containers"][0]["command"] = ["cuda-sample", "hold", str(TAKEN_MIB)]
+    kube.apply(train)
+    kube.wait_running(other, "train")
+    (uuid,) = card_of(kube, owner, "owner")
+    with Machine(node_of(kube, mizar_cluster, other, "train").simgpu_dir) as machine:
+        wait_for("its memory", lambda: machine.card(uuid).used > TAKEN_MIB << 20)
+    status, answer = kube.exec(owner, "owner", "cuda-sample", "alloc", str(NEEDED_MIB))
+    assert status == 0, answer
+    assert "(OwnerBack)" in reason_of_eviction(kube, other, "train")
 
 
 def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> None:
@@ -160,7 +182,7 @@ def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> N
     wait_percent(kube, other, "train", 90, 101)
     status, answer = kube.exec(owner, "owner", *BUSY, "--seconds", "12")
     assert status == 0, answer
-    reason_of_eviction(kube, other, "train")
+    assert "(OwnerBack)" in reason_of_eviction(kube, other, "train")
     kube.wait_gone("pod", other, "train")
 
 
@@ -237,7 +259,7 @@ def test_nothing_is_lent_of_who_did_not_agree(kube: Kube, stage: "Stage") -> Non
 
     # An owner that did not agree comes to the card: from then on it is not lent.
     kube.apply(share_pod(tenant, "awake"))
-    reason_of_eviction(kube, other, "train")
+    assert "(OwnerAlive)" in reason_of_eviction(kube, other, "train")
     kube.wait_running(tenant, "awake")
 
 
@@ -274,7 +296,9 @@ def test_an_owner_that_goes_takes_its_card_along(kube: Kube, stage: "Stage") -> 
     owner, other = lender(kube, stage), borrowing(kube, stage)
     start_borrower(kube, other, "train")
     kube.delete("pod", "owner", owner)
-    reason_of_eviction(kube, other, "train")
+    reason = reason_of_eviction(kube, other, "train")
+    # A program that frees its memory as it ends counts as one that works.
+    assert "(OwnerGone)" in reason or "(OwnerBack)" in reason
     kube.wait_gone("pod", other, "train")
 
 
@@ -289,7 +313,7 @@ def test_a_card_that_fails_while_it_is_lent(
     with Machine(node.simgpu_dir) as machine:
         machine.set_health(uuid, xid=79)
         try:
-            reason_of_eviction(kube, other, "train")
+            assert "(DeviceLost)" in reason_of_eviction(kube, other, "train")
             kube.wait_gone("pod", other, "train")
         finally:
             machine.set_health(uuid, xid=0)
