@@ -165,7 +165,9 @@ def is_countable(amount: str) -> bool:
 
 def is_whole(amount: str) -> bool:
     """Whether a countable amount has no fraction: `1` and `1k`, but not `0.5` or `500m`."""
-    return parse_quantity(amount) % 1 == 0
+    found = parse_quantity(amount)
+    # A remainder would have to be computed of a quotient that Decimal may be unable to hold.
+    return found == found.to_integral_value()
 
 
 def whole_count(amount: Any) -> int:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from mizar_core.pod_requests import device_requests, devices_requested, is_countable
+from mizar_core.pod_requests import device_requests, devices_requested, is_countable, is_whole
 from mizar_core.quantities import COUNT_MAX
 
 GPU = "team-a.mizar.share/gpu.2"
@@ -60,6 +60,15 @@ def test_what_nobody_has_is_as_much_as_can_be_counted(amount: str) -> None:
         GPU: COUNT_MAX
     }
     assert not is_countable(amount)
+
+
+@pytest.mark.parametrize(
+    ("amount", "whole"),
+    [("1", True), ("1k", True), ("0.5", False), ("1n", False), ("-1e40", True), ("-.5", False)],
+)
+def test_fractions_are_told_from_numbers_of_any_length(amount: str, whole: bool) -> None:
+    """Users may write -1e40, which the API server refuses only after the webhook."""
+    assert is_countable(amount) and is_whole(amount) is whole
 
 
 @pytest.mark.parametrize("amount", ["0", 0, "x", None])
