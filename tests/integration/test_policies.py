@@ -907,11 +907,15 @@ def test_a_share_pod_keeps_its_label(kube: Kube) -> None:
 def test_an_annotation_with_a_mistake_is_refused(
     kube: Kube, key: str, wrong: str, right: str, sentence: str
 ) -> None:
-    """It would have no effect. A change of a pod is checked as well."""
+    """It would have no effect. A change of a pod is checked as well; of a pod that shares nothing,
+    nothing is."""
     pod = objects.plain_pod(TENANT, "noted", nodeSelector={"mizar.share/nowhere": "true"})
     init = pod["spec"]["containers"][0] | {"name": "init"}
     pod["spec"]["initContainers"] = [init]
     pod["metadata"]["annotations"] = {f"mizar.share/{key}": wrong}
+    kube.apply(pod)
+    kube.delete("pod", "noted", TENANT, "--grace-period=0", "--force")
+    pod["metadata"]["labels"] = {"mizar.share/share-pod": "true"}
     said = f"annotation mizar.share/{key}: {sentence}"
     assert said in refusal(kube, pod)
     pod["metadata"]["annotations"] = {f"mizar.share/{key}": right}

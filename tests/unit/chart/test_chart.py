@@ -925,6 +925,16 @@ def test_share_pods_set_none_of_the_variables_of_nvidias_runtime(default: list[O
         assert re.match(names, f"NVIDIA_{name}"), name
 
 
+def test_annotations_are_checked_on_pods_that_share_cards_only(default: list[Object]) -> None:
+    """Others may have them from values that a chart gives to all of its pods, which were created
+    until this policy came."""
+    policy = pick(default, "ValidatingAdmissionPolicy", "mizar-share-annotations")["spec"]
+    assert (
+        "object.metadata.labels['mizar.share/share-pod'] == 'true'"
+        in (policy["matchConditions"][0]["expression"])
+    )
+
+
 def test_templates_are_warned_of_and_never_held_up(chart: Chart, default: list[Object]) -> None:
     """Also of templates that ask by an alias, which only their pods lose."""
     named = chart.render(webhook={"resourceNames": ["nvidia.com/vgpu"]})
