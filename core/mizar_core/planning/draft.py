@@ -192,10 +192,11 @@ class Draft:
 
     def keeps_failed_cards(self, shadow: ShadowView) -> bool:
         """Whether all of its cards have failed too soon after its start for it to be replaced, and
-        no pod uses it. There is no other reason for its end."""
+        no pod uses it. There is no other reason for its end, which has not begun either."""
         until = failed_until(shadow)
         kept = until is not None and until > self.now and not shadow.held
-        return kept and self._is_allowed(shadow)
+        stays = kept and self.stages[shadow.key] is ShadowStage.STARTING
+        return stays and self._is_allowed(shadow)
 
     def _find_wanted(self, shadow: ShadowView) -> bool:
         return self._is_allowed(shadow) and not shadow.all_failed

@@ -584,6 +584,24 @@ def test_failed_cards_are_not_asked_for_again_and_again() -> None:
     assert actions(Drain, later)
 
 
+@pytest.mark.parametrize("going", [{"deleting": True}, {"drain_asked": at(5)}])
+def test_a_shadow_pod_that_goes_anyway_is_not_said_to_keep_its_failed_cards(
+    going: dict[str, Any],
+) -> None:
+    """Its place is free in seconds. Otherwise nobody would plan when the 45 s are over."""
+    quotas = (quota("team-a", profiles=[{"devices": 2, "max": 1}]),)
+    failed = _failed(bound=10)
+    assert failed.pod is not None
+    leaving = replace(failed, pod=replace(failed.pod, **going))
+    snapshot = small(quotas=quotas, shadows=(leaving,), shares=(waiting("p"),))
+    (event,) = (one for one in actions(EmitEvent, snapshot) if one.kind == "Pod")
+    assert (event.reason, event.message) == (
+        "WaitingForShadow",
+        "no node where it can run has enough free devices, and a shadow pod of quota quota that it "
+        "cannot use is being replaced",
+    )
+
+
 def test_nobody_waits_for_devices_of_a_shadow_pod_in_use_whose_cards_have_all_failed() -> None:
     """It stays until its users end, which a program that hangs may never do."""
     pod = PodView(phase="Running", node="n1", bound_at=at(600), in_use=True)
