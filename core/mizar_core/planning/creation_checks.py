@@ -49,9 +49,15 @@ def denial_for(draft: Draft, entitlement: Entitlement) -> Denial | None:
 
 
 def _with_failed_cards(draft: Draft, entitlement: Entitlement) -> ShadowView | None:
-    """A shadow pod of the entitlement that keeps its place although its cards have failed."""
-    kept = filter(draft.keeps_failed_cards, draft.of_quota(entitlement.key))
-    return next((one for one in kept if one.devices == entitlement.profile.devices), None)
+    """A shadow pod that keeps its place although its cards have failed, if the quota allows another
+    one without such shadow pods; else None."""
+    kept = [one for one in draft.unsettled_of(entitlement.key) if draft.keeps_failed_cards(one)]
+    if not kept:
+        return None
+    left = draft.usage.existing.only(entitlement.key)
+    for one in kept:
+        left.add(one, by=-1)
+    return kept[0] if left.limit_reached(entitlement) is None else None
 
 
 def _failed_message(shadow: ShadowView) -> str:

@@ -584,6 +584,27 @@ def test_failed_cards_are_not_asked_for_again_and_again() -> None:
     assert actions(Drain, later)
 
 
+@pytest.mark.parametrize(
+    ("devices", "most", "reason"),
+    [(4, 2, "NoCardFree"), (2, 1, "QuotaExceeded")],
+    ids=["of another profile", "beside one in use"],
+)
+def test_failed_cards_are_named_where_they_alone_are_in_the_way(
+    devices: int, most: int, reason: str
+) -> None:
+    """Those of another profile were said to be replaced. Where the quota has been lowered since, no
+    other one is tried."""
+    profiles = [{"devices": 2, "max": most}, {"devices": 4, "max": 1}]
+    quotas = (quota("team-a", profiles=profiles, maxCards=3),)
+    failed = _failed(bound=10, name="shadow-0", devices=devices)
+    held = {"holders": (("team-a", "user"),), "in_use": True, "idle_since": None}
+    users = (waiting("user", 2, node="n1"), waiting("p"))
+    snapshot = small(quotas=quotas, shadows=(failed, ready(**held)), shares=users)
+    (event,) = (one for one in actions(EmitEvent, snapshot) if one.kind == "Pod")
+    assert event.reason == reason
+    assert (failed.name in event.message) == (reason == "NoCardFree")
+
+
 @pytest.mark.parametrize("going", [{"deleting": True}, {"drain_asked": at(5)}])
 def test_a_shadow_pod_that_goes_anyway_is_not_said_to_keep_its_failed_cards(
     going: dict[str, Any],
