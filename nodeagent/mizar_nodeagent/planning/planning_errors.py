@@ -106,6 +106,7 @@ def _report(known: Report, error: Exception, devices: tuple[DeviceStatus, ...]) 
         known,
         devices=devices,
         idle_since=None,
+        failed={},  # which cards have failed now is not known
         conditions=(
             ConditionState(ConditionType.READY, "False", reason, message),
             ConditionState(

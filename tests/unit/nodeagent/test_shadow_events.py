@@ -1,13 +1,14 @@
 """Which events the change from one plan to the next causes."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
 
 from mizar_nodeagent.planning.plan import Carvings, Plan, plan
+from mizar_nodeagent.planning.planning_errors import plan_isolated
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
-from mizar_nodeagent.pods import Pod
+from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_events import FailedCards
 from unit.nodeagent.makers import (
     CARD,
@@ -37,11 +38,13 @@ CLAIMS = [
 
 class Node:
     """A node with a shadow pod over two cards, each of which a pod uses. `pods`: those that the API
-    server has named."""
+    server has named. `fails`: whether planning for the shadow pod fails."""
 
     def __init__(self) -> None:
         self.now = 1.0
         self.carvings: Carvings = {}
+        self.last: Plan | None = None
+        self.fails = False
         self.cards = FailedCards()
         self.pods = BY_KEY
 
@@ -50,9 +53,14 @@ class Node:
         self.now += 1.0
         facts = cards() | {CARD: card(1, first), OTHER: card(2, second)}
         seen = snapshot(self.now, PODS, CLAIMS, cards=facts)
-        found = plan(self.carvings, seen)
+        found = self.last = plan_isolated(self.carvings, seen, self.last, self._plan)
         self.carvings = found.carvings
         return self.events(found, replace(seen, pods=self.pods))
+
+    def _plan(self, carvings: Carvings, seen: NodeSnapshot, without: Collection[Key]) -> Plan:
+        if self.fails and SHADOW not in without:
+            raise ZeroDivisionError("a bug")
+        return plan(carvings, seen, without)
 
     def events(self, found: Plan, seen: NodeSnapshot) -> list[tuple[str, str]]:
         """The object and the message of each event after that plan."""
@@ -89,6 +97,16 @@ def test_a_card_that_fails_once_more_is_told_again(node: Node) -> None:
     assert node.told("", FAULTY) == [(SHADOW[1], message), ("first", message)]
     assert node.told("", FAULTY) == []
     assert [pod for pod, _ in node.told(HOT, FAULTY)] == [SHADOW[1], "first"]
+
+
+def test_a_card_that_gets_well_while_planning_fails_is_told_once(node: Node) -> None:
+    """The last report before says that the card has failed: pods were told both with each plan."""
+    node.told(HOT)
+    node.fails = True
+    assert node.told(HOT) == []
+    message = f"{CARD}: it is well again, and is given to new pods"
+    assert node.told() == [(SHADOW[1], message), ("first", message)]
+    assert node.told() == []
 
 
 def test_a_pod_is_told_once_it_is_known(node: Node) -> None:
