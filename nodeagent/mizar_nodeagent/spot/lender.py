@@ -99,8 +99,9 @@ class Lender:
         self._cards_read = False
         self._knows_owners = False
         self._complete = False
-        # An earlier agent may have told their shims something; those of new slots know nothing.
-        self._earlier = {slot.name for slot in slots.all()}
+        # Their shims may know what an earlier agent told them, or this one before it failed to.
+        # Those of other slots know nothing at first.
+        self._unsure = {slot.name for slot in slots.all()}
         self._shims: dict[str, frozenset[str]] = {}
         self._told: set[PodIdentity] = set()
         self._devices: tuple[Device, ...] = ()
@@ -384,9 +385,11 @@ class Lender:
             if slot.owner is None or slot.resource == SPOT_RESOURCE:
                 continue
             uuids = cards.get((slot.owner.namespace, slot.owner.pod), frozenset())
-            knows = self._shims.get(slot.name, None if slot.name in self._earlier else frozenset())
+            knows = self._shims.get(slot.name, None if slot.name in self._unsure else frozenset())
             if knows == uuids or _tell_shim(slot, uuids):
                 told[slot.name] = uuids
+            else:
+                self._unsure.add(slot.name)
         self._shims = told
 
     def _publish(self) -> None:

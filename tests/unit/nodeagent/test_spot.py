@@ -569,6 +569,22 @@ async def test_shims_are_told_of_cards_only_what_they_do_not_know(
     assert told == [(limits, True), (limits, False)]
 
 
+async def test_a_shim_is_told_later_that_its_card_is_not_lent_any_more_if_it_cannot_be_now(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root in a container may hold a lease on its limits file."""
+    await world.serve_shadow()
+    limits = limits_of(await world.start_share(annotations=LOW_POWER))
+    await until(lambda: bool(limits_file.read(limits).asleep))
+    with monkeypatch.context() as leased:
+        failed = Mock(side_effect=BlockingIOError)
+        leased.setattr(limits_file, "set_borrowed", failed)
+        world.api.rules = ""
+        await until(lambda: failed.called)
+    assert limits_file.read(limits).asleep
+    await until(lambda: not limits_file.read(limits).asleep)
+
+
 async def test_an_agent_that_lends_no_more_tells_owners_of_the_one_before(
     world: SpotWorld,
 ) -> None:
