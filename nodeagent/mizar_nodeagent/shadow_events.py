@@ -63,6 +63,9 @@ class FailedCards:
             yield from self._of_well(report, over, pods)
         self._known -= over
         self._told = {one for one in self._told if one[1] not in over}
+        if self._told:  # a card may stay as it is for weeks, and its pods be replaced
+            present = {one.uid for one in plan.reports} | {pod.uid for pod in pods.values()}
+            self._told = {one for one in self._told if one[0] in present}
         for report in plan.reports:
             yield from self._of_failed(report, pods)
 

@@ -119,6 +119,15 @@ def test_a_pod_is_told_once_it_is_known(node: Node) -> None:
     assert node.told(HOT) == []
 
 
+def test_who_is_gone_is_forgotten(node: Node) -> None:
+    """A card may stay as it is for weeks, and its pods be replaced again and again."""
+    node.told(HOT)
+    node.pods = {key: replace(pod, uid=f"{pod.uid}-2") for key, pod in BY_KEY.items()}
+    assert [pod for pod, _ in node.told(HOT)] == ["first"]
+    node.pods = BY_KEY
+    assert [pod for pod, _ in node.told(HOT)] == ["first"]
+
+
 def test_what_an_earlier_agent_told_is_not_told_again(node: Node) -> None:
     """Also if the first plan reports on no shadow pod."""
     node.cards.were_told([CARD])
