@@ -7,6 +7,7 @@ devices. After an error, the kubelet calls again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import (
     Awaitable,
     Callable,
@@ -378,7 +379,9 @@ class PreStart:
         pod, slot = self.pod(owner.namespace, owner.pod), found[0]
         known = {one.name for one in found}
         pods = [] if pod is None else [pod]
-        return self._lost(self._readable_entries(), pods, slot.resource, slot.ids, known)
+        # The newest is the one in use: see slots_in_use.
+        created = math.nextafter(found[-1].created, math.inf)
+        return self._lost(self._readable_entries(), pods, slot.resource, slot.ids, known, created)
 
     def _lost(
         self,
@@ -387,24 +390,26 @@ class PreStart:
         resource: str,
         ids: Iterable[str],
         known: Container[str] = (),
+        created: float = 0.0,
     ) -> list[Slot]:
         """Create again the slots of these devices that the kubelet mounts into the pods, except
-        those whose names are `known`. Raises NotYet."""
+        those whose names are `known`. `created`: the creation time of those of which nothing is
+        left, in seconds since the epoch. Raises NotYet."""
         here = {slot.name: slot for slot in self.slots.all()}
         found = []
         for name, entry in recorded_slots(entries, pods, self.slots.root).items():
             if (entry.resource, entry.ids) != (resource, frozenset(ids)) or name in known:
                 continue
             log.warning("a slot was lost: created again from the kubelet's record", slot=name)
-            found.append(self._created_again(name, here.get(name), resource, ids))
+            found.append(self._created_again(name, here.get(name), resource, ids, created))
         return found
 
     def _created_again(
-        self, name: str, known: Slot | None, resource: str, ids: Iterable[str]
+        self, name: str, known: Slot | None, resource: str, ids: Iterable[str], created: float
     ) -> Slot:
         """The slot, of which the disk has only a part (`known`) or nothing. Raises NotYet."""
         if known is None:
-            return self.slots.create(resource, ids, 0.0, name)
+            return self.slots.create(resource, ids, created, name)
         try:
             return self.slots.describe(known, resource, ids)
         except OSError as error:

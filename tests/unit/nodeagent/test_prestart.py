@@ -18,6 +18,7 @@ from mizar_nodeagent.container import slots as slots_module
 from mizar_nodeagent.container.limits_update import LimitsUpdater
 from mizar_nodeagent.container.prestart import PreStart
 from mizar_nodeagent.container.slots import Owner, Slot, Slots
+from mizar_nodeagent.container.used_slots import slots_in_use
 from mizar_nodeagent.cuda_context.costs import ContextCosts
 from mizar_nodeagent.errors import KubeletAway, NotYet, RegionDamaged, StartRefused
 from mizar_nodeagent.kubelet.claims import Claim, Claims
@@ -328,8 +329,8 @@ class TestRecovery:
         """The agent was killed while it made the files of the pod's own slot, on a full disk. The
         pod before, of which the UID was not known, had the same devices: the new one started with
         limits that nobody had written, and was refused all of its memory until it restarted."""
-        before = node.slot(replace(OWNER, pod_uid=""))
-        made = node.slot()
+        before = node.slot(replace(OWNER, pod_uid=""), created=7.0)
+        made = node.slot(created=8.0)
         (made.folder / "slot.json").unlink()
         if left == "nothing":
             shutil.rmtree(made.folder)
@@ -339,6 +340,8 @@ class TestRecovery:
         await node.start(share_claim(D0))
         assert (written(made), written(before)) == ("uid-share", "uid-share")
         assert {slot.name: slot.ids for slot in node.slots.all()}[made.name] == {D0}
+        used = slots_in_use(node.slots.all(), snapshot(3.0, [share()], [share_claim(D0)]))
+        assert [slot.name for slot in used] == [made.name]
 
     async def test_a_slot_that_is_certainly_the_pods_needs_no_record(self, node: Node) -> None:
         """Most starts: the record is as long as the kubelet has pods."""
