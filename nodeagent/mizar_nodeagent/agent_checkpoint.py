@@ -221,7 +221,9 @@ class CheckpointFile:
                 return
             if await asyncio.to_thread(self._write, content, places):
                 self._saved, self._kept, self._there = content, promises, places
-            elif self._there is None:
+                return
+            self._saved = b""  # the file may have been replaced before the error
+            if self._there is None:
                 self._kept = promises
 
     def _write(self, content: bytes, places: Places) -> bool:
@@ -271,7 +273,7 @@ class CheckpointFile:
         except OSError as error:
             self._tell(log.error, "an outdated checkpoint cannot be removed", error)
             return
-        self._saved, self._there = b"", None
+        self._there = None
 
     def _tell(self, log_it: Callable[..., object], message: str, error: OSError) -> None:
         """Log it once: a completed drain is written again with each plan."""

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from mizar_nodeagent import agent_checkpoint
+from mizar_nodeagent import agent_checkpoint, files
 from mizar_nodeagent.card_health import KnownHealth
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.shim_install import PRELOAD
@@ -428,6 +428,23 @@ class TestCheckpoint:
         assert synced == [path.read_bytes()]
         loaded = agent_checkpoint.load(path, other.since, "this")
         assert loaded.carvings == {SHADOW: other}
+
+    async def test_that_was_replaced_in_spite_of_an_error_is_written_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The folder could not be synced, after which all is as it was before the replacement."""
+        kept = agent_checkpoint.CheckpointFile(tmp_path / "checkpoint.json", "this")
+        kept.reserve()
+        await kept.keep(self.KNOWN)
+        await kept.write()
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "_sync_folder", Mock(side_effect=OSError(errno.EIO, "no")))
+            await kept.keep(replace(self.KNOWN, faults={}))
+            await kept.write()
+        await kept.keep(self.KNOWN)
+        await kept.write()
+        loaded = agent_checkpoint.load(tmp_path / "checkpoint.json", 7.0, "this")
+        assert loaded.faults == self.KNOWN.faults
 
     async def test_goes_on_growing_on_a_full_disk(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
