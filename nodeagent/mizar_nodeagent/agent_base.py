@@ -86,7 +86,7 @@ def restore(
         saved.health,
     )
     known = agent.inventory.cards().values()
-    agent.failed_cards.were_told(card.uuid for card in known if card.problem)
+    agent.failed_cards.were_told((card.uuid for card in known if card.problem), faulty=saved.faults)
     owners = (one.owner for one in slots.all())
     users = {(one.namespace, one.pod) for one in owners if one is not None}
     podresources = PodResources(config.podresources_socket)

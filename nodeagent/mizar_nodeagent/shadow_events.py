@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from mizar_core.names import EventReason
 from mizar_kube.kinds import POD, SHADOW_POD, Kind
+from mizar_nodeagent.cards import Card
 from mizar_nodeagent.planning.carving import DrainStage
 from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.planning.shadow_status import Report
@@ -48,15 +49,22 @@ class FailedCards:
 
     def __init__(self) -> None:
         self._known: set[str] = set()
+        self._faulty: frozenset[str] = frozenset()
         self._told: set[tuple[str, str]] = set()
 
-    def were_told(self, cards: Iterable[str]) -> None:
-        """An earlier agent has told of these cards, by UUID."""
+    def were_told(self, cards: Iterable[str], faulty: Iterable[str] = ()) -> None:
+        """An earlier agent has told of these cards, by UUID, and of the MIG devices of the `faulty`
+        ones: which these are is not known before the cards have been read."""
         self._known.update(cards)
+        self._faulty = frozenset(faulty)
 
     def events(self, plan: Plan, snapshot: NodeSnapshot) -> Iterable[ShadowEvent]:
         """The events to emit after a plan of this snapshot."""
         pods = snapshot.pods or {}
+        if self._faulty and snapshot.cards_problem is None:
+            failed = (one for one in snapshot.cards.values() if one.problem)
+            self._known |= {one.uuid for one in failed if _whole(one) in self._faulty}
+            self._faulty = frozenset()
         well = {uuid for uuid, card in snapshot.cards.items() if not card.problem}
         over = well & (self._known | {card for _, card in self._told})
         for report in plan.reports:
@@ -85,6 +93,11 @@ class FailedCards:
                 if card not in self._known and (event.uid, card) not in self._told:
                     self._told.add((event.uid, card))
                     yield replace(event, warning=True)
+
+
+def _whole(card: Card) -> str:
+    """UUID of the whole card, of which the card may be a MIG device."""
+    return card.instance.card if card.instance else card.uuid
 
 
 def _about(

@@ -973,6 +973,25 @@ async def test_a_mig_device_of_unknown_place_is_given_to_nobody(world: World) ->
     assert nodes >= {"/dev/nvidia0", *(f"/dev/nvidia-caps/nvidia-cap{one}" for one in (21, 22))}
 
 
+async def test_that_a_mig_devices_card_has_failed_is_told_by_one_agent(world: World) -> None:
+    """A checkpoint does not keep of which card it is a part."""
+    world.cards.present[MIG], world.cards.numbers[MIG] = mig_device(), 0
+    world.api.put_shadow(*SHADOW, f"owner-{SHADOW[1]}")
+    world.api.put_pod(shadow_object())
+    world.kubelet.add_pod(SHADOW_POD, pause=[MIG])
+    await until(lambda: world.ready() == ("True", "Serving"))
+    world.cards.tell(CARD, 79)
+    await until(lambda: "DeviceUnhealthy" in world.event_reasons())
+    await world.stop_agent()
+    world.api.events.clear()
+    await world.start_agent()
+    await until(lambda: world.app.agent.inventory.instance_of(MIG) is not None)
+    for _ in range(2):
+        await world.replanned()
+    assert world.app.agent.inventory.cards()[MIG].problem
+    assert "DeviceUnhealthy" not in world.event_reasons()
+
+
 async def test_a_bug_in_planning_for_one_shadow_pod_leaves_the_agent_running(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from mizar_nodeagent.cards import Instance
 from mizar_nodeagent.planning.plan import Carvings, Plan, plan
 from mizar_nodeagent.planning.planning_errors import plan_isolated
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
@@ -126,6 +127,19 @@ def test_who_is_gone_is_forgotten(node: Node) -> None:
     assert [pod for pod, _ in node.told(HOT)] == ["first"]
     node.pods = BY_KEY
     assert [pod for pod, _ in node.told(HOT)] == ["first"]
+
+
+def test_what_an_earlier_agent_told_of_mig_devices_is_not_told_again(node: Node) -> None:
+    """The checkpoint does not say of which card they are."""
+    node.cards.were_told([], faulty=["GPU-whole"])
+    seen = snapshot(9.0, PODS, CLAIMS, cards={CARD: card(1), OTHER: card(2)})
+    unread = replace(seen, cards_problem="the cards have not been read yet")
+    assert node.events(plan(node.carvings, unread), unread) == []
+    whole = Instance("GPU-whole", 1, 0)
+    read = replace(seen, cards={**seen.cards, CARD: replace(card(1, FAULTY), instance=whole)})
+    assert node.events(plan(node.carvings, read), read) == []
+    again = [pod for pod, _ in node.events(plan(node.carvings, seen), seen)]
+    assert again == [SHADOW[1], "first"]
 
 
 def test_what_an_earlier_agent_told_is_not_told_again(node: Node) -> None:
