@@ -12,7 +12,7 @@ NODES ?= 1
 NAME ?= mizar
 # Parts of the fast tests, run side by side: those of `make check`, the longest first, and those of `make check-more`.
 # Each takes more than a second to start: those that do not wait are as few as keep two cores busy.
-FAST := fast-agent fast-spot fast-nodeagent fast-waiting fast-shim fast-operator fast-others fast-properties
+FAST := fast-spot fast-agent fast-reclaim fast-nodeagent fast-waiting fast-shim fast-operator fast-others fast-properties
 MORE := more-shim more-sanitizers more-programs
 
 .PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue crio karpenter cert-manager kuberay containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
@@ -78,7 +78,8 @@ WAITING := $(patsubst %,$(SHIM)/test_%.py,nvml shares simulated_card grants)
 LONG_SHIM := $(patsubst %,$(SHIM)/test_%.py,soak lazy_code deployed handles coverage)
 SANITIZED := $(SHIM)/test_sanitizers.py
 # These are whole agents, which wait as well.
-SPOT := $(patsubst %,tests/unit/nodeagent/test_%.py,spot spot_reclaim)
+SPOT := tests/unit/nodeagent/test_spot.py
+RECLAIM := tests/unit/nodeagent/test_spot_reclaim.py
 AGENT := $(patsubst %,tests/unit/nodeagent/test_%.py,spot_shim plugin card_loss)
 PROGRAMS := $(patsubst %,tests/unit/%,bench cluster cluster_binaries demo mutants simgpu support)
 
@@ -91,8 +92,11 @@ fast-agent: setup shim-plain
 fast-spot: setup shim-plain
 	@$(PYTEST) $(SPOT)
 
+fast-reclaim: setup shim-plain
+	@$(PYTEST) $(RECLAIM)
+
 fast-nodeagent: setup shim-plain
-	@$(PYTEST) tests/unit/nodeagent $(addprefix --ignore=,$(AGENT) $(SPOT))
+	@$(PYTEST) tests/unit/nodeagent $(addprefix --ignore=,$(AGENT) $(SPOT) $(RECLAIM))
 
 fast-operator: setup
 	@$(PYTEST) tests/unit/operator
