@@ -79,7 +79,7 @@ LONG_SHIM := $(patsubst %,$(SHIM)/test_%.py,soak lazy_code deployed handles cove
 SANITIZED := $(SHIM)/test_sanitizers.py
 # These are whole agents, which wait as well.
 SPOT := tests/unit/nodeagent/test_spot.py
-RECLAIM := tests/unit/nodeagent/test_spot_reclaim.py
+RECLAIM := $(patsubst %,tests/unit/nodeagent/test_spot_%.py,reclaim restarts)
 AGENT := $(patsubst %,tests/unit/nodeagent/test_%.py,spot_shim plugin card_loss)
 PROGRAMS := $(patsubst %,tests/unit/%,bench cluster cluster_binaries demo mutants simgpu support)
 

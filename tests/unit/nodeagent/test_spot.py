@@ -4,13 +4,10 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 from unittest.mock import AsyncMock, Mock
 
 import grpc
@@ -18,225 +15,44 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from mizar_core.models import Spot
-from mizar_core.names import SPOT_RESOURCE, SpotEvictionReason, spot_device_id
-from mizar_core.spot_rules import SpotRule, SpotRules
-from mizar_nodeagent.agent_state import AgentState
+from mizar_core.names import SPOT_RESOURCE, SpotEvictionReason
 from mizar_nodeagent.cards import ProcessLoad
-from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.slots import Owner, Slots
 from mizar_nodeagent.container_processes import PodProcess, is_sandbox
 from mizar_nodeagent.errors import CardsUnknown
-from mizar_nodeagent.kubelet import podresources
-from mizar_nodeagent.kubelet.claims import Claims
-from mizar_nodeagent.planning.plan import Plan
-from mizar_nodeagent.planning.snapshot import NodeSnapshot
-from mizar_nodeagent.plugin import manager
 from mizar_nodeagent.regions import limits_file
-from mizar_nodeagent.regions.layout import COMPUTE_MODES, COMPUTE_STOPPED, PRIORITY_NOTICE
-from mizar_nodeagent.spot import assembly, lender, owner_polling, reclaim
+from mizar_nodeagent.regions.layout import COMPUTE_MODES, PRIORITY_NOTICE
+from mizar_nodeagent.spot import lender, reclaim
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.detectors import card_processes
 from mizar_nodeagent.spot.loan import CardState
 from mizar_nodeagent.spot.metrics import SpotMetrics
 from mizar_nodeagent.spot.owner_events import PodIdentity
-from support.waiting import PATIENCE_S, until, wait_for
-from unit.nodeagent.fake_kubelet import Allocated, KubePod
-from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, RESOURCE, UID, card, share_object
-from unit.nodeagent.test_assembly import SHARE, World, limits_of, mounted
-
-OWNER = KubePod("team-a", "owner", "uid-owner")
-BORROWER = KubePod("team-b", "train", UID)
-SIDECAR = "cd" * 32
-DEVICE = spot_device_id(CARD)
-RULES = SpotRules(rules=(SpotRule(pool="default", spot=Spot(enabled=True, idle_after_seconds=1)),))
-LOW_POWER = {"mizar.share/low-power": "true"}
-
-
-def asleep(reason: str) -> tuple[str, str, str]:
-    return "mizar.share/active", "False", reason
-
-
-def goes(reason: str) -> tuple[str, str, str]:
-    return "DisruptionTarget", "True", reason
-
-
-AWAKE = "mizar.share/active", "True", "CardKept"
-
-
-def rules(**spot: Any) -> SpotRules:
-    how = {"enabled": True, "idle_after_seconds": 1, **spot}
-    return SpotRules(rules=(SpotRule(pool="default", spot=Spot(**how)),))
-
-
-def pod_object(
-    pod: KubePod, resource: str, annotations: dict[str, str] | None = None
-) -> dict[str, Any]:
-    body = share_object(pod.name, pod.namespace, resource)
-    body["metadata"] |= {"uid": pod.uid, "annotations": annotations or {}}
-    if pod is BORROWER:
-        body["status"]["containerStatuses"] = [
-            {"name": "main", "containerID": f"containerd://{CONTAINER_ID}"},
-            {"name": "sidecar", "containerID": f"containerd://{SIDECAR}"},
-        ]
-    return body
-
-
-def with_init_container(pod: dict[str, Any]) -> dict[str, Any]:
-    """The pod with an init container `prepare`."""
-    pod["spec"]["initContainers"] = [{"name": "prepare"}]
-    return pod
-
-
-class SpotWorld(World):
-    """A node whose pool lends cards."""
-
-    @property
-    def config(self) -> Config:
-        return super().config.model_copy(update={"namespace": "mizar"})
-
-    @property
-    def proc(self) -> Path:
-        return self.folder / "proc"
-
-    @property
-    def lender(self) -> Any:
-        return self.app.spot.lender
-
-    def state(self, uuid: str = CARD) -> CardState | None:
-        loan = self.lender.loans.get(uuid)
-        return loan.state if loan else None
-
-    def add_owner(
-        self,
-        pod: KubePod = OWNER,
-        *cards: str,
-        annotations: dict[str, str] | None = LOW_POWER,
-    ) -> None:
-        """Add a pod that holds whole cards."""
-        self.api.put_pod(pod_object(pod, "nvidia.com/gpu", annotations))
-        self.kubelet.add_pod(pod, main=cards or [CARD])
-        self.app.poller.poll_soon()
-
-    async def lendable(self, uuid: str = CARD) -> None:
-        device = spot_device_id(uuid)
-        await until(lambda: self.state(uuid) is CardState.LENDABLE)
-        await until(lambda: device in self.kubelet.healthy(SPOT_RESOURCE))
-
-    async def lend(self, annotations: dict[str, str] | None = None) -> Allocated:
-        """The scheduler binds a spot pod, the kubelet admits and starts it."""
-        self.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE, annotations))
-        await self.knows(BORROWER)
-        await self.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, 1)
-        held = await self.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
-        await until(lambda: self.state() is CardState.LENT)
-        return held
-
-    async def looked(self) -> None:
-        """Wait until the agent has asked NVML several times about cards that it watches."""
-        before = self.cards.asked
-        await until(lambda: self.cards.asked > before + 5)
-
-    def pod_condition(self, pod: KubePod) -> tuple[str, str, str]:
-        """(type, status, reason) of the pod's last condition."""
-        found = self.api.conditions.get((pod.namespace, pod.name))
-        return (found["type"], found["status"], found["reason"]) if found else ("", "", "")
-
-    def notes(self, reason: str) -> list[tuple[str, str]]:
-        """Pod and text of each event of that reason."""
-        return [
-            (one["regarding"]["name"], one["note"])
-            for one in self.api.events
-            if one["reason"] == reason
-        ]
-
-    def metric(self, name: str, **labels: str) -> float:
-        return self.app.registry.get_sample_value(name, {"node": "node-1", **labels}) or 0.0
-
-
-HEARS = """
-import os, signal, sys, time
-def hear(number, frame):
-    os.write(1, signal.Signals(number).name.encode() + b"\\n")
-signal.signal(signal.SIGUSR1, hear)
-signal.signal(signal.SIGTERM, hear)
-os.write(1, b"ready\\n")
-while True:
-    time.sleep(60)
-"""
-
-
-class Victim:
-    """Processes of a container of the borrower, as /proc shows them on a node."""
-
-    def __init__(
-        self,
-        world: SpotWorld,
-        count: int = 1,
-        pod: str = UID,
-        container: str = CONTAINER_ID,
-        files: Mapping[str, str] | None = None,
-        deaf: bool = False,
-    ) -> None:
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self._log = world.folder / f"heard-{pod[:8]}-{container[:4]}"
-        command = [sys.executable, "-c", HEARS] if deaf else ["sleep", "600"]
-        for _ in range(count):
-            with self._log.open("wb") as log:
-                process = subprocess.Popen(command, stdout=log)
-            self.processes.append(process)
-            show(world.proc, process.pid, f"0::/kubepods/pod{pod}/{container}\n", files)
-        if deaf:
-            wait_for("a process that hears", lambda: "ready" in self._log.read_text())
-
-    def ended(self) -> bool:
-        return all(one.poll() is not None for one in self.processes)
-
-    def heard(self) -> list[str]:
-        return [one.removeprefix("SIG") for one in self._log.read_text().split()[1:]]
-
-    def __enter__(self) -> "Victim":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for one in self.processes:
-            one.kill()
-            one.wait()
-
-
-def show(proc: Path, pid: int, cgroup: str, files: Mapping[str, str] | None = None) -> None:
-    """Show the process as one of that cgroup in a /proc of the test's own. `files`: by name, what
-    it shows in other words than the real /proc."""
-    folder = proc / str(pid)
-    folder.mkdir(parents=True)
-    own = {"cgroup": cgroup, **(files or {})}
-    for file in {"stat", "status", "comm"} - own.keys():
-        (folder / file).symlink_to(f"/proc/{pid}/{file}")
-    program = own.pop("exe", None) or Path(f"/proc/{pid}/exe").readlink()
-    (folder / "exe").symlink_to(program)
-    for file, text in own.items():
-        (folder / file).write_text(text)
-
-
-def sandbox(program: str = "/pause", kib: int = 1000, inner: str = "7\t1") -> dict[str, str]:
-    """What a process of that name shows: a pod's sandbox, except for what is given."""
-    status = f"Name:\tpause\nNSpid:\t{inner}\nVmSize:\t{kib:8} kB\n"
-    return {"comm": "pause\n", "status": status, "exe": program}
-
-
-@pytest.fixture
-async def world(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[SpotWorld]:
-    monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
-    monkeypatch.setattr(owner_polling, "EVERY_S", 0.1)
-    monkeypatch.setattr(card_processes, "SAMPLED_S", 0.2)
-    made = SpotWorld(tmp_path_factory.mktemp("w"))
-    made.proc.mkdir()
-    show(made.proc, os.getpid(), "0::/\n")
-    monkeypatch.setattr(assembly, "PROC", made.proc)
-    made.api.rules = RULES.to_json()
-    async with made:
-        yield made
+from support.waiting import PATIENCE_S, until
+from unit.nodeagent.fake_kubelet import KubePod
+from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, RESOURCE, UID, card
+from unit.nodeagent.spot_world import (
+    AWAKE,
+    BORROWER,
+    DEVICE,
+    LOW_POWER,
+    OWNER,
+    PRETENDS,
+    SIDECAR,
+    SpotWorld,
+    Victim,
+    asleep,
+    goes,
+    gone,
+    is_stopped,
+    make_nvml_hang,
+    pod_object,
+    rules,
+    sandbox,
+    with_init_container,
+)
+from unit.nodeagent.spot_world import world as world
+from unit.nodeagent.test_assembly import SHARE, limits_of, mounted
 
 
 @pytest.mark.parametrize(("reserve", "reserved"), [("1Gi", GIB), ("2560Mi", 5 * GIB // 2)])
@@ -282,22 +98,6 @@ async def test_looks_that_find_nothing_new_decide_nothing(
     assert steps.called
 
 
-async def test_a_registration_that_the_kubelet_has_undone_is_made_again(
-    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its stream stays open, so that only the kubelet's answer shows it."""
-    monkeypatch.setattr(manager, "UNDONE_AFTER_S", 0.2)
-    world.add_owner()
-    await world.lendable()
-    world.kubelet.undo_registration(SPOT_RESOURCE)
-
-    def is_serving() -> bool:
-        world.app.poller.poll_soon()
-        return world.kubelet.is_serving(SPOT_RESOURCE)
-
-    await until(is_serving)
-
-
 async def test_a_card_is_taken_back_when_nvml_hangs(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -311,17 +111,6 @@ async def test_a_card_is_taken_back_when_nvml_hangs(
     await gone(world)
     answers.set()
     await world.lendable()
-
-
-async def test_a_card_of_which_nvml_tells_stays_lent_long_after_the_agent_has_started(
-    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(card_processes, "FIRST_S", 0.0)
-    world.add_owner()
-    await world.lendable()
-    await world.lend()
-    await world.looked()
-    assert world.state() is CardState.LENT
 
 
 async def test_a_failed_read_of_the_cards_withdraws_none(
@@ -343,66 +132,7 @@ async def test_nobody_starts_on_a_card_that_the_agent_does_not_know(world: SpotW
     assert world.lender.objection("GPU-unknown", borrower) == "it is withheld"
 
 
-async def test_an_agent_that_starts_while_nvml_hangs_pauses_borrowers_and_takes_cards_back(
-    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without NVML the agent does not even know which whole card a pod holds."""
-    world.add_owner()
-    await world.lendable()
-    held = await world.lend()
-    await until(world.lender.sees_owners)
-    await world.stop_agent()
-    answers = make_nvml_hang(world, monkeypatch)
-    await world.start_agent()
-    await until(lambda: world.state() is CardState.LENT)
-    beat = limits_file.read(limits_of(held)).live[0].beat
-    await world.replanned()
-    await until(lambda: world.lender.watched() == {CARD})
-    assert not world.lender.sees_owners() and not world.lender.owners
-    assert limits_file.read(limits_of(held)).live[0].beat == beat
-    monkeypatch.setattr(card_processes, "FIRST_S", 0.0)
-    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
-    answers.set()
-    await until(world.lender.sees_owners)
-
-
-async def test_borrowers_compute_on_once_a_late_nvml_answers(
-    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world.add_owner()
-    await world.lendable()
-    held = await world.lend()
-    await world.stop_agent()
-    answers = make_nvml_hang(world, monkeypatch)
-    await world.start_agent()
-    await until(lambda: world.state() is CardState.LENT)
-    await world.replanned()
-    answers.set()
-    await until(world.lender.sees_owners)
-    beat = limits_file.read(limits_of(held)).live[0].beat
-    await until(lambda: limits_file.read(limits_of(held)).live[0].beat > beat)
-    assert world.state() is CardState.LENT
-
-
-def make_nvml_hang(world: SpotWorld, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Until the event, no question about cards and their processes is answered."""
-    answers = asyncio.Event()
-    for name in ("read", "loads"):
-        monkeypatch.setattr(world.cards, name, late(answers, getattr(world.cards, name)))
-    return answers
-
-
-def late(answers: asyncio.Event, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, which hangs until then."""
-
-    async def waiting(*given: Any) -> Any:
-        await answers.wait()
-        return await call(*given)
-
-    return waiting
-
-
-async def test_who_did_not_agree_lends_nothing(world: SpotWorld) -> None:
+async def test_the_card_of_an_owner_that_did_not_agree_is_not_lent(world: SpotWorld) -> None:
     world.add_owner(annotations={})
     other = KubePod("team-a", "other", "uid-other")
     world.add_owner(other, card(2).uuid)
@@ -542,33 +272,6 @@ async def test_a_pool_that_lends_no_more_drains_its_cards(world: SpotWorld) -> N
     await until(lambda: world.pod_condition(OWNER) == AWAKE)
 
 
-async def test_shims_are_told_of_cards_only_what_they_do_not_know(
-    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each time takes a part of the time in which the kubelet waits for the next Allocate."""
-    told: list[tuple[Path, bool]] = []
-    tell = limits_file.set_borrowed
-    monkeypatch.setattr(
-        limits_file,
-        "set_borrowed",
-        lambda path, uuids: (told.append((path, bool(uuids))), tell(path, uuids)),
-    )
-    world.api.rules = ""
-    await world.serve_shadow()
-    limits = limits_of(await world.start_share(annotations=LOW_POWER))
-    await world.replanned()
-    await world.replanned()
-    assert told == []
-    world.api.rules = RULES.to_json()
-    await until(lambda: bool(limits_file.read(limits).asleep))
-    await world.stop_agent()
-    world.api.rules = ""
-    await world.start_agent()
-    await until(lambda: not limits_file.read(limits).asleep)
-    await world.replanned()
-    assert told == [(limits, True), (limits, False)]
-
-
 async def test_a_shim_is_told_later_that_its_card_is_not_lent_any_more_if_it_cannot_be_now(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -585,23 +288,6 @@ async def test_a_shim_is_told_later_that_its_card_is_not_lent_any_more_if_it_can
     await until(lambda: not limits_file.read(limits).asleep)
 
 
-async def test_an_agent_that_lends_no_more_tells_owners_of_the_one_before(
-    world: SpotWorld,
-) -> None:
-    """Lending is switched off, so all agents start anew. An owner that was told nothing earlier is
-    told nothing now."""
-    world.add_owner()
-    other = KubePod("team-a", "other", "uid-other")
-    world.add_owner(other, card(2).uuid, annotations={})
-    await world.lendable()
-    await until(lambda: world.pod_condition(OWNER) == asleep("CardLendable"))
-    await world.stop_agent()
-    world.api.rules = ""
-    await world.start_agent()
-    await until(lambda: world.pod_condition(OWNER) == AWAKE)
-    assert not world.pod_condition(other)[0]
-
-
 async def test_an_owner_of_two_cards_that_works_on_one_is_awake_on_both(world: SpotWorld) -> None:
     world.add_owner(OWNER, CARD, card(2).uuid)
     await world.lendable()
@@ -613,196 +299,6 @@ async def test_an_owner_of_two_cards_that_works_on_one_is_awake_on_both(world: S
     world.cards.working[other] = {os.getpid(): 90}
     await until(lambda: world.state(borrowed) is CardState.RECLAIMING)
     assert world.state(other) is CardState.BUSY
-
-
-async def test_a_lent_card_stays_lent_across_the_agents_restart(world: SpotWorld) -> None:
-    """No other card is lent before everything has been seen."""
-    world.add_owner()
-    world.add_owner(KubePod("team-a", "other", "uid-other"), card(2).uuid)
-    await world.lendable()
-    await world.lendable(card(2).uuid)
-    held = await world.lend()
-    borrowed = next(uuid for uuid in (CARD, card(2).uuid) if world.state(uuid) is CardState.LENT)
-    before = limits_file.read(limits_of(held)).seq
-    other = card(2).uuid if borrowed == CARD else CARD
-    await world.stop_agent()
-    world.api.rules_down = True
-    await world.start_agent()
-    await until(lambda: world.state(borrowed) is CardState.LENT)
-    await until(lambda: world.app.pods.synced.is_set())
-    await world.replanned()
-    assert (world.state(borrowed), world.state(other)) == (CardState.LENT, CardState.WITHHELD)
-    world.api.rules_down = False
-    await world.lendable(other)
-    assert world.state(borrowed) is CardState.LENT
-    assert limits_file.read(limits_of(held)).seq == before
-    assert not world.pod_condition(BORROWER)[0]
-
-
-async def test_a_look_at_a_snapshot_that_was_not_read_yet_takes_nothing_back(
-    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The time slicer or NVML may report something while the agent makes a plan."""
-    world.add_owner()
-    await world.lendable()
-    await world.lend()
-    await world.stop_agent()
-    replan = AgentState.replan
-
-    def replan_and_look(state: AgentState, snapshot: NodeSnapshot) -> Plan:
-        plan = replan(state, snapshot)
-        world.lender.step()
-        return plan
-
-    monkeypatch.setattr(AgentState, "replan", replan_and_look)
-    world.api.rules_down = True
-    await world.start_agent()
-    await until(lambda: world.state() is CardState.LENT)
-    await until(lambda: world.app.pods.synced.is_set())
-    await world.looked()
-    world.api.rules_down = False
-    world.add_owner(KubePod("team-a", "other", "uid-other"), card(2).uuid)
-    await world.lendable(card(2).uuid)
-    assert world.state() is CardState.LENT
-    assert not world.pod_condition(BORROWER)[0]
-
-
-async def test_an_agent_that_starts_without_the_api_server_sees_an_owner_work(
-    world: SpotWorld,
-) -> None:
-    """The agent beats the borrower's heartbeat, so it must watch the owners, too."""
-    world.add_owner()
-    await world.lendable()
-    with Victim(world) as victim:
-        held = await world.lend()
-        await world.stop_agent()
-        world.api.down = True
-        await world.start_agent()
-        await until(lambda: world.state() is CardState.LENT)
-        world.cards.working[CARD] = {os.getpid(): 90}
-        await until(victim.ended)
-        assert is_stopped(held)
-        world.api.down = False
-        await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
-
-
-async def test_an_agent_that_starts_without_the_api_server_leaves_a_loan_alone(
-    world: SpotWorld,
-) -> None:
-    """Meanwhile it does not know which owners agreed, and by which rule. The owner has another
-    card."""
-    world.add_owner(OWNER, CARD, card(2).uuid)
-    await world.lendable()
-    await world.lendable(card(2).uuid)
-    held = await world.lend()
-    borrowed = next(uuid for uuid in (CARD, card(2).uuid) if world.state(uuid) is CardState.LENT)
-    before = limits_file.read(limits_of(held)).seq
-    await world.stop_agent()
-    world.api.down = True
-    await world.start_agent()
-    await until(lambda: world.state(borrowed) is CardState.LENT)
-    await world.looked()
-    assert world.lender.loans[borrowed].owners
-    assert world.state(borrowed) is CardState.LENT
-    world.api.down = False
-    await until(lambda: world.app.pods.synced.is_set())
-    await world.lendable(next(iter({CARD, card(2).uuid} - {borrowed})))
-    await world.looked()
-    assert world.state(borrowed) is CardState.LENT
-    assert limits_file.read(limits_of(held)).seq == before
-    assert not world.pod_condition(BORROWER)[0]
-
-
-async def test_an_agent_without_checkpoint_and_api_server_leaves_what_owners_were_told(
-    world: SpotWorld,
-) -> None:
-    """The owners' shims go on reporting copies, which nothing else would show."""
-    await world.serve_shadow()
-    world.api.put_pod(pod_object(SHARE, RESOURCE, LOW_POWER))
-    await world.knows(SHARE)
-    await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
-    owner = await world.kubelet.start_container(SHARE, "main", RESOURCE)
-    await world.lendable()
-    await world.lend()
-
-    def is_told() -> bool:
-        return limits_file.read(limits_of(owner)).live[0].borrowed == 1
-
-    await until(is_told)
-    await world.stop_agent()
-    (world.config.state_dir / "checkpoint.json").unlink()
-    world.api.down = True
-    await world.start_agent()
-    await until(lambda: world.state() is CardState.LENT)
-    await world.replanned()
-    assert is_told()
-
-
-async def test_what_an_agent_began_to_take_back_the_next_one_does(world: SpotWorld) -> None:
-    world.add_owner()
-    await world.lendable()
-    held = await world.lend()
-    await world.stop_agent()
-    limits_file.stop_cards(limits_of(held))
-    await world.start_agent()
-    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
-
-
-async def test_a_lent_card_stays_lent_across_the_kubelets_restart(world: SpotWorld) -> None:
-    """A kubelet that has not been told of its pods yet lists none: that says nothing about who
-    holds what."""
-    world.add_owner()
-    await world.lendable()
-    await world.lend()
-    await until(lambda: world.pod_condition(OWNER) == asleep("CardLent"))
-    # The old one knows them until it has gone.
-    await world.kubelet.stop()
-    world.kubelet.knows_its_pods = False
-    await world.kubelet.start()
-    asked = world.kubelet.asked
-    await until(lambda: world.kubelet.asked > asked + 1)
-    world.kubelet.knows_its_pods = True
-    await world.replanned()
-    await until(lambda: DEVICE in world.kubelet.healthy(SPOT_RESOURCE))
-    assert world.state() is CardState.LENT
-    assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 0
-    assert world.pod_condition(OWNER) == asleep("CardLent")
-
-
-async def test_a_card_stays_lent_when_agent_and_kubelet_start_together(world: SpotWorld) -> None:
-    """The agent has seen no answer of an earlier kubelet, but its own slots."""
-    world.add_owner()
-    await world.lendable()
-    await world.lend()
-    await until(lambda: world.pod_condition(OWNER) == asleep("CardLent"))
-    await world.stop_agent()
-    await world.kubelet.stop()
-    world.kubelet.knows_its_pods = False
-    await world.kubelet.start()
-    await world.start_agent()
-    asked = world.kubelet.asked
-    await until(lambda: world.kubelet.asked > asked + 1)
-    assert world.app.poller.claims == Claims()
-    world.kubelet.knows_its_pods = True
-    await until(lambda: DEVICE in world.kubelet.healthy(SPOT_RESOURCE))
-    assert world.state() is CardState.LENT
-    assert world.pod_condition(OWNER) == asleep("CardLent")
-    assert not world.pod_condition(BORROWER)[0]
-
-
-async def test_how_often_a_card_was_taken_back_outlives_the_agent(world: SpotWorld) -> None:
-    """Also when the next agent has to finish what the last one began: that counts once."""
-    world.add_owner()
-    await world.lendable()
-    await world.lend()
-    world.cards.working[CARD] = {os.getpid(): 90}
-    await until(lambda: world.state() is CardState.RECLAIMING)
-    (taken,) = world.lender.loans[CARD].taken_back
-    await world.replanned()
-    await world.stop_agent()
-    await world.start_agent()
-    await until(lambda: world.state() is CardState.RECLAIMING)
-    assert world.lender.loans[CARD].taken_back == (taken,)
 
 
 async def test_without_the_api_server_all_but_the_deletion_happens(world: SpotWorld) -> None:
@@ -849,14 +345,6 @@ async def test_every_process_of_the_borrowers_containers_is_killed(world: SpotWo
         await until(lambda: world.metric("mizar_spot_reclaim_seconds_count") == 1)
         assert not (sidecar.ended() or pause.ended() or other.ended())
     assert [one.wait() for one in victim.processes] == [-signal.SIGKILL] * 3
-
-
-PRETENDS = {
-    "another program": sandbox(program="/usr/bin/train"),
-    "not the first process": sandbox(inner="7\t8"),
-    "in the node's namespace": sandbox(inner="7"),
-    "room for a card's memory": sandbox(kib=8 << 20),
-}
 
 
 @pytest.mark.parametrize("files", PRETENDS.values(), ids=PRETENDS)
@@ -930,7 +418,7 @@ async def test_a_notice_ends_nobody_who_does_not_expect_it(world: SpotWorld) -> 
     assert other.processes[0].wait() == -signal.SIGTERM
 
 
-async def test_who_has_a_notice_is_not_evicted_before_it_is_over(world: SpotWorld) -> None:
+async def test_a_borrower_with_a_notice_is_not_evicted_before_it_is_over(world: SpotWorld) -> None:
     """By then the eviction is counted."""
     world.api.rules = rules(notice_seconds=30).to_json()
     world.add_owner()
@@ -948,7 +436,7 @@ async def test_who_has_a_notice_is_not_evicted_before_it_is_over(world: SpotWorl
         assert victim.heard() == ["USR1"]
 
 
-async def test_who_evicts_hears_of_it_at_once_and_after_it_is_counted(tmp_path: Path) -> None:
+async def test_the_eviction_is_asked_for_at_once_and_after_it_is_counted(tmp_path: Path) -> None:
     registry, heard = CollectorRegistry(), asyncio.Queue[float | None]()
 
     def count() -> float | None:
@@ -971,7 +459,7 @@ async def test_who_evicts_hears_of_it_at_once_and_after_it_is_counted(tmp_path: 
     await told.close()
 
 
-async def test_who_cannot_be_ended_is_evicted_in_the_end(
+async def test_a_borrower_whose_processes_cannot_be_ended_is_evicted_in_the_end(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that hangs in the kernel is an example: the eviction is counted, and the card is
@@ -989,74 +477,6 @@ async def test_who_cannot_be_ended_is_evicted_in_the_end(
     await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
     assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 1
     assert world.metric("mizar_spot_reclaim_seconds_count") == 0
-
-
-async def test_an_agent_that_dies_during_a_notice_ends_it(world: SpotWorld) -> None:
-    """The next agent gives no other notice, also where the owner sleeps again: otherwise an agent
-    that dies again and again would let the borrower go on computing."""
-    world.api.rules = rules(notice_seconds=30, grace_seconds=30).to_json()
-    world.add_owner()
-    await world.lendable()
-    with Victim(world, deaf=True) as victim:
-        wants = {"mizar.share/spot-notice": "30", "mizar.share/spot-grace": "30"}
-        held = await world.lend(wants)
-        await world.stop_agent()
-        limits_file.give_notice(limits_of(held), [CARD])
-        await world.start_agent()
-        await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
-        assert victim.ended() and victim.heard() == []
-
-
-async def test_an_agent_that_ends_during_a_notice_stops_the_borrower(world: SpotWorld) -> None:
-    """Nothing tells when the next agent comes, and until then nothing else would stop it."""
-    world.api.rules = rules(notice_seconds=30).to_json()
-    world.add_owner()
-    await world.lendable()
-    with Victim(world, deaf=True) as victim:
-        held = await world.lend({"mizar.share/spot-notice": "30"})
-        world.cards.working[CARD] = {os.getpid(): 90}
-        await until(lambda: victim.heard() == ["USR1"])
-        await world.stop_agent()
-        assert is_stopped(held)
-        assert not victim.ended()
-        await world.start_agent()
-        await until(victim.ended)
-
-
-def is_stopped(held: Allocated) -> bool:
-    """Whether the container's compute on its first card is stopped for good."""
-    return limits_file.read(limits_of(held)).cards[0].compute_mode == COMPUTE_STOPPED
-
-
-async def gone(world: SpotWorld) -> None:
-    """The operator has evicted the borrower."""
-    world.kubelet.remove_pod(BORROWER.uid)
-    world.api.delete_pod(BORROWER.namespace, BORROWER.name)
-    await until(lambda: world.state() not in (CardState.RECLAIMING, CardState.LENT))
-
-
-async def test_a_card_stays_lent_while_a_new_kubelet_knows_only_static_pods(
-    world: SpotWorld,
-) -> None:
-    """The owner would be gone, and then come back as a new one, for which the borrower goes."""
-    static = KubePod("kube-system", "monitor-node-1", "uid-static")
-    world.kubelet.add_pod(static, main=["fuse-0"])
-    world.add_owner()
-    await world.lendable()
-    await world.lend()
-    await until(lambda: world.pod_condition(OWNER) == asleep("CardLent"))
-    await world.kubelet.stop()
-    pods, allocated = world.kubelet.pods, dict(world.kubelet.allocated)
-    world.kubelet.pods = {static.uid: static}
-    await world.kubelet.start()
-    asked = world.kubelet.asked
-    await until(lambda: world.kubelet.asked > asked + 1)
-    world.kubelet.pods, world.kubelet.allocated = pods, allocated
-    since = time.monotonic()
-    await until(lambda: world.app.poller.claims.asked_at > since)
-    await world.replanned()
-    assert world.state() is CardState.LENT
-    assert not world.pod_condition(BORROWER)[0]
 
 
 async def test_an_init_container_that_borrows_loses_the_card_too(

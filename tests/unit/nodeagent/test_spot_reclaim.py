@@ -18,8 +18,7 @@ from mizar_nodeagent.spot.loan import CardState
 from support.waiting import until
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, GIB, UID, card
-from unit.nodeagent.test_assembly import limits_of
-from unit.nodeagent.test_spot import (
+from unit.nodeagent.spot_world import (
     BORROWER,
     DEVICE,
     LOW_POWER,
@@ -30,7 +29,8 @@ from unit.nodeagent.test_spot import (
     pod_object,
     rules,
 )
-from unit.nodeagent.test_spot import world as world
+from unit.nodeagent.spot_world import world as world
+from unit.nodeagent.test_assembly import limits_of
 
 SECOND = card(2).uuid
 OTHER_UID = "87654321" + UID[8:]

@@ -26,8 +26,7 @@ from mizar_nodeagent.spot.loan import CardState
 from support.waiting import PATIENCE_S, until, wait_for
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CONTAINER_ID, RESOURCE, SHADOW, UID, card, shadow_object
-from unit.nodeagent.test_assembly import SHADOW_POD, Cards, limits_of
-from unit.nodeagent.test_spot import (
+from unit.nodeagent.spot_world import (
     BORROWER,
     LOW_POWER,
     OWNER,
@@ -36,6 +35,7 @@ from unit.nodeagent.test_spot import (
     pod_object,
     show,
 )
+from unit.nodeagent.test_assembly import SHADOW_POD, Cards, limits_of
 
 BUILD = ROOT / "build" / "shim"
 SHARER = KubePod("team-a", "share", "uid-share")
