@@ -227,7 +227,7 @@ def test_equal_containers_have_equal_grants(card: list[Sharer], model: Sharer) -
 
 @given(cards)
 @example([Sharer("a", "Soft", 1), Sharer("b", "Soft", 0, busy=True, need=1)])
-def test_who_needs_little_is_granted_what_it_would_have_if_it_wanted_all(
+def test_a_container_that_needs_little_is_granted_what_it_would_have_if_it_wanted_all(
     card: list[Sharer],
 ) -> None:
     granted = grants(card)
@@ -239,7 +239,9 @@ def test_who_needs_little_is_granted_what_it_would_have_if_it_wanted_all(
 
 
 @given(cards, st.integers(0, WHOLE_CARD))
-def test_who_needs_little_leaves_the_rest_to_others(card: list[Sharer], need: int) -> None:
+def test_containers_that_need_little_leave_the_rest_to_a_soft_one(
+    card: list[Sharer], need: int
+) -> None:
     soft = Sharer("~", "Soft", 5000, busy=True)
     little = [replace(one, busy=True, need=need // 8, share=max(one.share, 1)) for one in card]
     granted = grants([*little, soft])["~"]
@@ -248,7 +250,9 @@ def test_who_needs_little_leaves_the_rest_to_others(card: list[Sharer], need: in
 
 
 @given(cards)
-def test_who_has_no_share_is_paused_while_one_with_a_share_works(card: list[Sharer]) -> None:
+def test_a_container_without_a_share_is_paused_while_one_with_a_share_works(
+    card: list[Sharer],
+) -> None:
     granted = grants(card)
     for one in card:
         if one.borrows:

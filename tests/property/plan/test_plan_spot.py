@@ -265,7 +265,7 @@ def test_with_equal_demand_nobody_falls_behind_by_more_than_a_turn(
     tenants=st.integers(1, 3),
     longest=st.integers(30, 900),
 )
-def test_who_wants_several_cards_is_not_passed_for_ever(
+def test_a_spot_pod_that_wants_several_cards_is_not_passed_for_ever(
     seed: int, cards: int, wants: int, tenants: int, longest: int
 ) -> None:
     """Beside pods that want one card each, of its own namespace and of others, and that keep

@@ -33,7 +33,7 @@ asked = st.tuples(st.sampled_from(SIZES), st.sampled_from([NO_NEEDS, WEST, NOWHE
 )
 # What the first pod's shadow pod gave up for the second one was at once taken for the first again.
 @example([(2, NOWHERE)], [(4, NO_NEEDS)], (2, 1), 2)
-def test_who_fits_a_node_is_served_and_what_is_made_stays(
+def test_pods_that_fit_a_node_are_served_and_the_plan_settles(
     first: list[tuple[int, Needs]],
     later: list[tuple[int, Needs]],
     most: tuple[int, int],
