@@ -55,7 +55,7 @@ class Rules:
 
 
 class Conditions:
-    """Has PodConditionWriter's method: the operator evicts who has the condition."""
+    """Has PodConditionWriter's method: the operator evicts pods that have the condition."""
 
     def __init__(self, world: World) -> None:
         self._world = world
