@@ -129,12 +129,12 @@ def test_a_stall_of_any_processor_counts() -> None:
     assert least([_work((2, 1), (1, 0.5)), _work((1, 0), (2, 1))]) == [0, MS, MS // 2]
 
 
-def test_who_never_settles_is_found_out_beside_a_stall() -> None:
+def test_a_share_that_never_settles_is_found_out_beside_a_stall() -> None:
     stalled = _work((1000, 1), (10, 0), (1000, 1))
     assert settled_after(_work((2010, 0.4)), 50, 0, 2010, stalled) == 2010
 
 
-def test_who_wakes_begins_and_then_has_its_share() -> None:
+def test_a_container_that_wakes_is_timed_until_it_begins_and_until_it_has_its_share() -> None:
     late = _work((1000, 0), (5, 0), (1, 0.1), (14, 0), (100, 0.7))
     assert (begun_after(late, 1000), woken_after(late, 70, 1000)) == (5, 20)
     assert (begun_after(_work((1040, 0)), 1000), woken_after(_work((1040, 0)), 70, 1000)) == (
