@@ -320,7 +320,9 @@ def test_nobody_may_everything(default: list[Object]) -> None:
             assert "*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"]
 
 
-def test_who_may_read_secrets_and_write_nodes(default: list[Object]) -> None:
+def test_only_the_webhook_may_read_secrets_and_no_program_may_write_nodes(
+    default: list[Object],
+) -> None:
     kept, made = [rule for rule in rules(default, "webhook") if "secrets" in rule["resources"]]
     assert kept["resourceNames"] == ["mizar-webhook"]
     assert kept["verbs"] == ["get", "list", "watch", "update"]
@@ -1041,7 +1043,7 @@ def test_the_uninstall_is_checked_by_hooks_that_go(chart: Chart, default: list[O
     assert not [one for one in without if "helm.sh/hook" in str(one["metadata"])]
 
 
-def test_who_checks_the_uninstall_may_look_only(default: list[Object]) -> None:
+def test_the_job_that_checks_the_uninstall_may_only_read(default: list[Object]) -> None:
     assert rules(default, "uninstall") == [
         {
             "apiGroups": ["mizar.share"],
