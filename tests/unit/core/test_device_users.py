@@ -38,7 +38,7 @@ def _bound(count: int, name: str = "p", **fields: object) -> object:
         ([], [_bound(2, after_init=0)], []),
     ],
 )
-def test_who_may_have_a_device_here(
+def test_a_bound_pod_may_have_a_device_here_unless_all_of_its_devices_are_elsewhere(
     elsewhere: list[list[Key]], bound: list[object], unsure: list[Key]
 ) -> None:
     others = [
@@ -50,7 +50,7 @@ def test_who_may_have_a_device_here(
     assert user == ("/".join(unsure[0]) if unsure else None)
 
 
-def test_who_holds_a_device_uses_it_wherever_the_others_are() -> None:
+def test_a_pod_that_holds_a_device_uses_its_shadow_pod_wherever_its_other_devices_are() -> None:
     here = ready("shadow-2-here", holders=(P,))
     others = [ready("shadow-2-other", holders=(P, P))]
     assert may_be_used(here, others, [_bound(2)]) == "team-a/p"  # type: ignore[list-item]

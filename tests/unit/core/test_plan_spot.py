@@ -122,7 +122,7 @@ class TestTurns:
         ]
         assert status is not None and status.waiting == 1_000_000
 
-    def test_who_has_no_quota_is_told_of_all_the_same(self) -> None:
+    def test_pods_without_a_spot_quota_are_counted_as_waiting_and_get_an_event(self) -> None:
         plan = planned(quota("a", None), node(lendable=0), spot("p"), spot("p", "b"))
         assert {name: one.waiting for name, one in plan.borrowing.items()} == {"a": 1, "b": 1}
         (event, _) = [one for one in plan.actions if isinstance(one, EmitEvent)]
@@ -133,7 +133,7 @@ class TestTurns:
         going = running("r", deleting=True)
         assert opened(planned(quota(), node(lendable=1), going, spot("p"))) == []
 
-    def test_who_has_had_its_turn_and_no_node_yet_comes_first(self) -> None:
+    def test_a_pod_that_had_its_turn_and_has_no_node_yet_keeps_its_card(self) -> None:
         promised = spot("new", age=1, gates=())
         assert opened(planned(quota(), node(lendable=1), promised, spot("p"))) == []
         assert opened(planned(quota(), node(lendable=2), promised, spot("p"))) == ["a/p"]
@@ -274,16 +274,16 @@ class TestTurns:
             "a/two",
         ]
 
-    def test_who_fits_nowhere_holds_up_no_other(self) -> None:
+    def test_a_pod_that_fits_no_node_does_not_hold_up_others(self) -> None:
         assert opened(planned(quota(), node(), spot("two", cards=2), spot("one", age=1))) == [
             "a/one"
         ]
 
-    def test_who_passed_others_has_one_turn(self) -> None:
+    def test_a_pod_that_passes_a_larger_one_has_one_turn(self) -> None:
         pods = spot("two", cards=2), spot("one", age=1)
         assert opened(planned(quota(), node("a", 1), node("b", 1), *pods)) == ["a/one"]
 
-    def test_who_wants_several_and_waited_for_long_is_passed_no_more(self) -> None:
+    def test_a_pod_that_wants_several_cards_and_waited_for_long_is_passed_no_more(self) -> None:
         """Where as many cards are lendable as the pod wants, the free one is kept for it until the
         other is back."""
         there = had("b", 100), node("n", 2), running("r", "b"), spot("one", "b", age=1)
@@ -321,25 +321,29 @@ class TestTurns:
         plan = planned(quota("a", 4), *nodes, spot("two", cards=2, age=600), *ones)
         assert opened(plan) == ["a/one0", "a/one1"]
 
-    def test_who_is_over_its_quota_keeps_no_cards_from_others(self) -> None:
+    def test_a_pod_that_would_exceed_its_quota_keeps_no_cards_from_others(self) -> None:
         own = running("r"), spot("two", cards=2, age=600)
         there = had("b", 10**5), node("n", 3), spot("one", "b", age=1)
         assert opened(planned(quota("a", 2), *own, *there)) == ["b/one"]
 
-    def test_who_is_over_what_is_kept_of_its_quota_keeps_no_cards(self) -> None:
+    def test_a_pod_that_would_exceed_what_earlier_pods_leave_of_its_quota_keeps_no_cards(
+        self,
+    ) -> None:
         own = spot("first", cards=2, age=700), spot("second", cards=2, age=600)
         nodes = node("n", 2), node("m", 2), running("r", "c", "n"), running("s", "c", "m")
         there = had("b", 10**5), spot("one", "b", age=1)
         assert opened(planned(quota("a", 4), *own, *nodes, *there)) == []
         assert opened(planned(quota("a", 3), *own, *nodes, *there)) == ["b/one"]
 
-    def test_who_wants_one_card_keeps_nothing(self) -> None:
+    def test_a_pod_that_wants_one_card_keeps_nothing_from_others(self) -> None:
         """Other pods pass it only where it cannot run."""
         choosy = spot("there", age=9999, needs=Needs(selector=frozenset({("zone", "b")})))
         nodes = node("n", 1, labels=frozenset({("zone", "b")})), node("m", 1), running("r", "b")
         assert opened(planned(quota("a", 1), *nodes, choosy, spot("any"))) == ["a/any"]
 
-    def test_who_had_less_of_late_goes_first_all_the_same(self) -> None:
+    def test_a_namespace_that_had_less_of_late_goes_before_a_pod_that_wants_several_cards(
+        self,
+    ) -> None:
         two = spot("two", cards=2, age=600)
         there = node("n", 2), running("r", "c"), spot("one", "b", age=1)
         assert opened(planned(had("a", 100), had("b", 0), *there, two)) == ["b/one"]
@@ -371,7 +375,9 @@ class TestTurns:
     @pytest.mark.parametrize(
         "held", [{"gates": (SPOT_GATE, "example.com/mine")}, {"deleting": True}]
     )
-    def test_who_could_not_run_has_no_turn(self, held: dict[str, Any]) -> None:
+    def test_a_pod_that_has_another_gate_or_is_being_deleted_has_no_turn(
+        self, held: dict[str, Any]
+    ) -> None:
         plan = planned(quota(), node(lendable=1), spot("p", **held), spot("q", age=1))
         assert opened(plan) == ["a/q"]
 
@@ -402,7 +408,7 @@ def graces(plan: SpotPlan) -> list[int]:
 class TestEviction:
     """Which pods lose their card."""
 
-    def test_who_lost_its_card_goes(self) -> None:
+    def test_a_pod_that_lost_its_card_is_evicted_at_once_without_another_event(self) -> None:
         lost = running("r", lost=SpotEvictionReason.OWNER_BACK)
         plan = planned(quota(), node(lendable=0), lost)
         assert evicted(plan) == [("a/r", "OwnerBack")]
@@ -451,7 +457,7 @@ class TestEviction:
         plan = planned(quota("a", 1), node(lendable=4), replace(bound, created=NOW), promised)
         assert evicted(plan) == [("a/p", "QuotaReclaim")]
 
-    def test_who_comes_late_takes_no_card_from_who_has_worked_meanwhile(self) -> None:
+    def test_a_pod_that_got_a_node_late_takes_no_card_from_pods_that_worked_meanwhile(self) -> None:
         late = running("x", age=900, late=NOW - timedelta(seconds=1))
         pods = late, running("p", age=60), node(lendable=4)
         assert evicted(planned(quota("a", 2), *pods)) == []
@@ -465,12 +471,12 @@ class TestEviction:
         assert evicted(planned(quota("a", 1), lapsed, other)) == [("a/x", "QuotaReclaim")]
         assert len(evicted(planned(quota("a", 2), lapsed, other, enabled=False))) == 2
 
-    def test_who_goes_already_counts_as_given_back(self) -> None:
+    def test_pods_that_are_being_deleted_or_lost_their_card_count_as_given_back(self) -> None:
         pods = running("r"), running("s", deleting=True)
         lost = running("t", lost=SpotEvictionReason.OWNER_GONE)
         assert evicted(planned(quota("a", 1), *pods, lost)) == [("a/t", "OwnerGone")]
 
-    def test_who_takes_long_over_it_gets_less_time(self) -> None:
+    def test_a_pod_that_takes_long_to_end_gets_a_shorter_grace_period(self) -> None:
         """Only while its namespace has more than its quota: otherwise a pod that a user deletes has
         its own grace."""
         later, soon = NOW + timedelta(days=1), NOW + timedelta(seconds=31)

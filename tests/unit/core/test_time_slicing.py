@@ -44,7 +44,7 @@ class TestBorrowing:
         card = hard("h", 2000), soft("a", 1000), soft("b", 3000)
         assert spare(*card) == {"a": 1000, "b": 3000}
 
-    def test_who_never_borrows_takes_nothing_of_what_is_lent(self) -> None:
+    def test_a_hard_container_takes_nothing_of_what_is_lent(self) -> None:
         """This holds whatever the container's priority."""
         card = hard("h", 2000, priority=5), soft("a", 1000), soft("b", 3000)
         assert spare(*card) == {"a": 1000, "b": 3000}
@@ -82,11 +82,11 @@ class TestBorrowing:
         assert spare(*card) == {"a": 2000}
         assert rates(*card) == {"a": 5000, "w": 5000}
 
-    def test_who_needs_little_leaves_the_rest(self) -> None:
+    def test_a_container_that_needs_little_leaves_the_rest_to_borrowers(self) -> None:
         assert spare(soft("a", 2000), hard("h", 5000, need=300)) == {"a": 7700}
 
     @pytest.mark.parametrize("need", [0, 1, 300])
-    def test_who_needs_little_is_granted_what_it_would_have_if_it_wanted_all(
+    def test_a_container_that_needs_little_is_granted_what_it_would_have_if_it_wanted_all(
         self, need: int
     ) -> None:
         assert spare(soft("a", 2000, need=need)) == {"a": 8000}
