@@ -83,7 +83,7 @@ async def test_a_refused_write_is_sent_again_whole(tmp_path: Path) -> None:
     assert [one.body for one in api.asked] == [pod("p", 1)] * 2
 
 
-async def test_who_has_no_token_asks_once(tmp_path: Path) -> None:
+async def test_a_client_without_a_token_does_not_repeat_a_refused_request(tmp_path: Path) -> None:
     api = takes("any")
     async with listening(api) as url:
         path = kubeconfigs.write(tmp_path, url, {})
