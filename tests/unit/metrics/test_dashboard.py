@@ -118,7 +118,7 @@ def test_each_panel_says_what_it_shows(board: Board) -> None:
 
 
 def test_it_shows_what_each_tenant_holds_and_uses(board: Board) -> None:
-    """Cards are paid for by who holds them, whether he works on them or not."""
+    """A tenant pays for the cards that it holds, whether it works on them or not."""
     by_tenant = {
         expression.partition("(mizar_")[2].partition("{")[0]
         for _, expression, legend in targets(board)
