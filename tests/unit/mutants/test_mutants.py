@@ -145,7 +145,7 @@ def test_a_survivor_is_told(played: Played) -> None:
     assert "- return one + 2\n+ return one - 2" in done.stdout
 
 
-def test_who_notices_is_told(played: Played) -> None:
+def test_the_report_names_the_test_that_noticed_each_fault(played: Played) -> None:
     noticed = {one["now"]: one["test"].split("::")[1] for one in played[1]["noticed_by"]}
     assert noticed["if not self.full:"] == "test_tank"
     assert noticed["return one - FIRST"] == "test_bigger"
@@ -175,7 +175,7 @@ def test_an_entry_that_fits_nothing_is_told(
     assert "nothing in " in done.stdout and "'return one * FIRST'" in done.stdout
 
 
-def test_who_fails_without_a_fault_notices_nothing(
+def test_a_test_that_fails_without_a_fault_is_reported_as_such(
     played: Played,
 ) -> None:
     assert [name.split("::")[1] for name in played[1]["failed_without_fault"]] == ["test_fails"]
