@@ -198,7 +198,7 @@ def test_lists_of_processes_lack_one_now_and_then(make: Make) -> None:
 
 
 @pytest.mark.parametrize("foreign", [0, 1, 2])
-def test_who_is_in_another_pid_namespace_is_told_of_nobody_or_of_strange_pids(
+def test_a_process_in_another_pid_namespace_is_told_its_own_pid_no_pids_or_strange_pids(
     make: Make, foreign: int
 ) -> None:
     """On the node itself, PIDs are as they are."""
