@@ -270,7 +270,7 @@ class TestLabel:
         pod = {"metadata": {}, "spec": asking(MINE)}
         assert patched_object(pod, decide(pod["spec"]))["metadata"]["labels"]
 
-    def test_who_has_it_keeps_it(self) -> None:
+    def test_a_share_pod_that_has_the_label_keeps_it(self) -> None:
         assert decide(asking(MINE), labels={"mizar.share/share-pod": "true"}) == Decision()
 
     @pytest.mark.parametrize("key", ["nvidia.com/gpu", "cpu", "amd.com/gpu.2"])
@@ -548,7 +548,7 @@ def test_of_two_pools_that_pack_the_first_requests_counts() -> None:
     ],
     ids=["affinity", "anti-affinity", "spread"],
 )
-def test_who_says_how_its_pods_are_spread_is_not_packed(own: Object) -> None:
+def test_a_pod_that_says_how_it_is_spread_is_not_packed(own: Object) -> None:
     pod = {**asking("mizar.share/gpu.2"), **own}
     made = patched(pod, decide(pod, pool(nodePolicy="Binpack")))
     assert {key: made[key] for key in own} == own

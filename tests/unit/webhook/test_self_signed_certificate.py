@@ -145,7 +145,7 @@ async def test_a_secret_that_is_made_anew_is_the_releases() -> None:
     assert (meta["labels"], meta["annotations"]) == (labels, notes)
 
 
-async def test_who_may_not_have_its_certificate_trusted_makes_no_secret(
+async def test_a_replica_that_may_not_read_the_webhook_configurations_makes_no_secret(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """An upgrade to cert-manager takes this right from the webhook, and then deletes the Secret,
@@ -243,7 +243,7 @@ def test_a_refused_secret_is_tried_again_ever_more_seldom_and_readiness_says_why
     assert times[1] - times[0] <= 60
 
 
-async def test_who_serves_already_stays_ready_without_a_secret_until_its_certificate_ends(
+async def test_a_replica_that_serves_stays_ready_without_the_secret_until_its_certificate_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     objects = installed()

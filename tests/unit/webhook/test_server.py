@@ -248,7 +248,7 @@ async def test_a_pod_made_right_after_its_pool_is_not_refused() -> None:
         assert response["allowed"]
 
 
-async def test_who_asks_for_a_pool_that_cannot_be_read_is_not_told_to_create_one() -> None:
+async def test_a_pod_of_a_pool_that_cannot_be_read_is_told_to_ask_an_administrator() -> None:
     objects = Objects()
     objects.put(f"{POOLS}/default", pool_object(isolation={"compute": "Fair"}))
     async with running(objects) as webhook:
@@ -319,7 +319,7 @@ STRICT = {"isolation": {"enforcement": "Strict"}}
         (quota_object(isolation={"compute": "Hard"}), False),
     ],
 )
-async def test_who_sets_strict_is_told_if_the_agents_are_too_weak(
+async def test_a_strict_pool_or_quota_gets_a_warning_if_agents_may_kill_root_processes_only(
     obj: Json, strict: bool, weak: bool
 ) -> None:
     """Otherwise only the event at the first process that cannot be killed says so."""
@@ -485,8 +485,8 @@ def _of_a_newer_version(namespace: str, name: str) -> Json:
 
 
 async def test_a_quota_that_cannot_be_read_blocks_nothing_else() -> None:
-    """A newer version may have stored it. Its repair and all other quotas and pools go on; who
-    changes them is told what was not checked."""
+    """A newer version may have stored it. Its repair and all other quotas and pools go on; a
+    user who changes these is told what was not checked."""
     old = _of_a_newer_version("team-a", "odd")
     objects = cluster()
     objects.put("/apis/mizar.share/v1alpha1/gpuquotas/x", old)
