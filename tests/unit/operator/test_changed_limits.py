@@ -96,7 +96,9 @@ def test_a_damaged_annotation_is_written_again() -> None:
 
 
 @pytest.mark.parametrize("change", [{"deleting": True}, {"phase": "Failed"}])
-def test_who_goes_is_told_nothing(change: dict[str, Any]) -> None:
+def test_a_shadow_pod_whose_pod_failed_or_is_being_deleted_is_told_no_new_limits(
+    change: dict[str, Any],
+) -> None:
     one = _carved()
     assert one.pod
     gone = replace(one, pod=replace(one.pod, **change))
@@ -104,7 +106,7 @@ def test_who_goes_is_told_nothing(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("goes", ["shadow-2-a", "shadow-2-b", "shadow-2-c"])
-def test_who_goes_keeps_it_from_nobody_else(goes: str) -> None:
+def test_a_shadow_pod_that_goes_keeps_new_limits_from_no_other(goes: str) -> None:
     names = ["shadow-2-a", "shadow-2-b", "shadow-2-c"]
     every = [replace(_carved(), name=name, uid=f"uid-{name}") for name in names]
     shadows = [

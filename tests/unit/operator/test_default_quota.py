@@ -125,7 +125,9 @@ def _other_pool(model: Model) -> None:
     model.api.put({**pool, "metadata": meta, "spec": {**spec, "defaultQuota": None}})
 
 
-def test_who_has_the_name_for_another_pool_is_told(model: Model, operator: Harness) -> None:
+def test_a_pod_is_told_that_a_quota_of_another_pool_has_the_default_quotas_name(
+    model: Model, operator: Harness
+) -> None:
     _other_pool(model)
     model.add_quota("team-a", [{"devices": 2, "max": 1}], pool="other")
     (theirs,) = quotas(model)

@@ -97,7 +97,7 @@ def test_others_are_read_only_where_somebody_may_have_their_devices(
     assert read and beside not in read
 
 
-def test_who_is_bound_while_others_are_read_counts(
+def test_a_pod_that_is_bound_while_other_shadow_pods_are_read_counts_as_a_user(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, beside = cluster.model.api.get, cluster.beside["metadata"]["name"]
@@ -172,7 +172,9 @@ def test_what_has_no_cards_any_more_need_not_be_drained(cluster: Cluster, change
 
 
 @pytest.mark.parametrize("change", OUT_OF_USE.values(), ids=OUT_OF_USE)
-def test_who_uses_what_has_no_cards_any_more_still_counts(cluster: Cluster, change: Change) -> None:
+def test_a_pod_that_uses_a_shadow_pod_without_cards_still_counts_as_a_user(
+    cluster: Cluster, change: Change
+) -> None:
     """No other shadow pod may get its device IDs while a container has them."""
 
     def all_three(one: Cluster) -> None:

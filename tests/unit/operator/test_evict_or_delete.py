@@ -66,7 +66,7 @@ def _snapshot(*shadows: ShadowView, **parts: Any) -> Snapshot:
     return Snapshot(**{**given, **parts})
 
 
-def test_who_is_evicted_for_a_lost_card_is_told_where_to_read_how() -> None:
+def test_a_pod_evicted_for_a_lost_card_is_told_where_to_read_how_it_was_lost() -> None:
     made = plan(_snapshot(ready(**HELD, **LOST["another has its card"])), NOW)
     told = [one.message for one in made.actions if isinstance(one, EmitEvent)]
     assert (
@@ -86,7 +86,7 @@ def _lost(how: str, **parts: Any) -> Snapshot:
 
 
 @pytest.mark.parametrize("how", LOST)
-def test_who_uses_a_lost_card_is_evicted_once(how: str) -> None:
+def test_a_share_pod_whose_shadow_pod_lost_its_cards_is_evicted_once(how: str) -> None:
     snapshot = _lost(how)
     assert _evicted(snapshot) == [("p", SHARE.uid)]
     made = plan(snapshot, NOW)
@@ -212,7 +212,9 @@ def test_it_is_not_evicted_again_soon() -> None:
     [{"owner": SHARE.uid}, {"owner": ""}, {"deleting": True}, {"several_cards": False}],
     ids=["without a controller", "of an unknown one", "on its way out", "that starts"],
 )
-def test_who_is_not_replaced_stays(changes: dict[str, Any]) -> None:
+def test_a_pod_that_no_controller_replaces_or_that_ends_or_starts_is_not_evicted(
+    changes: dict[str, Any],
+) -> None:
     """Of a pod without a controller, the node agent's event says that it must be deleted."""
     share = replace(FRAGMENTED, **changes)
     assert _evicted(_snapshot(ready(**HELD), shares=(share,))) == []
@@ -332,7 +334,7 @@ def test_a_job_of_which_a_pod_loses_its_cards_loses_no_other_pod_by_the_same_pla
     assert _evicted(replace(snapshot, shares=shares[:1])) == [("b", "uid-b")]
 
 
-def test_who_lost_its_cards_as_well_is_told_so_alone() -> None:
+def test_a_pod_on_several_cards_that_lost_them_is_told_only_of_the_loss() -> None:
     snapshot = _lost("its pod ended", shares=(FRAGMENTED,))
     assert _evicted(snapshot) == [("p", SHARE.uid)]
     told = [one.message for one in plan(snapshot, NOW).actions if isinstance(one, EmitEvent)]
@@ -454,7 +456,7 @@ def test_a_budget_that_never_allows_it_does_not_keep_it_for_ever(budgets: KubeEr
     assert api.asked == [ASKED, ASKED, MARKED, DELETED]
 
 
-def test_who_may_not_be_evicted_where_it_is_is_deleted() -> None:
+def test_a_pod_is_deleted_where_the_operator_may_not_evict() -> None:
     """In kube-system, for example, where the chart permits the operator no evictions."""
     refused = Forbidden("Mizar's operator evicts no pods in namespace kube-system", status=403)
     api = Api(refused, refused)
@@ -512,7 +514,9 @@ def test_the_reason_of_a_node_agent_stays() -> None:
         NotServed("no such path", status=404),
     ],
 )
-def test_who_may_not_have_the_condition_is_deleted_all_the_same(refusal: KubeError) -> None:
+def test_a_pod_that_cannot_be_given_the_condition_is_deleted_all_the_same(
+    refusal: KubeError,
+) -> None:
     api = Api(BUDGET, refusal=refusal)
     _evict(api, 0.0, patience_s=0.0)
     assert api.asked == [ASKED, MARKED, DELETED]
@@ -535,13 +539,13 @@ def test_another_pod_of_the_name_gets_no_condition() -> None:
 
 
 @pytest.mark.parametrize("gone", [NotFound("gone"), Conflict("uid")])
-def test_who_is_gone_already_is_no_trouble(gone: KubeError) -> None:
+def test_evicting_a_pod_that_is_gone_already_is_no_error(gone: KubeError) -> None:
     api = Api(gone, there="")
     _evict(api, 0.0)
     assert api.asked == [ASKED]
 
 
-def test_who_has_its_name_now_is_let_be() -> None:
+def test_a_new_pod_of_the_same_name_is_neither_evicted_nor_deleted() -> None:
     api = Api(Conflict("uid"), there="uid-other")
     _evict(api, 0.0)
     assert api.asked == [ASKED]

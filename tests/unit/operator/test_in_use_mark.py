@@ -60,17 +60,17 @@ def _marked(shadow: ShadowView, **fields: Any) -> ShadowView:
     return replace(shadow, pod=replace(shadow.pod, **{"in_use": True, **fields}))
 
 
-def test_who_comes_into_use_is_marked() -> None:
+def test_a_shadow_pod_that_comes_into_use_is_marked() -> None:
     assert _marks(ready(**USED)) == [SetInUse(("team-a", "shadow-2-aaaaa"), True)]
     assert _marks(_marked(ready(**USED))) == []
 
 
-def test_who_goes_out_of_use_is_not_any_more() -> None:
+def test_a_shadow_pod_that_goes_out_of_use_loses_its_mark() -> None:
     assert _marks(_marked(ready())) == [SetInUse(("team-a", "shadow-2-aaaaa"), False)]
     assert _marks(ready()) == []
 
 
-def test_who_ends_needs_no_marks() -> None:
+def test_a_shadow_pod_whose_pod_failed_or_is_being_deleted_gets_no_mark() -> None:
     assert _marks(ready(**USED, pod=PodView(phase="Failed", node="n1"))) == []
     going = PodView(phase="Running", node="n1", bound_at=at(60), deleting=True)
     assert _marks(ready(**USED, pod=going)) == []
@@ -559,7 +559,7 @@ async def test_a_budget_that_may_not_be_read_is_written_all_the_same() -> None:
     assert (api.take(), api.demanded) == (["get", "create"], 1)
 
 
-async def test_who_waits_for_a_write_that_fails_does_not_repeat_it() -> None:
+async def test_marks_that_wait_for_a_write_that_fails_do_not_repeat_it() -> None:
     """Each try may take as long as the API server's webhooks, and plans wait for all of them."""
     for answer in (Unavailable("away"), REFUSED):
         api = Api(*[answer] * 50)

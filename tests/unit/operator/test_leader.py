@@ -112,14 +112,14 @@ def _owners(api: MemoryApi) -> list[str]:
     return [one["uid"] for one in lease["metadata"].get("ownerReferences") or ()]
 
 
-async def test_who_comes_again_under_its_name_need_not_wait() -> None:
+async def test_a_replica_that_comes_back_under_its_own_name_leads_at_once() -> None:
     api, time = MemoryApi(), Time()
     await _leader(api, "a", time).acquire()
     await _leader(api, "a", time).acquire()
     assert time.now == 0.0
 
 
-async def test_who_cannot_renew_stops_before_another_can_start() -> None:
+async def test_a_leader_that_cannot_renew_its_lease_stops_before_another_can_start() -> None:
     api, time = MemoryApi(), Time()
     leader = _leader(api, "a", time)
     await leader.acquire()
@@ -133,7 +133,7 @@ async def test_who_cannot_renew_stops_before_another_can_start() -> None:
     assert time.now < 15
 
 
-async def test_who_reads_that_another_leads_stops_at_once() -> None:
+async def test_a_leader_that_reads_that_another_replica_leads_stops_at_once() -> None:
     """For example when the process was stopped for so long that another could begin, or when a
     person wrote the Lease by hand."""
     api, time = MemoryApi(), Time()
@@ -149,8 +149,8 @@ async def test_who_reads_that_another_leads_stops_at_once() -> None:
     assert _holder(api) == "b"
 
 
-async def test_who_is_overtaken_by_another_write_looks_again() -> None:
-    """The other write may be a person's who changes a label."""
+async def test_a_leader_whose_renewal_is_overtaken_by_another_write_tries_again() -> None:
+    """For example by a person who changes a label."""
     api, time = MemoryApi(), Time()
     leader = _leader(api, "a", time)
     await leader.acquire()

@@ -77,7 +77,7 @@ def test_replicas_that_must_be_apart() -> None:
     assert needs_of(_web(labelSelector={"matchLabels": {}})).anti_affinity != {one}
 
 
-def test_who_is_apart_from_others_only_is_not() -> None:
+def test_anti_affinity_to_pods_other_than_replicas_is_left_out() -> None:
     assert not needs_of(_web(labelSelector={"matchLabels": {"app": "db"}})).anti_affinity
     assert not needs_of(_web(namespaces=["team-b"])).anti_affinity
     assert not needs_of(_web(labelSelector=None)).anti_affinity
@@ -126,7 +126,7 @@ def _outage(key: str, **fields: Any) -> dict[str, Any]:
     return {"key": key, "operator": "Exists", "effect": "NoExecute", **fields}
 
 
-def test_who_stays_for_longer_on_a_node_that_does_not_answer() -> None:
+def test_only_outage_tolerations_longer_than_the_default_are_kept() -> None:
     def seconds(*tolerations: dict[str, Any]) -> dict[str, int | None]:
         found = outage_tolerations({"tolerations": list(tolerations)})
         assert all(one[1:4] == ("Exists", "", "NoExecute") for one in found)

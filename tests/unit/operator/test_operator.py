@@ -79,7 +79,7 @@ def test_it_looks_again_by_itself(model: Model, operator: Harness) -> None:
     assert asyncio.run(operator.queue.get()) == KEY
 
 
-def test_who_cannot_tell_of_runtime_classes_plans_all_the_same(
+def test_an_operator_that_may_not_read_runtime_classes_plans_all_the_same(
     model: Model, operator: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def forbidden(ref: Ref, **_: object) -> Object:
@@ -105,7 +105,7 @@ def test_why_a_pod_waits_is_told_again_before_its_event_expires(
     assert told == ["NoQuota", "NoQuota"]
 
 
-def test_who_waits_is_told_the_schedulers_new_words_within_five_minutes(
+def test_a_waiting_pod_is_told_the_schedulers_new_message_within_five_minutes(
     model: Model, operator: Harness
 ) -> None:
     """Nothing else happens meanwhile: the operator looks again by itself. It does not post words
@@ -313,10 +313,10 @@ def test_a_namespace_that_is_being_deleted_is_asked_less_and_less_often(
     assert counts == [0], "no alert is due"
 
 
-def test_who_refuses_in_other_words_each_time_is_asked_less_and_less_often(
+def test_a_write_refused_in_other_words_each_time_is_tried_less_and_less_often(
     model: Model, operator: Harness
 ) -> None:
-    """Such as a ResourceQuota, which says how much is used just then."""
+    """By a ResourceQuota, for example, which says how much is used just then."""
     model.add_share("team-a", "one", GPU, 1)
     asked = []
 
@@ -738,7 +738,7 @@ def test_nobody_looks_for_free_cards_while_no_shadow_pod_is_idle(
     assert operator.snapshot().taken == {}
 
 
-def test_who_waits_for_whole_cards_makes_work_for_the_pools_of_such_cards(
+def test_a_pod_that_waits_for_whole_cards_makes_work_for_the_pools_of_such_cards(
     model: Model, operator: Harness
 ) -> None:
     operator.sync(KINDS)
@@ -843,7 +843,7 @@ def _takes_prefix(model: Model, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("key", [NO_POOL, "other.example"], ids=["deleted", "made again"])
-def test_who_uses_a_lost_shadow_pod_of_a_former_pool_is_evicted(
+def test_a_share_pod_on_a_lost_shadow_pod_of_a_former_pool_is_evicted(
     key: str, model: Model, operator: Harness
 ) -> None:
     model.add_share("team-a", "p", GPU, 1)
@@ -930,7 +930,9 @@ def test_what_a_shadow_pod_that_is_gone_offered_is_forgotten(
     assert operator.caches.keys_of_demand(*offered) == {NO_POOL}
 
 
-def test_who_waits_for_a_former_pool_is_told_so_once(model: Model, operator: Harness) -> None:
+def test_a_share_pod_that_waits_for_a_former_pool_is_told_so_once(
+    model: Model, operator: Harness
+) -> None:
     """The event does not say that the pod's resource was not rewritten: it was."""
     model.add_share("team-a", "user", GPU, 1)
     for _ in range(5):

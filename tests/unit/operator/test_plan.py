@@ -91,7 +91,7 @@ def test_a_spec_may_be_changed_more_than_a_million_times() -> None:
 
 
 def test_all_profiles_may_be_replaced_by_others_while_pods_use_them() -> None:
-    """Those in use remain until their pods end, and the new ones serve who waits."""
+    """Those in use remain until their pods end, and the new ones serve pods that wait."""
     new = range(20, 30)
     used = [
         ready(f"shadow-{n}-aaaaa", devices=n, healthy=n, holders=(("team-a", f"p{n}"),))
@@ -264,7 +264,7 @@ def test_as_few_shadow_pods_as_selectors_allow() -> None:
     assert sorted(map(sorted, selectors)) == sorted(map(sorted, [EAST.selector, WEST.selector] * 2))
 
 
-def test_who_asks_for_much_is_placed_before_who_asks_for_little() -> None:
+def test_pods_that_ask_for_many_devices_are_placed_before_pods_that_ask_for_few() -> None:
     """The devices are used as 3 + 1 and 3 + 1, and not as 1 + 1, 3 and 3."""
     wide = "team-a.mizar.share/gpu.4"
     shares = (
@@ -544,7 +544,7 @@ def test_nothing_is_said_of_cards_of_unknown_size(mib: str | None) -> None:
 # What is drained and deleted.
 
 
-def test_who_asked_for_more_at_first_does_not_keep_another_shadow_pod() -> None:
+def test_a_pod_whose_init_containers_had_more_devices_keeps_no_other_shadow_pod() -> None:
     """An init container had two devices, the main one has one: no pod is about to get the other."""
     used = ready("shadow-2-used", holders=(("team-a", "p"),), idle_since=None)
     gone = ready("shadow-2-gone", pod=None, deleting=True, healthy=0)
@@ -1012,7 +1012,7 @@ def test_nobody_waits_beside_a_satisfied_quota() -> None:
     assert (satisfied(snapshot).status, satisfied(snapshot).reason) == ("False", "Scheduling")
 
 
-def test_who_asks_for_a_profile_that_no_quota_has_waits_for_the_first_quota() -> None:
+def test_a_pod_that_asks_for_a_profile_that_no_quota_has_waits_for_the_first_quota() -> None:
     other = quota("team-a", "second", profiles=[{"devices": 8, "max": 2}])
     snapshot = small(
         pools=(pool(profiles=[{"devices": n, "cards": 1} for n in (2, 4, 8)]),),
@@ -1129,7 +1129,7 @@ def test_a_silent_agent_is_named() -> None:
     assert "check that mizar-nodeagent and the pod's container run there" in found.message
 
 
-def test_who_is_at_a_limit_that_others_ends_cannot_help_gets_no_such_advice() -> None:
+def test_a_pod_at_a_limit_is_told_to_wait_for_others_to_end_only_where_that_helps() -> None:
     used = ready(holders=(("team-a", "other"),))
     for limits, helps in (({"max": 1}, True), ({"max": 0}, False)):
         quotas = (quota("team-a", profiles=[{"devices": 2, **limits}]),)
@@ -1241,7 +1241,7 @@ def test_new_words_are_held_back_while_others_were_told_of_late() -> None:
     assert not plan(small(shares=(share,), announced=same), NOW).held_back
 
 
-def test_who_waits_for_anothers_stuck_shadow_pod_is_told() -> None:
+def test_a_quota_whose_pod_waits_for_anothers_stuck_shadow_pod_says_no_card_is_free() -> None:
     """This happens in a Shared pool; the quota's own figures would say that all is well."""
     stuck = shadow(
         namespace="team-b",
@@ -1259,7 +1259,7 @@ def test_who_waits_for_anothers_stuck_shadow_pod_is_told() -> None:
 
 
 @pytest.mark.parametrize(("priority", "outranked"), [(99, False), (100, False), (101, True)])
-def test_who_waits_behind_pods_of_lower_priority_is_told_why(
+def test_a_pod_that_waits_behind_pods_of_lower_priority_is_told_why(
     priority: int, outranked: bool
 ) -> None:
     lacking = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
@@ -1306,7 +1306,7 @@ def test_a_shadow_pod_without_pool_and_pod_is_let_go() -> None:
     assert [one.shadow for one in planned] == [left.key]
 
 
-def test_who_is_gone_does_not_keep_a_lost_shadow_pod() -> None:
+def test_a_share_pod_that_is_gone_does_not_keep_a_lost_shadow_pod() -> None:
     """A node that was set up anew under the same name has an agent that knows nothing of the
     pod."""
     gone = replace(ready(in_use=True, holders=(("team-a", "p1"),), idle_since=None), pod=None)

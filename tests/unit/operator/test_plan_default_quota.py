@@ -89,7 +89,9 @@ def test_from_then_on_it_is_a_quota_like_any_other() -> None:
         "a profile that the pool has not",
     ],
 )
-def test_who_gets_none(parts: dict[str, Any]) -> None:
+def test_a_namespace_gets_no_default_quota_that_it_does_not_need_or_may_not_have(
+    parts: dict[str, Any],
+) -> None:
     assert granted(cluster(**parts)) == []
 
 
@@ -118,7 +120,7 @@ def test_a_shared_pool_grants_as_well() -> None:
     assert granted(snapshot) == [(("team-b", "pool"), "pool")]
 
 
-def test_who_is_not_selected_is_told_so() -> None:
+def test_a_pod_of_a_namespace_that_is_not_selected_is_told_so() -> None:
     snapshot = cluster(namespaces={"team-a": {}}, pools=(granting(selector=SELECTOR),))
     ((reason, message),) = told(snapshot)
     assert reason is EventReason.NO_QUOTA

@@ -79,7 +79,7 @@ def test_free_devices_on_a_node_that_affinity_excludes_are_not_kept_for_the_pod(
     assert actions(Drain, snapshot)
 
 
-def test_who_is_on_the_way_to_any_node_serves_nobody_who_wants_one() -> None:
+def test_a_shadow_pod_on_its_way_to_any_node_does_not_serve_a_pod_that_wants_one_node() -> None:
     nodes, shares = (node("n1"), node("n2")), (waiting("p", needs=_named("n2")),)
     assert actions(CreateShadow, small(nodes=nodes, shadows=(shadow(),), shares=shares))
     aimed = shadow(pod=PodView(needs=_named("n2")))
@@ -121,7 +121,7 @@ def test_a_shadow_pod_stays_on_a_silent_node_as_long_as_who_it_is_made_for() -> 
     assert len(made["spec"]["tolerations"]) == 2
 
 
-def test_who_stays_for_how_long_divides_no_shadow_pods() -> None:
+def test_pods_that_stay_for_different_times_on_silent_nodes_share_a_shadow_pod() -> None:
     shares = (waiting("a", outages=frozenset({UNREACHABLE})), waiting("b"))
     for order in (shares, shares[::-1]):
         named = tuple(replace(one, name=f"p{n}") for n, one in enumerate(order))
@@ -192,7 +192,7 @@ def _stuck(needs: Needs) -> ShadowView:
     return shadow(pod=PodView(unschedulable=FULL, needs=needs))
 
 
-def test_who_may_go_elsewhere_does_not_wait_for_one_that_may_not() -> None:
+def test_a_pod_that_may_go_elsewhere_does_not_wait_for_a_shadow_pod_that_may_not() -> None:
     """A pod that must go to a full zone has a shadow pod that waits for a card there."""
     pinned, free = waiting("pinned", needs=Needs(WEST)), waiting("free")
     snapshot = small(nodes=EVERYWHERE, shadows=(_stuck(Needs(WEST)),), shares=(pinned, free))
@@ -201,7 +201,7 @@ def test_who_may_go_elsewhere_does_not_wait_for_one_that_may_not() -> None:
     assert not actions(DeleteShadow, snapshot)
 
 
-def test_who_may_go_nowhere_else_waits_for_the_same_one() -> None:
+def test_a_pod_that_may_go_nowhere_else_waits_for_the_same_shadow_pod() -> None:
     """A second shadow pod would wait for the same cards."""
     shares = tuple(waiting(name, needs=Needs(WEST)) for name in ("first", "second"))
     parts = {"shadows": (_stuck(Needs(WEST)),), "shares": shares}
@@ -770,7 +770,7 @@ def test_nodes_without_a_hostname_of_their_own_are_excluded_up_to_a_bound() -> N
     assert not actions(CreateShadow, replace(snapshot, nodes=tuple(alike)))
 
 
-def test_who_fits_no_node_gets_one_shadow_pod_and_no_more() -> None:
+def test_a_pod_that_fits_no_node_gets_one_shadow_pod_and_no_more() -> None:
     snapshot = _apart(bound=2, spare=0)
     (made,) = actions(CreateShadow, snapshot)
     written = {"metadata": {}, "spec": node_constraints(made.needs)}

@@ -130,13 +130,13 @@ FULL = {(CARDS, "n1"): 2}
 """Of the node's four cards, other pods have those that the two idle shadow pods do not hold."""
 
 
-def test_who_finds_no_free_card_is_taken_to_lack_one() -> None:
+def test_a_pod_that_waits_for_an_unknown_reason_is_taken_to_lack_a_card_if_none_is_free() -> None:
     snapshot = _idle(pending=(UNKNOWN,), taken=FULL)
     assert _drained(snapshot) == ["shadow-2-1"]
     assert [one.about for one in plan(snapshot, NOW).attempts] == ["uid-whole"]
 
 
-def test_who_has_a_free_card_waits_for_something_else() -> None:
+def test_a_pod_that_could_have_a_free_card_preempts_no_shadow_pod() -> None:
     assert _drained(_idle(pending=(UNKNOWN,), taken={(CARDS, "n1"): 1})) == []
     nodes, needs = (node("n1"), node("n2")), Needs(excluded_nodes=frozenset({"n2"}))
     taken = {**FULL, (CARDS, "n2"): 3}

@@ -243,7 +243,7 @@ def test_one_that_was_used_just_now_is_given_time() -> None:
     assert plan(fresh, NOW).due == at(-10)
 
 
-def test_who_waits_comes_before_the_minimum() -> None:
+def test_a_waiting_pod_comes_before_the_minimum() -> None:
     """The first shadow pod of a quota goes where the waiting pod can go; it is the minimum as
     well."""
     (made,) = actions(CreateShadow, _elsewhere(least=1, shadows=()))
@@ -303,7 +303,7 @@ def test_it_stays_where_nobody_would_get_a_card() -> None:
     assert not actions(DeleteShadow, _typo(quotas=_elsewhere(most=2).quotas)), "there is room"
 
 
-def test_who_waits_is_not_told_that_one_in_use_is_replaced() -> None:
+def test_a_waiting_pod_is_not_told_that_a_shadow_pod_in_use_is_replaced() -> None:
     """Its pod seems to have no node, since the watch of pods is behind. Nothing is attempted, so
     that another one can be replaced at once."""
     holders = (("team-a", "user"),) * 2
@@ -325,7 +325,7 @@ def test_the_youngest_that_no_node_fits_goes_first() -> None:
     assert [one.shadow[1] for one in actions(DeleteShadow, snapshot)] == ["shadow-2-2"]
 
 
-def test_who_fits_a_node_comes_first_whatever_they_ask_for() -> None:
+def test_a_pod_that_fits_a_node_comes_first_whatever_the_pods_ask_for() -> None:
     """Else the freed place would go to the same pod again."""
     profiles = [{"devices": 2, "max": 2}, {"devices": 4, "max": 2}]
     ours = quota("team-a", profiles=profiles, maxCards=2)
@@ -336,7 +336,7 @@ def test_who_fits_a_node_comes_first_whatever_they_ask_for() -> None:
     assert ended.shadow[1] == "shadow-2-typo"
 
 
-def test_who_waits_for_others_to_end_is_told_so() -> None:
+def test_a_pod_that_waits_for_other_pods_to_end_is_told_so() -> None:
     """The quota was made anew while two shadow pods of the earlier one were in use."""
     used = tuple(
         ready(

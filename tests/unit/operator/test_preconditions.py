@@ -229,7 +229,7 @@ def test_the_pod_that_is_in_use_is_marked(model: Model) -> None:
     assert LABEL_IN_USE not in _on_another_pod(model, operator)["labels"]
 
 
-def test_who_was_to_be_evicted_is_not_another_of_the_name(model: Model) -> None:
+def test_another_pod_with_the_name_of_the_one_to_be_evicted_is_not_evicted(model: Model) -> None:
     operator = _serving(model)
     model.api.remove(_holder(model))
     operator.sync(KINDS)

@@ -202,7 +202,7 @@ def test_gates_open_for_as_many_as_cards_are_lendable() -> None:
     assert len(cluster.events.told) == 1
 
 
-def test_who_waits_is_told_by_itself_when_the_queue_before_it_gets_shorter() -> None:
+def test_a_waiting_pod_is_told_by_itself_when_the_queue_before_it_gets_shorter() -> None:
     cluster = Cluster(quota("a", 4), node(0), *(pod(f"p{i}", age=9 - i) for i in range(3)))
     cluster.round()
     assert [note.split("; ")[1] for _, _, note in cluster.events.told] == [
@@ -249,7 +249,7 @@ def test_a_pod_that_took_the_name_waits_for_a_turn_of_its_own() -> None:
     assert cluster.gated() == ["p"]
 
 
-def test_who_lost_its_card_is_evicted() -> None:
+def test_a_spot_pod_that_lost_its_card_is_evicted() -> None:
     cluster = Cluster(quota("a", 4), node(0), lost("p"))
     cluster.round()
     assert "deletionTimestamp" in cluster.get(POD, "p", "a")["metadata"]
@@ -661,7 +661,7 @@ class TestRules:
         cluster.work()
         assert self.rules(cluster) == before
 
-    def test_who_lends_nothing_looks_at_none(self) -> None:
+    def test_an_installation_that_lends_nothing_does_not_look_again_by_itself(self) -> None:
         cluster = Cluster(spot=False)
         cluster.round()
         cluster.work()

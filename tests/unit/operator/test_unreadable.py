@@ -77,7 +77,7 @@ LASTING = [kind for kind in SPOILED if kind != "share"]
 @pytest.mark.parametrize(
     ("kind", "idle"), [*((kind, False) for kind in SPOILED), *((kind, True) for kind in LASTING)]
 )
-def test_who_depends_on_what_cannot_be_read_is_left_as_it_is(
+def test_what_depends_on_an_object_that_cannot_be_read_is_left_as_it_is(
     kind: str, restarted: bool, idle: bool, model: Model, operator: Harness
 ) -> None:
     if idle:

@@ -86,7 +86,7 @@ def test_a_volume_that_is_everywhere_and_one_to_come_want_no_node(
     assert wanted(model) == ()
 
 
-def test_who_may_not_read_volumes_plans_all_the_same(
+def test_an_operator_that_may_not_read_volumes_plans_all_the_same(
     model: Model, operator: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def forbidden(ref: Ref, **_: object) -> Object:
