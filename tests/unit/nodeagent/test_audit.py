@@ -700,9 +700,11 @@ async def test_a_container_that_opted_out_is_no_concern_of_its_neighbour(tmp_pat
     assert node.warnings == []
 
 
-async def test_who_has_damaged_limits_is_no_concern_of_its_neighbour(tmp_path: Path) -> None:
-    """Its shim keeps the last good limits, so its work goes on. What it holds must not be taken off
-    another container's limit, nor that one be blamed for it."""
+async def test_memory_of_a_container_with_damaged_limits_is_not_counted_against_another_container(
+    tmp_path: Path,
+) -> None:
+    """The shim of such a container keeps the last good limits, so its work goes on. What it holds
+    must not be taken off the other container's limit, nor may the other one be blamed for it."""
     node = Node(tmp_path, Isolation())
     put_process(node.proc, 500, CGROUP)
     node.on_card = {500: 300 * MIB}

@@ -1,4 +1,5 @@
-"""A device that the kubelet gave to two containers: who starts, and who gives way; invariant 1."""
+"""A device that the kubelet gave to two containers: which one starts, and which pod gives way;
+invariant 1."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -68,7 +69,7 @@ def test_an_init_container_and_the_one_after_it_take_turns(slots: Slots) -> None
         ({"controller": "ReplicaSet", "priority": 9}, {"controller": "StatefulSet"}),
     ],
 )
-def test_who_is_worse_to_replace_goes_first(
+def test_the_pod_that_is_harder_to_replace_keeps_the_device_then_the_one_of_higher_priority(
     slots: Slots, first: dict[str, Any], second: dict[str, object]
 ) -> None:
     """Names decide last."""
@@ -79,7 +80,7 @@ def test_who_is_worse_to_replace_goes_first(
     assert (found.first, found.leaving) == (A.key, [B.key])
 
 
-def test_who_has_started_goes_first(slots: Slots) -> None:
+def test_the_pod_that_has_started_keeps_the_device(slots: Slots) -> None:
     bare = share("a")
     start(slots, holding(B))
     found = shared(slots, holding(bare), holding(B), pods=(bare, B))
@@ -89,7 +90,7 @@ def test_who_has_started_goes_first(slots: Slots) -> None:
     assert who_starts_after(found.describe()) == B.key
 
 
-def test_who_runs_without_its_slot_goes_first(slots: Slots) -> None:
+def test_the_pod_whose_container_runs_without_a_slot_keeps_the_device(slots: Slots) -> None:
     """The slot was lost, or is in an earlier stateDir."""
     runs = replace(B, container_ids=(("0123", "main"),))
     both = holding(A, D0, D1), holding(B, D1)

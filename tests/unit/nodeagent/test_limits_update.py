@@ -364,7 +364,7 @@ def test_of_two_shadow_pods_only_the_lost_ones_card_is_stopped(tmp_path: Path) -
     assert sentence.startswith(f"shadow pod {other} lost card {far}: the shadow pod has ended")
 
 
-def test_who_has_files_of_an_unserved_version_keeps_its_limits_and_is_told_once(
+def test_a_container_with_files_of_an_unserved_version_keeps_its_limits_and_gets_one_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For example after a rollback of the agent."""
@@ -441,7 +441,9 @@ async def test_the_kubelets_calls_are_answered_while_many_slots_are_compared(
     assert limits_file.read(last.limits).cards[0].memory_limit == 8 * GIB
 
 
-async def test_who_opted_out_is_told_when_that_ends(world: World) -> None:
+async def test_a_pod_that_opted_out_of_limits_gets_an_event_once_opting_out_is_forbidden(
+    world: World,
+) -> None:
     """There is no event about limits that do not bind the container."""
     may = Isolation(may_opt_out=True)
     await world.serve_shadow(isolation=may)

@@ -323,7 +323,7 @@ async def test_without_a_socket_it_says_which(tmp_path: Path, answers: Answers) 
     assert "none.sock" in lonely.problem
 
 
-async def test_who_waits_goes_on_once_it_is_connected(
+async def test_a_wait_for_the_runtime_ends_once_the_agent_is_connected(
     runtime: FakeRuntime, plugin: RuntimePlugin
 ) -> None:
     waiting = asyncio.create_task(plugin.wait(within=60 * PATIENCE_S))
@@ -334,7 +334,7 @@ async def test_who_waits_goes_on_once_it_is_connected(
     await until(lambda: plugin.problem)
 
 
-async def test_who_comes_while_the_runtime_restarts_waits_for_it(
+async def test_a_wait_that_begins_while_the_runtime_restarts_ends_once_it_is_connected_again(
     runtime: FakeRuntime, plugin: RuntimePlugin
 ) -> None:
     """Else the kubelet would try the container's start again only after ten seconds."""

@@ -119,7 +119,7 @@ def nvml(library: Library) -> Iterator[Nvml]:
     made.close()
 
 
-async def test_who_asks_for_device_nodes_waits_for_the_first_read(nvml: Nvml) -> None:
+async def test_a_request_for_device_nodes_waits_for_the_first_read_of_the_cards(nvml: Nvml) -> None:
     """The kubelet asks once: a refusal would fail the pod for good."""
     asked = asyncio.create_task(nvml.minors([ONE, TWO]))
     await asyncio.sleep(0)

@@ -134,7 +134,7 @@ def test_an_owner_of_whole_cards_says_whether_they_may_be_lent() -> None:
 
 
 @pytest.mark.parametrize("text, seconds", [("5", 5), ("0.5", 0.5), ("", 0), ("soon", 0), ("-1", 0)])
-def test_who_borrows_says_how_much_time_it_wants(text: str, seconds: float) -> None:
+def test_a_spot_pod_sets_its_notice_and_grace_by_annotations(text: str, seconds: float) -> None:
     body = share_object(resource="mizar.spot/gpu")
     body["metadata"]["annotations"] = {
         "mizar.share/spot-notice": text,

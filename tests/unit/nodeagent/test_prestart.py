@@ -135,7 +135,9 @@ async def test_a_start_fills_its_own_pods_slots_only(node: Node, before: Owner) 
     assert node.told == ["DeviceGranted"]
 
 
-async def test_who_had_the_device_before_may_run_until_the_api_server_tells(node: Node) -> None:
+async def test_a_container_whose_device_another_pod_had_waits_until_the_api_server_lists_pods(
+    node: Node,
+) -> None:
     """A kubelet that has lost its record gives devices of containers that run to others."""
     node.slot(Owner("team-a", "earlier", "uid-earlier", "main"))
     own = node.slot(created=1.0)
@@ -147,7 +149,7 @@ async def test_who_had_the_device_before_may_run_until_the_api_server_tells(node
 
 
 @pytest.mark.parametrize(("had", "waits"), [([D0, D1], True), ([D1], False)])
-async def test_who_had_one_of_the_devices_before_is_waited_for(
+async def test_a_container_waits_for_the_earlier_users_of_its_own_devices_only(
     node: Node, had: list[str], waits: bool
 ) -> None:
     earlier = node.slots.create(RESOURCE, had, 0.0)
@@ -255,7 +257,7 @@ async def test_a_damaged_account_is_mended_before_a_start(node: Node) -> None:
     assert usage_snapshot.card_usage(slot.usage, 1)[0].bytes == 0
 
 
-async def test_who_has_files_of_an_unserved_version_does_not_start_again(
+async def test_a_container_with_files_of_an_unserved_version_does_not_start_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = node.slot(OWNER)
@@ -268,7 +270,7 @@ async def test_who_has_files_of_an_unserved_version_does_not_start_again(
     assert node.warnings == ["IsolationNotEnforced"]
 
 
-async def test_who_has_files_of_the_version_before_starts_again_with_them(
+async def test_a_container_with_files_of_the_previous_version_starts_again_with_them(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = node.slot(OWNER)

@@ -120,7 +120,9 @@ def test_a_pod_is_told_once_it_is_known(node: Node) -> None:
     assert node.told(HOT) == []
 
 
-def test_who_is_gone_is_forgotten(node: Node) -> None:
+def test_the_agent_forgets_that_a_pod_was_told_of_a_failed_card_once_the_pod_is_gone(
+    node: Node,
+) -> None:
     """A card may stay as it is for weeks, and its pods be replaced again and again."""
     node.told(HOT)
     node.pods = {key: replace(pod, uid=f"{pod.uid}-2") for key, pod in BY_KEY.items()}

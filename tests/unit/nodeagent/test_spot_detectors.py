@@ -51,7 +51,7 @@ def owner_pod(*containers: str, **changes: object) -> Pod:
 
 
 class TestOwnerPods:
-    def test_who_comes_and_goes_is_told_once(self) -> None:
+    def test_an_owner_is_reported_once_when_it_comes_and_once_when_it_goes(self) -> None:
         detector = OwnerPodDetector()
         agrees = lambda owner, uuid: owner.low_power  # noqa: E731
         now = snapshot(1.0, [owner_pod()], [card_claim("owner")])
@@ -101,7 +101,7 @@ class TestUsageFiles:
         (found,) = detector.look([OWNER], [slot], now)
         return found
 
-    def test_who_wants_time_works(self, slot: Slot) -> None:
+    def test_a_container_that_asks_for_gpu_time_counts_as_busy(self, slot: Slot) -> None:
         detector = UsageDetector()
         assert self.look(detector, slot, 100.0).activity == "Idle"
         wanted = layout.UsageCard.compute.offset + layout.Compute.wanted_at.offset
@@ -110,7 +110,9 @@ class TestUsageFiles:
         found = self.look(detector, slot, 102.0)
         assert found.activity == "Idle" and 101 <= found.at <= 101.1
 
-    def test_who_wanted_time_just_before_an_agent_starts_works(self, slot: Slot) -> None:
+    def test_a_container_that_asked_for_gpu_time_just_before_the_agent_starts_counts_as_busy(
+        self, slot: Slot
+    ) -> None:
         """The first look has no earlier one to compare with."""
         wanted = layout.UsageCard.compute.offset + layout.Compute.wanted_at.offset
         self.put(slot, wanted, 100 * 10**9)
@@ -125,7 +127,9 @@ class TestUsageFiles:
             layout.UsageCard.compute.offset + layout.Compute.charged_ns.offset,
         ],
     )
-    def test_who_takes_memory_or_time_works(self, slot: Slot, offset: int) -> None:
+    def test_a_container_that_takes_memory_or_gpu_time_counts_as_busy(
+        self, slot: Slot, offset: int
+    ) -> None:
         detector = UsageDetector()
         self.put(slot, offset, 5)
         assert self.look(detector, slot, 100.0).activity == "Idle"
@@ -146,7 +150,7 @@ class TestUsageFiles:
         assert self.look(detector, slot, 101.5).activity == "Busy"
         assert parsed.call_count == 2
 
-    def test_who_only_copies_works(self, slot: Slot) -> None:
+    def test_a_container_that_only_copies_counts_as_busy(self, slot: Slot) -> None:
         """Each process counts its own copies; those of dead processes are counted together."""
         detector, first = UsageDetector(), layout.Usage.slots.offset
         own = first + layout.UsageSlot.copies.offset
@@ -163,7 +167,7 @@ class TestUsageFiles:
         with slot.usage.open("r+b") as file:
             os.pwrite(file.fileno(), struct.pack(how, value), place)
 
-    def test_who_damages_its_file_keeps_its_card(self, slot: Slot) -> None:
+    def test_a_container_with_a_damaged_usage_file_counts_as_busy(self, slot: Slot) -> None:
         slot.usage.write_bytes(b"")
         assert self.look(UsageDetector(), slot, 100.0).activity == "Busy"
 
@@ -222,7 +226,9 @@ class TestProcesses:
     ) -> None:
         assert self.look(detector, 1.0, first={1: 5, 9: 100}) == ["Idle"]
 
-    def test_who_keeps_the_card_busy_works(self, detector: ProcessDetector) -> None:
+    def test_an_owner_whose_process_keeps_the_card_busy_counts_as_busy(
+        self, detector: ProcessDetector
+    ) -> None:
         assert self.look(detector, 1.0, first={1: 0}) == ["Idle"]
         assert self.look(detector, 2.0, first={1: 6}) == ["Busy"]
         assert self.look(detector, 2.1, first={1: 0}) == ["Busy"]
@@ -250,7 +256,7 @@ class TestProcesses:
         ],
         ids=["more", "less", "unknown in between", "unknown for once", "unknown at first"],
     )
-    def test_who_gets_memory_works(
+    def test_an_owner_whose_process_gets_more_memory_counts_as_busy(
         self, detector: ProcessDetector, gib: tuple[int, ...], expected: list[str]
     ) -> None:
         """A model is copied to the card long before it computes. The driver does not always tell
@@ -329,7 +335,9 @@ class TestProcesses:
             assert self.look(detector, late + number / 10, second={}) == ["Idle"], "not asked for"
         assert self.look(detector, late + 1, first=None) == ["Busy"]
 
-    def test_who_has_two_cards_works_on_either(self, detector: ProcessDetector) -> None:
+    def test_an_owner_of_two_cards_that_works_on_one_counts_as_busy(
+        self, detector: ProcessDetector
+    ) -> None:
         both = {"first": {1: 0}, "second": {2: 0}}
         assert self.look(detector, 1.0, OF_BOTH, **both) == ["Idle"]
         assert self.look(detector, 2.0, OF_BOTH, first={1: 0}, second={2: 50}) == ["Busy"]

@@ -76,7 +76,7 @@ def test_a_shadow_pod_that_nobody_shares_owns_nothing() -> None:
     assert owners(now, carving()) == () and resources(now) == {CARD: "nvidia.com/gpu"}
 
 
-def test_who_borrows_owns_nothing() -> None:
+def test_a_spot_pod_does_not_own_the_card_that_it_borrows() -> None:
     borrowed = Claim("team-b", "train", "main", "mizar.spot/gpu", frozenset({f"{CARD}-spot"}))
     assert owners(snapshot(1.0, [], [borrowed]), {}) == ()
 

@@ -1,5 +1,5 @@
-"""How a card is taken back: for what a borrower has a notice, whom it holds up, and who may not
-start on the card."""
+"""How a card is taken back: for what a borrower has a notice, whether a slow borrower holds up
+others, and which pods may not start on the card."""
 
 import asyncio
 import json

@@ -142,7 +142,7 @@ def test_two_containers_that_want_the_card_get_a_window_each(room: Room) -> None
     assert (one.live().paused, one.live().spare_share) == (0, 0)
 
 
-def test_who_has_files_of_the_version_before_gets_its_window_too(
+def test_a_container_with_files_of_the_previous_version_gets_its_window_too(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent is upgraded while a container runs."""
@@ -266,7 +266,9 @@ def test_the_notice_of_an_agent_that_has_ended_is_over(room: Room) -> None:
     assert borrower.live().paused
 
 
-def test_who_owns_a_card_that_nobody_borrows_is_left_alone(room: Room) -> None:
+def test_an_owner_whose_card_is_not_borrowed_is_not_reported_awake_and_pauses_no_borrower(
+    room: Room,
+) -> None:
     owner, other = room.add("owner", "Soft", 3000), room.add("other", "Soft", 0, "GPU-2")
     room.round()
     room.round(owner, other)
