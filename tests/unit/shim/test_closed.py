@@ -97,7 +97,7 @@ def start_time(pid: int) -> int:
 
 
 @pytest.mark.parametrize("away", [hide, jail])
-def test_who_loses_sight_of_mizar_is_limited(
+def test_a_process_that_can_no_longer_see_mizars_folder_is_limited(
     away: Callable[[Shell, Slot], None], env: dict[str, str], slot: Slot
 ) -> None:
     """Which folder the shim uses is decided when the program starts, and the folder is kept
@@ -112,7 +112,7 @@ def test_who_loses_sight_of_mizar_is_limited(
 
 
 @pytest.mark.parametrize("forked", [False, True])
-def test_who_loses_sight_of_proc_is_known_by_its_start_time(
+def test_a_process_that_can_no_longer_see_proc_still_records_its_pid_and_start_time(
     forked: bool, env: dict[str, str], slot: Slot
 ) -> None:
     """The node agent takes a process whose start time it does not find for one without the shim."""
@@ -127,7 +127,7 @@ def test_who_loses_sight_of_proc_is_known_by_its_start_time(
         assert slot.said_of_itself(0, "pid_ns", 8) == Path(f"/proc/{pid}/ns/pid").stat().st_ino
 
 
-def test_who_hides_mizar_before_it_looks_for_cuda_is_limited(
+def test_a_program_that_hides_mizars_folder_before_it_loads_cuda_is_limited(
     env: dict[str, str], slot: Slot
 ) -> None:
     """Nothing of the shim was called then, but what runs when it is loaded."""
@@ -136,7 +136,9 @@ def test_who_hides_mizar_before_it_looks_for_cuda_is_limited(
     assert done.stdout == f"{OUT_OF_MEMORY}\n"
 
 
-def test_who_may_not_look_at_mizar_has_no_cuda(env: dict[str, str], slot: Slot) -> None:
+def test_a_process_that_cannot_open_mizars_folder_has_no_cuda(
+    env: dict[str, str], slot: Slot
+) -> None:
     """Only where nothing is there are there no limits: a sandbox may forbid to look."""
     slot.path.rename(slot.path.with_name("elsewhere"))
     slot.path.symlink_to(slot.path)  # to open it fails, and not because it is not there
@@ -146,7 +148,7 @@ def test_who_may_not_look_at_mizar_has_no_cuda(env: dict[str, str], slot: Slot) 
         assert "CUDA is refused: " in shell.errors()
 
 
-def test_who_has_no_proc_has_no_cuda(env: dict[str, str]) -> None:
+def test_a_process_without_proc_has_no_cuda(env: dict[str, str]) -> None:
     hide_proc = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs none /proc && exec "$@"', "sh"]
     if subprocess.run([*hide_proc, "true"], capture_output=True).returncode:
         pytest.skip("may not mount")
@@ -156,7 +158,7 @@ def test_who_has_no_proc_has_no_cuda(env: dict[str, str]) -> None:
         assert "CUDA is refused: /proc/self/stat cannot be read" in shell.errors()
 
 
-def test_who_closes_all_files_is_limited(env: dict[str, str], slot: Slot) -> None:
+def test_a_process_that_closes_all_its_files_is_limited(env: dict[str, str], slot: Slot) -> None:
     with Shell(env, start=False) as shell:
         assert shell("close").code == 0
         assert shell("init").code == SUCCESS
@@ -164,7 +166,7 @@ def test_who_closes_all_files_is_limited(env: dict[str, str], slot: Slot) -> Non
         assert shell.alloc(65 * MIB) == OUT_OF_MEMORY
 
 
-def test_who_closes_all_files_and_loses_sight_of_mizar_has_no_cuda(
+def test_a_process_that_closes_all_its_files_and_no_longer_sees_mizars_folder_has_no_cuda(
     env: dict[str, str], slot: Slot
 ) -> None:
     with Shell(env, start=False) as shell:

@@ -36,7 +36,7 @@ def test_copies_with_one_card(case: str, env: dict[str, str], slot: Slot) -> Non
 
 @pytest.mark.parametrize("cards", [1, 2])
 @pytest.mark.parametrize("case", METERED)
-def test_who_waits_for_a_copy_keeps_no_time(
+def test_a_thread_gives_granted_time_back_when_it_waits_or_a_copy_stalls_its_stream(
     case: str, cards: int, env: dict[str, str], slot: Slot
 ) -> None:
     limits = [Card(card_uuid(i), 64 * MIB, compute_mode=1, core_share=5000) for i in range(cards)]

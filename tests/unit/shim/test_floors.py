@@ -65,7 +65,7 @@ def defined_elsewhere(sources: Path) -> Iterator[Include]:
 
 
 def includes(sources: Path) -> set[Include]:
-    """Who includes whom; the region's layout, in shim/include, is below all floors."""
+    """Which file includes which; the region's layout, in shim/include, is below all floors."""
     found = set(defined_elsewhere(sources))
     for name, text in files_of(sources).items():
         for other in re.findall(r'#include "(\w+/\w+)\.\w+"', text):

@@ -135,7 +135,9 @@ def test_every_launch_tells_while_the_card_is_lent(owner: Owner) -> None:
 
 
 @pytest.mark.parametrize("what", ["copy", "clear"])
-def test_who_only_copies_tells_while_the_card_is_lent(owner: Owner, what: str) -> None:
+def test_a_copy_or_memset_shows_that_the_owner_wakes_only_while_its_card_is_lent(
+    owner: Owner, what: str
+) -> None:
     before = owner.woke_at
     assert owner.do(what) == 0
     assert owner.woke_at == before, "it takes nobody's time from neighbours"
@@ -164,7 +166,7 @@ def test_what_does_not_fit_waits_for_the_borrower(owner: Owner, what: str) -> No
     assert LEAVES_AFTER_MS <= waited <= LEAVES_AFTER_MS + LOOKS_MS
 
 
-def test_who_waits_goes_on_telling(owner: Owner) -> None:
+def test_an_owner_that_waits_for_memory_goes_on_showing_that_it_is_awake(owner: Owner) -> None:
     """Otherwise the card of an owner that waits for long would be lent again."""
     owner.lend()
     assert owner.do("copy") == 0
@@ -178,7 +180,7 @@ def test_who_waits_goes_on_telling(owner: Owner) -> None:
     assert told[0] - before >= (LEAVES_AFTER_MS - LOOKS_MS) * MS
 
 
-def test_who_lends_no_more_waits_no_longer(owner: Owner) -> None:
+def test_an_owner_stops_waiting_for_memory_once_its_card_is_no_longer_lent(owner: Owner) -> None:
     """Whatever takes the memory then is no borrower."""
     owner.lend()
     found = owner.wait_while("alloc", 1024, LEAVES_AFTER_MS, lambda: owner.lend(False))
@@ -206,5 +208,5 @@ def test_the_limits_file_may_set_a_shorter_wait(owner: Owner) -> None:
     assert SHORTER_MS <= waited <= SHORTER_MS + LOOKS_MS
 
 
-def test_who_lends_nothing_waits_for_nobody(owner: Owner) -> None:
+def test_an_owner_whose_card_is_not_lent_does_not_wait_for_memory(owner: Owner) -> None:
     assert owner.wait("alloc", 1024) == (OUT_OF_MEMORY, 0)

@@ -162,7 +162,9 @@ def test_in_a_pid_namespace_of_its_own_a_container_is_told_of_itself_alone(
 
 
 @pytest.mark.parametrize("mode", [0, 1])
-def test_who_does_nothing_is_not_busy(mode: int, machine: Machine) -> None:
+def test_a_container_that_only_holds_memory_is_shown_as_not_busy(
+    mode: int, machine: Machine
+) -> None:
     machine.limit(mode)
     with Shell(machine.env) as shell:
         assert shell.alloc(MIB) == SUCCESS
@@ -216,7 +218,9 @@ def test_a_neighbours_work_is_not_told_of(machine: Machine) -> None:
             await_busy(machine, 30, 70)
 
 
-def test_who_asks_for_the_first_time_is_told_of_what_was_done_before(machine: Machine) -> None:
+def test_a_process_that_asks_nvml_for_the_first_time_sees_the_containers_earlier_work(
+    machine: Machine,
+) -> None:
     """nvidia-smi asks once and ends: the process that charges the time keeps the figure that NVML
     reports."""
     machine.slot.set_limits(

@@ -82,18 +82,24 @@ LATE = [0, 50 * US, 5 * MS]
 
 
 @pytest.mark.parametrize("late", LATE)
-def test_who_comes_late_does_not_change_how_busy_a_card_was(pure: ctypes.CDLL, late: int) -> None:
+def test_a_thread_that_is_late_does_not_change_how_busy_a_card_is_shown(
+    pure: ctypes.CDLL, late: int
+) -> None:
     assert pure.pure_percent(c_uint64(late)) == 100
 
 
 @pytest.mark.parametrize("late", LATE)
-def test_who_comes_late_does_not_shorten_windows(pure: ctypes.CDLL, late: int) -> None:
+def test_a_thread_that_is_late_does_not_shorten_the_containers_longest_piece(
+    pure: ctypes.CDLL, late: int
+) -> None:
     pure.pure_longest.restype = c_uint64
     assert pure.pure_longest(c_uint64(late)) == 50 * MS
 
 
 @pytest.mark.parametrize("late", LATE)
-def test_who_comes_late_does_not_take_the_agent_for_dead(pure: ctypes.CDLL, late: int) -> None:
+def test_a_thread_that_is_late_does_not_take_the_agent_for_dead(
+    pure: ctypes.CDLL, late: int
+) -> None:
     assert pure.pure_lives(c_int64(-late), 0)
 
 

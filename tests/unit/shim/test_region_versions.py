@@ -66,7 +66,7 @@ def upgrade(monkeypatch: pytest.MonkeyPatch, *served: int) -> None:
     monkeypatch.setattr(layout, "SERVED", frozenset({LATER, *served}))
 
 
-def test_who_runs_through_an_upgrade_keeps_limits_that_follow_their_quota(
+def test_a_container_that_runs_through_an_agent_upgrade_still_gets_a_changed_memory_limit(
     slot: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Shell(slot.env) as shell:
@@ -93,10 +93,10 @@ def test_a_container_that_starts_again_after_an_upgrade_has_its_files_version(
     slot.has(32 * MIB)
 
 
-def test_who_runs_through_an_upgrade_keeps_its_share_of_time(
+def test_a_container_that_runs_through_an_agent_upgrade_still_gets_the_agents_heartbeat(
     slot: Deployed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its shim sees the agent's beat go on; test_time_slicer.py tests the windows."""
+    """So it keeps its share of the card's time; test_time_slicer.py tests the windows."""
     clock = count(10**15, 10**8)
     upgrade(monkeypatch, layout.VERSION)
     slicer = TimeSlicer(

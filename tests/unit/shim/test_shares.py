@@ -120,7 +120,7 @@ def test_a_launch_shows_that_the_container_wants_the_card(
 
 
 @pytest.mark.parametrize("mode", [NONE, HARD])
-def test_who_has_lost_the_card_starts_nothing_more(
+def test_a_container_stopped_by_its_limits_starts_no_work_until_they_allow_it_again(
     tmp_path: Path, layout: dict[str, Any], mode: int
 ) -> None:
     """This holds without a living agent, and although nothing was limited before; the container may

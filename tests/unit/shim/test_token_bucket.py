@@ -128,7 +128,7 @@ def greedy(
 
 
 @given(rate=rates, pieces=st.lists(costs, min_size=1, max_size=5), start=times)
-def test_who_always_has_work_gets_its_share_and_no_more(
+def test_a_container_that_always_has_work_gets_its_share_of_time_and_no_more(
     pure: ctypes.CDLL, rate: int, pieces: list[int], start: int
 ) -> None:
     span, longest = 500 * MS, max(pieces)
