@@ -121,7 +121,7 @@ class TestQuotaNames:
     """ResourceQuotas count shares by the names that pods have after admission."""
 
     def said(self, kube: Kube, *names: str) -> str:
-        """What is said to who creates a ResourceQuota of these resources, which nobody refuses."""
+        """What the creator of a ResourceQuota of these resources is told; nobody refuses it."""
         quota = {
             "apiVersion": "v1",
             "kind": "ResourceQuota",
@@ -133,7 +133,9 @@ class TestQuotaNames:
         assert status == 0, said
         return said
 
-    def test_who_counts_by_another_name_is_warned(self, kube: Kube) -> None:
+    def test_a_user_whose_resource_quota_counts_by_the_plain_name_is_warned(
+        self, kube: Kube
+    ) -> None:
         said = self.said(kube, "mizar.share/gpu.2", MINE)
         assert "requests.mizar.share/gpu.2 limits nothing, since no pod of the namespace" in said
         assert f"write requests.{TENANT}.mizar.share/gpu.N, with the N of a profile" in said
@@ -166,7 +168,9 @@ def test_labels_of_ones_own_stay(kube: Kube) -> None:
 
 
 @pytest.mark.parametrize("kind", objects.of_each_kind(OTHER, "x", {}))
-def test_who_forgets_the_containers_is_told_so_by_kubernetes(kube: Kube, kind: str) -> None:
+def test_a_user_who_forgets_the_containers_gets_the_error_of_kubernetes_itself(
+    kube: Kube, kind: str
+) -> None:
     """The webhook is asked before Kubernetes checks the object."""
     body = objects.of_each_kind(OTHER, "x", {"initContainers": []})[kind]
     said = refusal(kube, body, "--validate=false")
@@ -446,7 +450,7 @@ class TestPolicies:
         said = refusal(kube, objects.share_pod("kube-system", "x", key))
         assert "a pod gets devices of its own namespace only" in said
 
-    def test_who_asks_as_in_the_examples_is_told_that_the_webhook_does_not_look(
+    def test_a_user_who_asks_by_the_plain_name_is_told_that_the_webhook_did_not_process_the_pod(
         self, kube: Kube
     ) -> None:
         """Not to ask for what the pod asks for already."""
@@ -639,7 +643,9 @@ class TestEscapes:
         dry_run(kube, pod)
 
     @pytest.mark.parametrize("case", escapes.ONE_OF_EACH)
-    def test_who_makes_a_template_of_such_pods_is_warned(self, kube: Kube, case: str) -> None:
+    def test_a_user_who_creates_a_deployment_of_pods_with_such_a_field_is_warned(
+        self, kube: Kube, case: str
+    ) -> None:
         changes, sentence = escapes.ESCAPES[case]
         said = warned(kube, escapes.escaping(TENANT, changes), "Deployment")
         assert "Warning: " in said and "the API server will refuse its pods: " in said

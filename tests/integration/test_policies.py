@@ -473,7 +473,9 @@ def delete_all(kube: Kube, path: str, who: str = EDITOR) -> str:
     return kube.attempt("delete", "--raw", everything, who)[1]
 
 
-def test_who_deletes_all_pods_deletes_no_shadow_pod(kube: Kube, shadow: str) -> None:
+def test_a_request_to_delete_all_pods_of_a_namespace_deletes_no_shadow_pod(
+    kube: Kube, shadow: str
+) -> None:
     """Such a request does not name the pods."""
     said = delete_all(kube, "/api/v1/{}/pods")
     assert "delete those pods, and Mizar deletes it after the idle timeout" in said
@@ -1002,7 +1004,7 @@ class TestForeignShares:
         return kube.attempt(*self.ASK, "--dry-run=server", input=json.dumps(obj))
 
     @pytest.mark.parametrize("kind", templates({}))
-    def test_who_asks_for_them_is_warned(self, kube: Kube, kind: str) -> None:
+    def test_a_user_who_asks_for_a_resource_of_hami_is_warned(self, kube: Kube, kind: str) -> None:
         for spec in (asking("nvidia.com/gpumem"), asking("nvidia.com/gpumem", init=True)):
             status, said = self.ask(kube, templates(spec)[kind])
             assert status == 0, said

@@ -311,7 +311,7 @@ class TestAgent:
         )
         assert agent.apply_status(borrower, back) == (0, "")
 
-    def test_who_does_not_borrow_is_not_disrupted(
+    def test_an_agent_may_not_mark_a_pod_that_borrows_no_card_as_disrupted(
         self, kube: Kube, cluster: Cluster, tmp_path: Path
     ) -> None:
         kube.apply(objects.plain_pod(TENANT, "owner", **NOWHERE))

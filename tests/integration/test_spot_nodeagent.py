@@ -189,7 +189,9 @@ def test_what_is_lent_stays_lent_while_agent_and_kubelet_start_anew(
     assert not [one for one, _ in tenant.kube.events(tenant.name, "train") if one == "SpotEvicted"]
 
 
-def test_who_shares_a_card_lends_it_if_all_agree(tenant: Tenant, machine: Machine) -> None:
+def test_share_pods_lend_their_card_while_all_of_them_agree(
+    tenant: Tenant, machine: Machine
+) -> None:
     tenant.shadow()
     share = objects.share_pod(tenant.name, "one", tenant.resource)
     apply(tenant, share, LOW_POWER)
