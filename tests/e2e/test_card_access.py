@@ -65,7 +65,7 @@ WAYS: dict[str, tuple[Object, Object, str]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_who_asks_for_all_cards_gets_its_own(
+def test_a_pod_that_asks_for_all_cards_gets_only_its_own(
     kube: Kube, stage: "Stage", access: Access, cdi: None, way: str
 ) -> None:
     values, spec, told = WAYS[way]

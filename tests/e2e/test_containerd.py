@@ -169,7 +169,7 @@ def use(access: Access, values: Object, reason: str, words: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_who_asks_for_all_cards_gets_its_own(
+def test_a_pod_that_asks_for_all_cards_gets_only_its_own(
     kube: Kube, stage: "Stage", access: Access, cdi: None, way: str, runtime: str
 ) -> None:
     values, spec, words = WAYS[way]

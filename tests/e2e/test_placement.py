@@ -115,7 +115,9 @@ def test_what_no_node_has_is_told_in_the_schedulers_words(kube: Kube, stage: "St
     )
 
 
-def test_who_may_go_elsewhere_does_not_wait_for_a_full_node(kube: Kube, stage: "Stage") -> None:
+def test_a_pod_that_may_go_to_any_node_does_not_wait_for_a_full_one(
+    kube: Kube, stage: "Stage"
+) -> None:
     """One pod must go to a node without a free card; the next one may go to any."""
     tenant, (here, there) = stage.tenant(TWO), _nodes(kube)
     full = [f"full-{number}" for number in range(_cards(kube, here))]

@@ -336,8 +336,8 @@ def test_a_quota_is_kept(kube: Kube, stage: "Stage") -> None:
 
 
 def test_tenants_take_turns(kube: Kube, stage: "Stage") -> None:
-    """Two want the only card, whose owner agreed by its pool. Who had it before wants it again, and
-    came first; the other one has borrowed less."""
+    """Two tenants want the only card, whose owner agreed by its pool. The one that had it before
+    wants it again, and came first; the other one has borrowed less."""
     pool = stage.pool()
     owner = stage.tenant(HALF, pool=pool)
     kube.apply(objects.pool(pool, spot={**LENDS, "namespaces": [owner]}))
