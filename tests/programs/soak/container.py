@@ -28,6 +28,7 @@ CHURN_MIB = 64
 NEAR, LOOK_S = 5.0, 0.25
 """Points by which a share may be off, in a window of LOOK_S seconds. A machine that is busy with
 other things leaves the card idle at times."""
+PAUSE_MAX_S = 5.0
 KINDS = ("us_20", "us_200", "ms_5", "mixed", "graph", "narrow")
 # The names that unit/shim/programs/soak.c has for them.
 WAYS = {
@@ -342,11 +343,15 @@ class Container:
         whole limit. To be called when no process works."""
         began, waited = time.monotonic(), waited_s(self._node.pid)
         first = last = self._usable(self.survivor)
+        pause = LOOK_S
         late = waited_s(self._node.pid) - waited
         while last < USABLE:
             if time.monotonic() > began + HANG_S:
                 raise Hang(f"{last:.1f} % of a limit can be had: {self.books()}")
-            time.sleep(LOOK_S)  # the agent assumes the worst for a process that never pauses
+            # The agent assumes the worst for a process that is never idle for as long as several
+            # audits take, which ask a slow NVML.
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
             last = self._usable(self.survivor)
         took = time.monotonic() - began
         with Shell(self.env) as fresh:
