@@ -56,7 +56,7 @@ def write_shadows(draft: Draft) -> None:
     """Plan phase and condition Scheduled of every shadow pod where they change, and the events
     about that."""
     for shadow, stage in draft.in_order():
-        refusal = draft.refusal(shadow) if stage is ShadowStage.NO_POD else None
+        refusal = draft.refusal(shadow)
         if stage is ShadowStage.GONE or (stage is ShadowStage.NO_POD and refusal is None):
             continue
         # A phase means that there was a pod: see stage_of.
