@@ -1,6 +1,7 @@
 """Questions to the kubelet that many callers ask at once."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -272,54 +273,54 @@ async def test_nor_is_one_that_knows_only_some_of_its_pods() -> None:
     assert await answered(some) == some, "the API server has told that the other one is gone"
 
 
-async def test_a_kubelet_may_have_forgotten_the_devices_of_some_containers_of_a_pod() -> None:
-    """A kubelet that starts without its record gives new devices to those of a pod's containers
-    that do not run at that moment, and none to the others."""
+Answers = Callable[[Claims], Awaitable[Claims]]
+ONE, TWO = (Claim("a", "pod", name, "mizar.share/x", frozenset({name})) for name in ("1", "2"))
+
+
+async def which_may_forget() -> tuple[FakePodResources, KubeletPoller, Answers]:
+    """A kubelet that has told of ONE and TWO, which are known also if it forgets them, the poller
+    that asked it, and what that makes of the next answers."""
     kubelet = FakePodResources()
     poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
     answered = partial(answer, kubelet, poller)
-    one, two = (Claim("a", "pod", name, "mizar.share/x", frozenset({name})) for name in ("1", "2"))
-    again = replace(one, ids=frozenset({"3"}))
-    poller.claims_of_forgotten = lambda pods: (one, two) if ("a", "pod") in pods else ()
-    assert await answered(Claims((one, two), 1)) == Claims((one, two), 1)
+    poller.claims_of_forgotten = lambda pods: (ONE, TWO) if ("a", "pod") in pods else ()
+    assert await answered(Claims((ONE, TWO), 1)) == Claims((ONE, TWO), 1)
+    return kubelet, poller, answered
+
+
+async def test_a_kubelet_may_have_forgotten_the_devices_of_some_containers_of_a_pod() -> None:
+    """A kubelet that starts without its record gives new devices to those of a pod's containers
+    that do not run at that moment, and none to the others."""
+    kubelet, _, answered = await which_may_forget()
+    again = replace(ONE, ids=frozenset({"3"}))
     kubelet.restarted_at = 2.0
-    assert await answered(Claims((again,), 3)) == Claims((again, two), 3)
-    assert await answered(Claims((again,), 4)) == Claims((again, two), 4)
-    assert await answered(Claims((again, two), 5)) == Claims((again, two), 5)
+    assert await answered(Claims((again,), 3)) == Claims((again, TWO), 3)
+    assert await answered(Claims((again,), 4)) == Claims((again, TWO), 4)
+    assert await answered(Claims((again, TWO), 5)) == Claims((again, TWO), 5)
     assert await answered(Claims((again,), 6)) == Claims((again,), 6), "they end later"
 
 
 async def test_a_kubelet_is_believed_that_tells_less_of_what_it_has_forgotten() -> None:
     """That it lacks such a pod does not mean that it does not know its pods yet."""
-    kubelet = FakePodResources()
-    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
-    answered = partial(answer, kubelet, poller)
-    one, two = (Claim("a", "pod", name, "mizar.share/x", frozenset({name})) for name in ("1", "2"))
-    poller.claims_of_forgotten = lambda pods: (one, two) if ("a", "pod") in pods else ()
-    assert await answered(Claims((one, two), 1)) == Claims((one, two), 1)
+    kubelet, _, answered = await which_may_forget()
     kubelet.restarted_at = 2.0
-    for at, known in ((3, (two,)), (4, ())):
-        assert set((await answered(Claims(known, at))).all) == {one, two}
+    for at, known in ((3, (TWO,)), (4, ())):
+        assert set((await answered(Claims(known, at))).all) == {ONE, TWO}
 
 
 async def test_a_container_whose_device_was_forgotten_may_be_given_another() -> None:
     """The pod's other containers keep theirs."""
-    kubelet = FakePodResources()
-    poller = KubeletPoller(kubelet, lambda: None)  # type: ignore[arg-type]
-    answered = partial(answer, kubelet, poller)
-    one, two = (Claim("a", "pod", name, "mizar.share/x", frozenset({name})) for name in ("1", "2"))
-    poller.claims_of_forgotten = lambda pods: (one, two) if ("a", "pod") in pods else ()
-    assert await answered(Claims((one, two), 1)) == Claims((one, two), 1)
+    kubelet, poller, answered = await which_may_forget()
     kubelet.restarted_at = 2.0
     poller.api_heard_at = lambda: 2.5
-    assert (await answered(Claims((one, two), 3))).all == (one, two)
+    assert (await answered(Claims((ONE, TWO), 3))).all == (ONE, TWO)
     kubelet.restarted_at = 4.0
     poller.api_heard_at = lambda: 4.5
     with pytest.raises(KubeletAway):
         await answered(claims(5))
-    assert await answered(claims(5 + STARTS_S)) == Claims((one, two), 5 + STARTS_S)
-    again = replace(one, ids=frozenset({"3"}))
-    assert await answered(Claims((again,), 50)) == Claims((again, two), 50)
+    assert await answered(claims(5 + STARTS_S)) == Claims((ONE, TWO), 5 + STARTS_S)
+    again = replace(ONE, ids=frozenset({"3"}))
+    assert await answered(Claims((again,), 50)) == Claims((again, TWO), 50)
 
 
 async def test_a_late_answer_has_the_devices_that_the_kubelet_has_forgotten_too() -> None:

@@ -234,6 +234,23 @@ def test_one_tenants_failure_does_not_hold_up_another(model: Model, operator: Ha
     assert quota["status"]["pipelining"] == 2
 
 
+TERMINATED = "no new content in namespace team-a because it is being terminated"
+
+
+def _forbid(model: Model, kind: Kind, why: Callable[[int], str]) -> list[float]:
+    """From now on the API server refuses to create objects of the kind. Returns the list of the
+    times at which it did. `why`: the message, by the number of refusals, this one included."""
+    asked = list[float]()
+
+    def refuse(write: Write) -> None:
+        if write[0] == "create" and write[1].kind == kind:
+            asked.append(model.time)
+            raise Forbidden(why(len(asked)))
+
+    model.api.before_write = refuse
+    return asked
+
+
 def _satisfied(model: Model) -> Object:
     quota = model.api.find(GPU_QUOTA, "quota", "team-a")
     assert quota is not None
@@ -246,14 +263,9 @@ def test_what_the_api_server_refuses_is_told_and_tried_again(
 ) -> None:
     """A ResourceQuota on cards, for example; once it is gone, the operator goes on by itself."""
     model.add_share("team-a", "one", GPU, 1)
-    asked = []
-
-    def refuse(write: Write) -> None:
-        if write[0] == "create" and write[1].kind == kind:
-            asked.append(model.time)
-            raise Forbidden("exceeded quota: cards, limited: requests.nvidia.com/gpu=0")
-
-    model.api.before_write = refuse
+    asked = _forbid(
+        model, kind, lambda _: "exceeded quota: cards, limited: requests.nvidia.com/gpu=0"
+    )
     operator.sync(KINDS)
     operator.queue.add("mizar.share")
     for _ in range(100):
@@ -297,14 +309,7 @@ def test_a_namespace_that_is_being_deleted_is_asked_less_and_less_often(
 ) -> None:
     """Its GPUQuota may stay for long, such as with a finalizer of another controller."""
     model.add_share("team-a", "one", GPU, 1)
-    asked = []
-
-    def refuse(write: Write) -> None:
-        if write[0] == "create" and write[1].kind == SHADOW_POD:
-            asked.append(model.time)
-            raise Forbidden("no new content in namespace team-a because it is being terminated")
-
-    model.api.before_write = refuse
+    asked = _forbid(model, SHADOW_POD, lambda _: TERMINATED)
     for _ in range(100):
         operator.round()
     assert 5 <= len(asked) <= 10
@@ -318,14 +323,7 @@ def test_a_write_refused_in_other_words_each_time_is_tried_less_and_less_often(
 ) -> None:
     """By a ResourceQuota, for example, which says how much is used just then."""
     model.add_share("team-a", "one", GPU, 1)
-    asked = []
-
-    def refuse(write: Write) -> None:
-        if write[0] == "create" and write[1].kind == SHADOW_POD:
-            asked.append(model.time)
-            raise Forbidden(f"exceeded quota: used {len(asked)}")
-
-    model.api.before_write = refuse
+    asked = _forbid(model, SHADOW_POD, lambda times: f"exceeded quota: used {times}")
     for _ in range(100):
         operator.round()
     assert 5 <= len(asked) <= 10
@@ -339,11 +337,7 @@ def test_a_namespace_that_is_created_anew_does_not_wait_for_what_the_old_one_was
 ) -> None:
     model.add_share("team-a", "one", GPU, 1)
 
-    def refuse(write: Write) -> None:
-        if write[0] == "create" and write[1].kind == SHADOW_POD:
-            raise Forbidden("no new content in namespace team-a because it is being terminated")
-
-    model.api.before_write = refuse
+    _forbid(model, SHADOW_POD, lambda _: TERMINATED)
     for _ in range(100):
         operator.round()
     for kind, name in ((POD, "one"), (GPU_QUOTA, "quota")):
