@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from mizar_core.condition import find_condition
-from mizar_core.models import GPUPool, GPUQuota, ShadowPod
+from mizar_core.models import GPUPool, GPUQuota, ShadowPod, ShadowPodStatus
 from mizar_core.names import (
     ANNOTATION_RESOURCE,
     ANNOTATION_SEQUENCE,
@@ -18,11 +18,7 @@ from mizar_core.names import (
     parse_resource,
 )
 from mizar_core.planning.node_fit import Taint
-from mizar_core.planning.snapshot import (
-    CardsOnNode,
-    NodeView,
-    ShadowView,
-)
+from mizar_core.planning.snapshot import CardsOnNode, Key, NodeView, ShadowView
 from mizar_core.pod_requests import is_card, whole_count
 from mizar_kube.kinds import Object
 from mizar_operator.node_needs import marks_unavailable
@@ -49,6 +45,8 @@ def shadow_view(obj: Object) -> ShadowView:
     in_use = find_condition(status.conditions, ConditionType.POD_IN_USING)
     draining = find_condition(status.conditions, ConditionType.DRAINING)
     holders = [one.holder for one in status.devices if one.holder is not None]
+    lost = ready is not None and ready.reason == EventReason.CARD_LOST
+    lost_cards = () if lost else tuple(sorted(one.uuid for one in status.cards if one.lost))
     sequence = meta.annotations.get(ANNOTATION_SEQUENCE, "")
     return ShadowView(
         namespace=sys.intern(meta.namespace or ""),
@@ -71,7 +69,9 @@ def shadow_view(obj: Object) -> ShadowView:
         ready=ready is not None and ready.status == "True",
         not_ready_because=ready.message if ready is not None and ready.status != "True" else "",
         broken=healthy is not None and healthy.status == "False",
-        lost=ready is not None and ready.reason == EventReason.CARD_LOST,
+        lost=lost,
+        lost_cards=lost_cards,
+        on_lost_cards=_holders_on(status, lost_cards) if lost_cards else (),
         # During a drain the condition is Unknown: the devices are neither offered nor drained.
         draining=draining is not None and draining.status != "False",
         drained=draining is not None and (draining.status, draining.reason) == ("True", "Drained"),
@@ -82,6 +82,12 @@ def shadow_view(obj: Object) -> ShadowView:
         idle_since=status.idle_since,
         heard_at=max((o.last_transition_time for o in (ready, draining) if o), default=None),
     )
+
+
+def _holders_on(status: ShadowPodStatus, cards: tuple[str, ...]) -> tuple[Key, ...]:
+    """The share pods that hold devices on these cards (UUIDs), by name."""
+    found = (one.holder for one in status.devices if one.card in cards and one.holder)
+    return tuple(sorted({(one.namespace, one.name) for one in found}))
 
 
 def node_view(obj: Object) -> NodeView:

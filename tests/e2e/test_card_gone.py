@@ -1,4 +1,4 @@
-"""A card drops off the bus while pods share it, and comes back by another number."""
+"""A card drops off the bus while pods share it, alone or as one of two, and comes back."""
 
 import time
 from collections.abc import Iterator
@@ -76,6 +76,60 @@ def test_a_card_that_is_gone_and_comes_back_by_another_number(
         kube.wait_running(near, "near")
         assert cards_seen_inside(kube, near, "near") == {other}
         assert card_nodes_inside(kube, near, "near") == nodes
+
+
+def test_one_of_two_cards_of_a_shadow_pod_is_gone(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+) -> None:
+    """Only the pods that use it are evicted. The others run on, also when their containers start
+    anew, and the card is shared again when it is back."""
+    node = mizar_cluster.nodes[-1]
+    pool = stage.pool(
+        nodeSelector={"kubernetes.io/hostname": node.name}, profiles=[{"devices": 4, "cards": 2}]
+    )
+    tenant = stage.tenant({"devices": 4, "min": 0, "max": 1}, pool=pool)
+    kube.apply(deployment(tenant, "users", "mizar.share/gpu.4", replicas=4))
+    names = wait_for("four pods on two cards", lambda: running(kube, tenant, 4))
+    shadow = _shadow(kube, tenant)
+    wait_held(kube, tenant, *names)
+    cards = {pod: min(card_of(kube, tenant, pod)) for pod in names}
+    gone, other = sorted(set(cards.values()))
+    losers = sorted(pod for pod in names if cards[pod] == gone)
+    assert len(losers) == 2
+
+    with Machine(node.simgpu_dir) as machine, restored(machine, gone, node):
+        machine.remove(gone)
+        for pod in losers:
+            assert "gone" in wait_event(kube, tenant, pod, "DeviceUnhealthy")
+        for pod in losers:
+            assert gone in wait_event(kube, tenant, pod, "CardLost", timeout=240)
+            assert gone in wait_event(kube, tenant, pod, "ShareEvicted")
+        others = sorted(set(names) - set(losers))
+        assert sorted(running(kube, tenant, 2) or ()) == others
+        assert not _evicted(kube, tenant, others)
+        kill_containers(mizar_cluster, kube.get("pod", others[0], tenant) or {})
+        wait_for(
+            "its container to start again",
+            lambda: restart_counts(kube, tenant, others[0]) == {"main": 1},
+        )
+        kube.wait_running(tenant, others[0])
+        assert cards_seen_inside(kube, tenant, others[0]) == {other}
+        assert restart_counts(kube, tenant, others[1]) == {"main": 0}
+        assert _shadow(kube, tenant) == shadow
+
+        machine.restore(gone)
+        after = wait_for(
+            "two others on the card that is back", lambda: running(kube, tenant, 4, but=losers)
+        )
+        for pod in set(after) - set(others):
+            assert cards_seen_inside(kube, tenant, pod) == {gone}
+        assert _shadow(kube, tenant) == shadow
+
+
+def _shadow(kube: Kube, tenant: str) -> str:
+    """The UID of the tenant's only shadow pod, which is ready."""
+    (found,) = ready_shadows(kube, tenant)
+    return str(found["metadata"]["uid"])
 
 
 def _evicted(kube: Kube, tenant: str, pods: list[str]) -> bool:

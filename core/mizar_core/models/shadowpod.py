@@ -57,6 +57,10 @@ class CardStatus(Model):
     index: Annotated[int, Field(strict=True, ge=0, le=CARDS_MAX - 1)] = 0
     """Index among the shadow pod's cards, from 0; device i is on card i / (devices / cards)."""
 
+    lost: Annotated[bool, Field(strict=True)] | None = None
+    """Whether the card is no longer in the node, so that pods that use its devices are evicted;
+    absent if it is there. If no card is left, condition Ready says so too."""
+
 
 class Holder(Model):
     """The container that holds a virtual device."""

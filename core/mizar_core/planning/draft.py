@@ -320,8 +320,9 @@ class Draft:
         return self._in_order
 
     def unsettled(self) -> Sequence[tuple[ShadowView, ShadowStage]]:
-        """The shadow pods that are not both ready and wanted, as they are now, by name: few of a
-        large cluster, and the only ones that most decisions are about."""
+        """The shadow pods that are not both ready and wanted, or have users on cards that are gone,
+        as they are now, by name: few of a large cluster, and the only ones that most decisions are
+        about."""
         if self._unsettled is None:
             found = (one for quota in self._unsettled_of for one in self._unsettled_of.of(quota))
             self._unsettled = [(one, self.stages[one.key]) for one in sorted(found, key=_key)]
@@ -376,7 +377,8 @@ class Draft:
         self.shadows[key], self.stages[key] = shadow, stage
         self._of_resource.put(shadow.resource, key, shadow)
         self._of_quota.put(shadow.quota_key, key, shadow)
-        if stage is not ShadowStage.READY or not self.is_wanted(shadow):
+        settled = stage is ShadowStage.READY and self.is_wanted(shadow)
+        if shadow.on_lost_cards or not settled:
             self._unsettled_of.put(shadow.quota_key, key, shadow)
         self.usage.add(shadow, exists=self._counts(shadow, stage), live=self.is_live(shadow))
 

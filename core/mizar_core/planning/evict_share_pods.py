@@ -1,4 +1,4 @@
-"""Eviction of share pods whose shadow pod has lost its cards, and of those that can never start
+"""Eviction of share pods whose shadow pod has lost their cards, and of those that can never start
 with the devices that their kubelet gave them. Running share pods are evicted for no other reason:
 when a quota shrinks, those that are there stay."""
 
@@ -36,9 +36,10 @@ it."""
 
 
 def evict(draft: Draft) -> None:
-    """Plan the eviction of all share pods that hold devices of a shadow pod without its cards."""
+    """Plan the eviction of all share pods that hold devices on cards which their shadow pod has
+    lost."""
     for shadow in lost_in_use(draft, (one for one, _ in draft.unsettled())):
-        for share in _users(draft, shadow):
+        for share in _losers(draft, shadow):
             if not share.deleting:
                 draft.post(_share_event(share, _lost_message(draft, shadow)))
                 draft.actions.append(EvictShare(share.key, share.uid))
@@ -115,18 +116,31 @@ def _cause(share: ShareView) -> tuple[str, bool]:
 
 
 def lost_in_use(draft: Draft, among: Iterable[ShadowView]) -> list[ShadowView]:
-    """The shadow pods among these that have lost their cards while share pods use them, by name."""
-    lost = [one for one in among if one.holders and draft.stages[one.key] in MUST_BE_UNUSED]
-    return sorted((one for one in lost if _users(draft, one)), key=lambda one: one.key)
+    """The shadow pods among these that have lost cards while share pods use them, by name."""
+    return sorted((one for one in among if _losers(draft, one)), key=lambda one: one.key)
 
 
-def _users(draft: Draft, shadow: ShadowView) -> list[ShareView]:
-    """The share pods that hold devices of the shadow pod, by name.
+def cards_lost_in_use(draft: Draft, among: Iterable[ShadowView]) -> int:
+    """How many cards these shadow pods have lost while share pods use them."""
+    lost = lost_in_use(draft, among)
+    return sum(one.cards if _is_lost(draft, one) else len(one.lost_cards) for one in lost)
+
+
+def _is_lost(draft: Draft, shadow: ShadowView) -> bool:
+    """Whether the shadow pod has lost all of its cards."""
+    return draft.stages[shadow.key] in MUST_BE_UNUSED
+
+
+def _losers(draft: Draft, shadow: ShadowView) -> list[ShareView]:
+    """The share pods that hold devices on cards which the shadow pod has lost, by name.
 
     A holder is known by its name only. Where the node agent does not report any more, the holder
     may be gone, and another pod of its name (a StatefulSet's) may be on another node by now.
     """
-    holders, place = set(shadow.holders), (shadow.on_node or "", shadow.resource)
+    holders = set(shadow.holders if _is_lost(draft, shadow) else shadow.on_lost_cards)
+    if not holders:
+        return []
+    place = shadow.on_node or "", shadow.resource
     users = (one for one in draft.bound.get(place, ()) if one.key in holders)
     return sorted(users, key=lambda one: one.key)
 
@@ -149,7 +163,7 @@ def loss_reason(draft: Draft, shadow: ShadowView) -> str:
             return "its pod was deleted or evicted"
         case LossReason.CARD_LOST:
             return (
-                "a card is gone from the node, or another pod has it: see condition Ready of the "
+                "they are gone from the node, or another pod has one: see condition Ready of the "
                 "ShadowPod"
             )
         case LossReason.POD_ENDED:
@@ -162,15 +176,20 @@ def loss_message(draft: Draft, shadows: Iterable[ShadowView]) -> str | None:
     found = lost_in_use(draft, shadows)
     if not found:
         return None
-    pods = {share.key for one in found for share in _users(draft, one)}
-    return (
-        f"{counted(len(pods), 'share pod')} to be evicted: shadow pod {found[0].name} lost its "
-        f"cards: {loss_reason(draft, found[0])}"
-    )
+    pods = {share.key for one in found for share in _losers(draft, one)}
+    return f"{counted(len(pods), 'share pod')} to be evicted: {_loss(draft, found[0])}"
 
 
 def _lost_message(draft: Draft, shadow: ShadowView) -> str:
-    return f"evicted: shadow pod {shadow.name} lost its cards: {loss_reason(draft, shadow)}"
+    return f"evicted: {_loss(draft, shadow)}"
+
+
+def _loss(draft: Draft, shadow: ShadowView) -> str:
+    """A clause that says which cards the shadow pod lost, and how."""
+    if _is_lost(draft, shadow):
+        return f"shadow pod {shadow.name} lost its cards: {loss_reason(draft, shadow)}"
+    lost = f"card {', '.join(shadow.lost_cards)}"
+    return f"shadow pod {shadow.name} lost {lost}: not in its node any more"
 
 
 def _share_event(share: ShareView, message: str) -> EmitEvent:

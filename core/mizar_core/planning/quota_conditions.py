@@ -266,7 +266,7 @@ def _below_minimum(draft: Draft, quota: GPUQuota) -> ConditionState | None:
                 f"{found} of at least {counted(one.min, 'shadow pod')} of profile "
                 f"{one.devices} are kept warm: the quota's other limits leave no room for more",
             )
-        own = (s for s in _unsettled(draft, quota) if s.devices == one.devices)
+        own = (s for s in _unsettled(draft, quota) if s.devices == one.devices and not s.ready)
         starting = sum(draft.is_live(s) for s in own)
         if found - starting < one.min:
             return ConditionState(False, "Creating", "the shadow pods to keep warm are starting")

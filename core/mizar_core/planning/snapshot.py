@@ -81,10 +81,12 @@ class ShadowView:
     `holders`: the share pod of each held device, so that a pod may occur several times.
     `not_ready_because`: why the node agent does not offer the devices, in its own words; empty if
     it does, or has not reported. `heard_at`: when the node agent last reported a change.
-    `broken`: whether the node agent reports failed cards. `lost`: whether it reports that it has
-    lost one of the cards. `card_mib`: MiB of memory of its largest card, as the node agent reports
-    it; 0 if it has not. `drained`: whether it reports that no pod can get a device any more.
-    `contested`: whether a live read a moment ago showed that a pod uses it.
+    `broken`: whether the node agent reports failed cards. `lost`: whether it reports that the
+    shadow pod has lost its cards. `lost_cards`: the UUIDs of those that are gone from the node
+    while others are left; `on_lost_cards`: the share pods that hold devices there. `card_mib`: MiB
+    of memory of its largest card, as the node agent reports it; 0 if it has not. `drained`: whether
+    it reports that no pod can get a device any more. `contested`: whether a live read a moment ago
+    showed that a pod uses it.
     """
 
     namespace: str
@@ -106,6 +108,8 @@ class ShadowView:
     not_ready_because: str = ""
     broken: bool = False
     lost: bool = False
+    lost_cards: tuple[str, ...] = ()
+    on_lost_cards: tuple[Key, ...] = ()
     draining: bool = False
     drained: bool = False
     healthy: int = 0

@@ -30,7 +30,7 @@ from mizar_core.planning.creation_checks import refusal_message
 from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import lost_event, shadow_event
-from mizar_core.planning.evict_share_pods import lost_in_use
+from mizar_core.planning.evict_share_pods import cards_lost_in_use
 from mizar_core.planning.pool_nodes import in_pool, model_of
 from mizar_core.planning.quota_conditions import (
     WaitingPod,
@@ -272,5 +272,5 @@ def pool_counts(
         sums.update(one)
     per_model = [ModelCounts(model=name, **models[name]) for name in sorted(models)]
     own = (one for one, _ in draft.unsettled() if one.pool == pool.metadata.name)
-    lost = sum(one.cards for one in lost_in_use(draft, own))
+    lost = cards_lost_in_use(draft, own)
     return CardCounts(lost=lost, lent=pool.status.cards.lent, **sums), tuple(per_model[:MODELS_MAX])

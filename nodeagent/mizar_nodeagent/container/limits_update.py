@@ -3,7 +3,7 @@ lose their cards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +31,7 @@ from mizar_nodeagent.container.slots import Notify, Owner, Slot, Slots
 from mizar_nodeagent.container.used_slots import slots_in_use
 from mizar_nodeagent.errors import RegionDamaged, RegionUnserved, StartRefused
 from mizar_nodeagent.event_loop_turns import let_calls_in
-from mizar_nodeagent.planning.card_loss import loss_reason
+from mizar_nodeagent.planning.card_loss import gone_reason, loss_reason
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Pod
@@ -167,13 +167,14 @@ class LimitsUpdater:
         why = shadow = ""
         for devices in _groups(slot):
             key, carving = (devices[0].namespace, devices[0].shadow), self._carving(devices[0])
-            if not (reason := loss_reason(key, carving, snapshot)):
+            reason, gone = loss_reason(key, carving, snapshot), _gone_cards(carving, devices)
+            if not reason and not gone:
                 continue
-            why, shadow = reason, key[1]
+            why, shadow = reason or gone_reason(gone), key[1]
             if carving is None or uuids is None:
                 uuids = None
             else:
-                uuids |= {carving.card(one).uuid for one in devices}
+                uuids |= gone if not reason else {carving.card(one).uuid for one in devices}
         return _Loss(shadow, None if uuids is None else frozenset(uuids), why) if why else None
 
     def _carving(self, device: DeviceID) -> Carving | None:
@@ -203,12 +204,14 @@ class LimitsUpdater:
         return None if self._written.get(slot.name) == change.terms else change
 
     def _device_groups(self, slot: Slot) -> tuple[DeviceGroup, ...] | None:
-        """The slot's devices with their carvings; None while a carving is not known, or is
-        leaving."""
+        """The slot's devices with their carvings; None while a carving is not known, or is leaving,
+        or one of the devices is on a card that is gone: work there would be permitted again."""
         groups: list[DeviceGroup] = []
         for devices in _groups(slot):
             carving = self._carving(devices[0])
             if carving is None or carving.stage is DrainStage.LEAVING:
+                return None
+            if _gone_cards(carving, devices):
                 return None
             groups.append((carving, devices))
         return tuple(groups) or None
@@ -250,6 +253,13 @@ class LimitsUpdater:
             note = "; ".join(filter(None, [note, KEEPS_LIMITS]))
         if note:
             self._notify(owner, EventReason.LIMITS_CHANGED, note)
+
+
+def _gone_cards(carving: Carving | None, devices: Iterable[DeviceID]) -> set[str]:
+    """UUIDs of the devices' cards that are gone; empty if the carving is not known."""
+    if carving is None or not carving.gone:
+        return set()
+    return {carving.card(one).uuid for one in devices} & carving.gone
 
 
 def _groups(slot: Slot) -> list[list[DeviceID]]:

@@ -1,7 +1,8 @@
-"""Detects shadow pods that lose their cards while they are in use."""
+"""Detects shadow pods that lose cards while they are in use."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from datetime import timedelta
 
@@ -23,20 +24,23 @@ def note_taken_card(carving: Carving, snapshot: NodeSnapshot) -> Carving:
     return replace(carving, taken_by=other, taken_since=None)
 
 
-def note_gone_card(carving: Carving, snapshot: NodeSnapshot) -> Carving:
-    """The carving with `gone` set to one of its cards that is no longer in the node. This is
-    certain once NVML has not listed the card for the grace period `gone` and NVIDIA's device plugin
-    does not report it as healthy."""
-    if carving.gone or snapshot.kubelet is None:
+def note_gone_cards(carving: Carving, free: Collection[int], snapshot: NodeSnapshot) -> Carving:
+    """The carving with `gone` as the cards that are no longer in the node. This is certain of a
+    card once NVML has not listed it for the grace period `gone` and NVIDIA's device plugin does not
+    report it as healthy. A card that comes back stays in `gone` until none of its devices is held,
+    since their users are being evicted; if all are gone, they stay so. `free`: indices of the
+    devices that are neither held nor being allocated."""
+    if carving.is_lost or snapshot.kubelet is None:
         return carving
     physical = snapshot.kubelet.get(carving.carve.physical_resource, frozenset())
     healthy = {card_uuid(one) for one in physical}
-    gone = [
+    gone = {
         card.uuid
         for card in carving.cards
         if card.uuid not in healthy and _is_long_gone(card.uuid, snapshot)
-    ]
-    return carving.changed(gone=min(gone, default=""))
+    }
+    held = {carving.card(one).uuid for one in carving.ids if one.index not in free}
+    return carving.changed(gone=gone | (carving.gone & held))
 
 
 def _is_long_gone(uuid: str, snapshot: NodeSnapshot) -> bool:
@@ -53,14 +57,20 @@ def loss_reason(key: Key, carving: Carving | None, snapshot: NodeSnapshot) -> st
         return ""
     if carving is not None and carving.taken_by:
         return f"the kubelet gave it to pod {carving.taken_by}"
-    if carving is not None and carving.gone:
-        return f"{carving.gone} is not in the node any more"
+    if carving is not None and carving.is_lost:
+        return gone_reason(carving.gone)
     pod = snapshot.pods.get(key)
     if pod is None or (carving is not None and pod.uid != carving.pod_uid):
         return "the shadow pod was deleted or evicted"
     if pod.ended:
         return "the shadow pod has ended"
     return "the shadow pod was deleted" if _is_about_to_end(pod, snapshot) else ""
+
+
+def gone_reason(uuids: Collection[str]) -> str:
+    """That these cards (UUIDs, at least one) are gone, as a clause for a message."""
+    verb = "is" if len(uuids) == 1 else "are"
+    return f"{', '.join(sorted(uuids))} {verb} not in the node any more"
 
 
 def _is_about_to_end(pod: Pod, snapshot: NodeSnapshot) -> bool:

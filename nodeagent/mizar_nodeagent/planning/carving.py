@@ -34,8 +34,8 @@ class DrainStage(StrEnum):
     """The drain found a held device: the devices are offered as before until another drain is
     requested."""
     LEAVING = "Leaving"
-    """The shadow pod is terminating or gone, or has lost a card; its devices stay listed while the
-    kubelet may use them."""
+    """The shadow pod is terminating or gone, or has lost its cards; its devices stay listed while
+    the kubelet may use them."""
 
     @property
     def offered(self) -> bool:
@@ -59,9 +59,10 @@ class Carving:
     longer allocates; `closing_since`: since when there have been other free devices. `kept_up`: the
     count in the node's status should be lowered, but is not, since bound pods wait for devices.
     `taken_by`: the pod (namespace/name) to which the kubelet gave one of the cards; `taken_since`:
-    since when the kubelet has reported so, until `taken_by` is set. `gone`: UUID of a card that is
-    no longer in the node. `confirmed`: the kubelet has reported since the node's boot that the
-    shadow pod has the cards; until then no container gets a device.
+    since when the kubelet has reported so, until `taken_by` is set. `gone`: UUIDs of the cards that
+    are no longer in the node, or that are back while their users from before are not gone yet.
+    `confirmed`: the kubelet has reported since the node's boot that the shadow pod has the cards;
+    until then no container gets a device.
     """
 
     namespace: str
@@ -80,7 +81,7 @@ class Carving:
     kept_up: bool = False
     taken_by: str = ""
     taken_since: float | None = None
-    gone: str = ""
+    gone: frozenset[str] = frozenset()
     confirmed: bool = True
 
     @property
@@ -105,6 +106,12 @@ class Carving:
     def device_cards(self) -> tuple[Card, ...]:
         """The card that each device lies on, in order of the devices."""
         return tuple(map(self.card, self.ids))
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether another pod has one of its cards, or none is in the node any more, so that its
+        devices end. While only some are gone, those of the others are used as before."""
+        return bool(self.taken_by) or all(card.uuid in self.gone for card in self.cards)
 
     def changed(self, **changes: Any) -> Carving:
         """The carving with these fields changed; the same object if none differs, so that its
@@ -140,7 +147,7 @@ class Carving:
             "drain": self.drain,
             "idleSince": None if self.idle_since is None else format_time(self.idle_since),
             "takenBy": self.taken_by,
-            "gone": self.gone,
+            "gone": sorted(self.gone),
             "confirmed": self.confirmed,
         }
 
@@ -149,18 +156,27 @@ class Carving:
         """The carving from the checkpoint's JSON object. `now`: monotonic seconds, at which the
         stage begins anew. Raises ValueError, LookupError or TypeError if the object is damaged."""
         idle = body["idleSince"]
+        cards = tuple(map(Card.from_dict, body["cards"]))
         return cls(
             namespace=body["namespace"],
             name=body["name"],
             pod_uid=body["podUID"],
             owner_uid=body["ownerUID"],
             carve=Carve.from_dict(body["carve"]),
-            cards=tuple(map(Card.from_dict, body["cards"])),
+            cards=cards,
             stage=DrainStage(body["stage"]),
             since=now,
             drain=body["drain"],
             idle_since=None if idle is None else parse_time(idle),
             taken_by=body.get("takenBy", ""),
-            gone=body.get("gone", ""),
+            gone=_gone(body.get("gone", []), cards),
             confirmed=bool(body.get("confirmed", True)),
         )
+
+
+def _gone(found: list[str] | str, cards: tuple[Card, ...]) -> frozenset[str]:
+    """The cards that are gone, from the checkpoint. Earlier agents kept one card as a string, empty
+    for none, and gave all cards up with it."""
+    if isinstance(found, list):
+        return frozenset(found)
+    return frozenset(card.uuid for card in cards) if found else frozenset()

@@ -51,8 +51,10 @@ def lists(
     return {resource: tuple(own[one] for one in sorted(own)) for resource, own in found.items()}
 
 
-def card_problem(card: Card, snapshot: NodeSnapshot) -> str:
-    """Why no container should use the card; empty if no problem is known."""
+def card_problem(carving: Carving, card: Card, snapshot: NodeSnapshot) -> str:
+    """Why no container should use the carving's card; empty if no problem is known."""
+    if card.uuid in carving.gone:
+        return GONE
     known = snapshot.cards.get(card.uuid)
     if known is not None:
         return known.problem
@@ -70,7 +72,7 @@ def refusal(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> str |
         return "is being given back: its shadow pod is ending"
     if not carving.confirmed:
         return f"cannot be used yet: {UNCONFIRMED}"
-    if problem := card_problem(carving.card(device), snapshot):
+    if problem := card_problem(carving, carving.card(device), snapshot):
         return f"cannot be used: {problem}"
     return None
 
@@ -131,7 +133,7 @@ def _counts(
 def _devices(carving: Carving, snapshot: NodeSnapshot) -> tuple[Device, ...]:
     """The carving's devices, in order."""
     allocatable = carving.stage.healthy and carving.confirmed
-    broken = {card.uuid for card in carving.cards if card_problem(card, snapshot)}
+    broken = {card.uuid for card in carving.cards if card_problem(carving, card, snapshot)}
     healthy = tuple(
         allocatable and index not in carving.withdrawn and card.uuid not in broken
         for index, card in enumerate(carving.device_cards)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.models import Holder
-from mizar_nodeagent.planning.card_loss import note_gone_card, note_taken_card
+from mizar_nodeagent.planning.card_loss import note_gone_cards, note_taken_card
 from mizar_nodeagent.planning.carve_update import close, update_carve
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.confirmation import confirm
@@ -63,8 +63,8 @@ def step(carving: Carving, facts: Facts, snapshot: NodeSnapshot) -> Carving | No
     confirmed = confirm(carving, facts.held, snapshot)
     if facts.pod is None or confirmed is None:
         return confirmed
-    carving = note_gone_card(note_taken_card(confirmed, snapshot), snapshot)
-    if carving.taken_by or carving.gone:
+    carving = note_gone_cards(note_taken_card(confirmed, snapshot), facts.free, snapshot)
+    if carving.is_lost:
         return _leave(carving, facts, snapshot)
     carving = update_carve(carving, facts.pod)
     lowered_at = snapshot.node_at.get(carving.resource, float("-inf"))

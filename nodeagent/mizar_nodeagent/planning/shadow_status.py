@@ -17,6 +17,7 @@ from mizar_core.models import CardStatus, DeviceStatus, Holder, ShadowPodStatus
 from mizar_core.names import ConditionType, EventReason
 from mizar_core.quantities import WHOLE_CARD, counted
 from mizar_nodeagent.planning.adopt_shadow_pod import Pending
+from mizar_nodeagent.planning.card_loss import gone_reason
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.planning.device_lists import UNCONFIRMED, Device, card_problem
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
@@ -115,7 +116,11 @@ def of_carving(
         uid=carving.owner_uid,
         cards=tuple(
             CardStatus(
-                uuid=card.uuid, model=card.model, memory_mib=card.memory_bytes >> 20, index=index
+                uuid=card.uuid,
+                model=card.model,
+                memory_mib=card.memory_bytes >> 20,
+                index=index,
+                lost=card.uuid in carving.gone or None,
             )
             for index, card in enumerate(carving.cards)
         ),
@@ -179,8 +184,8 @@ def _ready(
             EventReason.CARD_LOST,
             f"the kubelet gave its card to pod {carving.taken_by}",
         )
-    if carving.gone:
-        return "False", EventReason.CARD_LOST, f"card {carving.gone} is not in the node any more"
+    if carving.is_lost:
+        return "False", EventReason.CARD_LOST, f"card {gone_reason(carving.gone)}"
     if not carving.stage.offered:
         return "False", carving.stage.value, _STAGE_MESSAGES[carving.stage]
     if not carving.confirmed:
@@ -226,7 +231,9 @@ def _in_using(
 def _failed(carving: Carving, snapshot: NodeSnapshot) -> dict[str, str]:
     """What is wrong with each of its cards that have failed, by UUID."""
     return {
-        card.uuid: problem for card in carving.cards if (problem := card_problem(card, snapshot))
+        card.uuid: problem
+        for card in carving.cards
+        if (problem := card_problem(carving, card, snapshot))
     }
 
 

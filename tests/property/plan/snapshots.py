@@ -227,6 +227,7 @@ def shadows(
     drained = draw(st.booleans())
     holder_names = draw(st.lists(st.sampled_from(["p0", "p1", "p2"]), max_size=healthy))
     holders = tuple((namespace, one) for one in holder_names)
+    cut_off = holders[:1] if is_ready and draw(st.integers(0, 3)) == 0 else ()
     uid = of.metadata.uid or ""
     return ShadowView(
         namespace=namespace,
@@ -254,6 +255,8 @@ def shadows(
         idle_since=None if holders else at(draw(st.sampled_from([1, 100, 1000]))),
         pod=pod,
         contested=draw(st.integers(0, 9)) == 0,
+        lost_cards=("GPU-1",) if cut_off else (),
+        on_lost_cards=cut_off,
     )
 
 

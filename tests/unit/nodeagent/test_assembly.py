@@ -224,6 +224,12 @@ class World:
         devices = self.api.status(*SHADOW).get("devices", ())
         return [one["holder"]["name"] for one in devices if "holder" in one]
 
+    def holds(self, pod: KubePod, card: str) -> bool:
+        """Whether the pod holds a device on the card, by ShadowPod.status."""
+        devices = self.api.status(*SHADOW).get("devices", ())
+        held = [one["holder"]["name"] for one in devices if one["card"] == card and "holder" in one]
+        return pod.name in held
+
     def node(self, resource: str = RESOURCE) -> tuple[str | None, str | None]:
         """(capacity, allocatable) in the node's status."""
         status = self.api.node["status"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
@@ -200,3 +201,85 @@ async def test_a_card_that_has_failed_when_an_agent_starts(world: World, told: b
     await until(lambda: len(events(world, "DeviceUnhealthy")) == 2)
     await world.replanned()
     assert {pod for pod, _ in events(world, "DeviceUnhealthy")} == {"share", SHADOW[1]}
+
+
+CARD_2 = card(2).uuid
+NEIGHBOUR = KubePod("team-a", "neighbour", "uid-neighbour")
+
+
+async def share_two_cards(world: World, **carving: Any) -> tuple[Allocated, Allocated]:
+    """A shadow pod with two cards, and a share pod on each; the first one's card goes."""
+    await world.serve_shadow(cards=2, **carving)
+    held = await world.start_share(), await world.start_share(NEIGHBOUR)
+    await until(lambda: sorted(world.holders()) == ["neighbour", "share"])
+    assert {given(one).uuid.decode() for one in held} == {CARD, CARD_2}
+    return held if given(held[0]).uuid.decode() == CARD else (held[1], held[0])
+
+
+async def test_one_gone_card_of_two_stops_those_who_use_it_only(world: World) -> None:
+    loser, other = await share_two_cards(world)
+    gone(world)
+    await until(lambda: is_stopped(loser))
+    await until(lambda: events(world, "CardLost"))
+    (name,) = (pod.name for pod in (SHARE, NEIGHBOUR) if world.holds(pod, CARD))
+    ((pod, note),) = events(world, "CardLost")
+    assert pod == name and WAYS[gone] in note
+    assert not is_stopped(other) and world.ready() == ("True", "Serving")
+    await until(lambda: marks(world) == {CARD: True, CARD_2: None})
+
+
+def marks(world: World) -> dict[str, bool | None]:
+    """What the ShadowPod's status says of each card: True if it is lost."""
+    return {one["uuid"]: one.get("lost") for one in world.api.status(*SHADOW)["cards"]}
+
+
+async def test_a_container_on_both_cards_is_stopped_on_the_gone_one_only(world: World) -> None:
+    await world.serve_shadow(cards=2, isolation=Isolation(compute="Hard"))
+    held = await world.start_share(count=2)
+    gone(world)
+    await until(lambda: events(world, "CardLost"))
+    limits = limits_file.read(limits_of(held))
+    assert {uuid: limits_file.is_stopped(limits, uuid) for uuid in (CARD, CARD_2)} == {
+        CARD: True,
+        CARD_2: False,
+    }
+
+
+async def test_changed_limits_reach_the_other_card_and_leave_the_stopped_ones(
+    world: World,
+) -> None:
+    loser, other = await share_two_cards(world, memory=2 * GIB)
+    gone(world)
+    await until(lambda: is_stopped(loser))
+    world.api.put_pod(shadow_object(cards=2, memory=GIB))
+    await until(lambda: given(other).memory_limit == GIB)
+    assert is_stopped(loser)
+
+
+async def test_the_next_agent_leaves_the_other_cards_pods_alone_too(world: World) -> None:
+    loser, other = await share_two_cards(world)
+    gone(world)
+    await until(lambda: is_stopped(loser))
+    seq = limits_file.read(limits_of(other)).seq
+    await world.stop_agent()
+    await world.start_agent()
+    await until(lambda: world.ready() == ("True", "Serving"))
+    await world.replanned()
+    assert is_stopped(loser) and limits_file.read(limits_of(other)).seq == seq
+    assert len(events(world, "CardLost")) == 1
+
+
+async def test_the_card_is_shared_again_when_it_is_back_and_free(world: World) -> None:
+    loser, _ = await share_two_cards(world)
+    gone(world)
+    await until(lambda: is_stopped(loser))
+    await until(lambda: len(world.kubelet.healthy(RESOURCE)) == 1)
+    user = SHARE if world.holds(SHARE, CARD) else NEIGHBOUR
+    world.cards.present[CARD] = card()
+    await world.replanned()
+    assert len(world.kubelet.healthy(RESOURCE)) == 1
+    world.kubelet.remove_pod(user.uid)
+    world.api.delete_pod(user.namespace, user.name)
+    await until(lambda: len(world.kubelet.healthy(RESOURCE)) == 2)
+    again = await world.start_share(KubePod("team-a", "again", "uid-again"))
+    assert given(again).uuid.decode() == CARD and not is_stopped(again)

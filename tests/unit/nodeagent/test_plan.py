@@ -3,12 +3,17 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import ClassVar
 
 import pytest
 
+from mizar_core.device_ids import DeviceID
 from mizar_core.models import Holder
+from mizar_nodeagent.cards import GONE
 from mizar_nodeagent.kubelet.claims import Claim, Claims
+from mizar_nodeagent.planning.card_loss import loss_reason
 from mizar_nodeagent.planning.carving import Carving, DrainStage
+from mizar_nodeagent.planning.device_lists import refusal
 from mizar_nodeagent.planning.plan import Plan, plan
 from mizar_nodeagent.planning.shadow_status import Report
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
@@ -541,7 +546,104 @@ class TestGoneCard:
 
     def test_stays_lost_for_the_next_agent(self) -> None:
         lost = self.after(70.0).carvings[SHADOW]
-        assert Carving.from_dict(json.loads(json.dumps(lost.to_dict())), 0.0).gone == CARD
+        assert Carving.from_dict(json.loads(json.dumps(lost.to_dict())), 0.0).gone == {CARD}
+
+    def test_of_an_earlier_agents_checkpoint_means_that_all_are_lost(self) -> None:
+        """Earlier agents kept one card, and gave up all."""
+        saved = two_cards(1.0).to_dict()
+        assert not Carving.from_dict(saved | {"gone": ""}, 0.0).gone
+        assert Carving.from_dict(saved | {"gone": CARD}, 0.0).is_lost
+
+
+FOUR = carve(devices=4, cards=2, resource="team-a.mizar.share/gpu.4")
+CARD_2 = card(2).uuid
+ON_1, ON_2 = {device(0), device(1)}, {device(2), device(3)}
+SHARE_1, SHARE_2 = (share(name, requests=((FOUR.resource, 1),)) for name in ("share-1", "share-2"))
+
+
+def two_cards(
+    now: float,
+    gone: tuple[str, ...] = (),
+    users: tuple[Pod, ...] = (SHARE_1, SHARE_2),
+    before: Carving | None = None,
+    **changes: object,
+) -> Carving:
+    """The carving of a shadow pod with two cards after a plan at `now`. `gone`: UUIDs of cards that
+    have not been in the node since second 10."""
+    (found,) = planned(now, gone, users, before, **changes).carvings.values()
+    return found
+
+
+def planned(
+    now: float,
+    gone: tuple[str, ...] = (),
+    users: tuple[Pod, ...] = (SHARE_1, SHARE_2),
+    before: Carving | None = None,
+    **changes: object,
+) -> Plan:
+    """The plan that `two_cards` is about: SHARE_1 has a device on the first card, SHARE_2 on the
+    second."""
+    devices = {SHARE_1: device(0), SHARE_2: device(2)}
+    held = [share_claim(devices[pod], pod=pod.name, resource=FOUR.resource) for pod in users]
+    there = {uuid: replace(cards()[uuid], problem=GONE, gone_since=10.0) for uuid in gone}
+    given = {"node": {FOUR.resource: Counts(4, 4)}, "kubelet": {FOUR.resource: ON_1 | ON_2}}
+    seen = snapshot(
+        now,
+        [shadow(carve=FOUR), *users],
+        [card_claim(SHADOW[1], CARD, CARD_2), *held],
+        **{**given, "cards": cards() | there, **changes},  # type: ignore[arg-type]
+    )
+    return plan({} if before is None else {SHADOW: before}, seen)
+
+
+class TestOneOfTwoCardsGone:
+    """The devices of the other card are used as before."""
+
+    LATER: ClassVar = {"node": {FOUR.resource: Counts(4, 2)}, "kubelet": {FOUR.resource: ON_2}}
+    """What kubelet and node's status say once they know."""
+
+    def test_only_its_own_devices_end(self) -> None:
+        found = planned(70.0, (CARD,), before=two_cards(1.0), **self.LATER)
+        assert listed(found, FOUR.resource) == dict.fromkeys(ON_1, False) | dict.fromkeys(
+            ON_2, True
+        )
+        assert said(found, "Ready") == ("True", "Serving")
+        assert said(found, "Healthy") == ("False", "CardFailed")
+        assert found.counts == {FOUR.resource: Counts(4, 2)}
+        assert [(one.uuid, one.lost) for one in report(found).cards] == [
+            (CARD, True),
+            (CARD_2, None),
+        ]
+
+    def test_it_is_not_lost_before_that_is_certain(self) -> None:
+        assert two_cards(69.9, (CARD,), before=two_cards(1.0)).gone == set()
+
+    def test_a_card_that_is_back_waits_for_those_who_use_it(self) -> None:
+        """They are being evicted, and their limits there are gone."""
+        lost = two_cards(70.0, (CARD,), before=two_cards(1.0))
+        back = planned(71.0, before=lost)
+        assert back.carvings[SHADOW].gone == {CARD}
+        assert said(back, "Healthy") == ("False", "CardFailed")
+        assert not any(listed(back, FOUR.resource)[one] for one in ON_1)
+        assert refusal(back.carvings[SHADOW], DeviceID.parse(device(1)), snapshot(71.0))
+        free = planned(72.0, users=(SHARE_2,), before=back.carvings[SHADOW])
+        assert free.carvings[SHADOW].gone == set()
+        assert all(listed(free, FOUR.resource).values())
+
+    def test_a_device_that_is_being_allocated_counts_as_used(self) -> None:
+        lost = two_cards(70.0, (CARD,), before=two_cards(1.0))
+        allocating = frozenset({DeviceID.parse(device(1))})
+        assert two_cards(71.0, users=(), before=lost, allocating=allocating).gone == {CARD}
+
+    def test_all_are_lost_when_the_other_goes_too(self) -> None:
+        one = two_cards(70.0, (CARD,), before=two_cards(1.0))
+        found = planned(71.0, (CARD, CARD_2), before=one)
+        assert said(found, "Ready") == ("False", "CardLost")
+        assert loss_reason(SHADOW, found.carvings[SHADOW], snapshot(71.0, [shadow()])) == (
+            f"{CARD}, {CARD_2} are not in the node any more"
+        )
+        again = planned(72.0, users=(), before=found.carvings[SHADOW])
+        assert said(again, "Ready") == ("False", "CardLost")
 
 
 def test_a_card_that_an_agent_has_never_seen_is_gone() -> None:

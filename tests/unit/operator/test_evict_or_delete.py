@@ -15,6 +15,7 @@ from mizar_core.names import FIELD_MANAGER_OPERATOR, EventReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import (
     DeleteShadow,
+    Drain,
     EmitEvent,
     EvictShare,
     WritePoolStatus,
@@ -70,8 +71,8 @@ def test_a_pod_evicted_for_a_lost_card_is_told_where_to_read_how_it_was_lost() -
     made = plan(_snapshot(ready(**HELD, **LOST["another has its card"])), NOW)
     told = [one.message for one in made.actions if isinstance(one, EmitEvent)]
     assert (
-        "evicted: shadow pod shadow-2-aaaaa lost its cards: a card is gone from the node, or "
-        "another pod has it: see condition Ready of the ShadowPod"
+        "evicted: shadow pod shadow-2-aaaaa lost its cards: they are gone from the node, or "
+        "another pod has one: see condition Ready of the ShadowPod"
     ) in told
 
 
@@ -158,6 +159,60 @@ def test_quota_and_pool_say_so() -> None:
     assert (satisfied.status, satisfied.reason) == ("False", "CardLost")
     assert "1 share pod to be evicted: shadow pod shadow-2-aaaaa" in satisfied.message
     assert of_pool.cards.lost == 1
+
+
+GPU_4 = "team-a.mizar.share/gpu.4"
+ON_GONE, OTHER = (replace(waiting(name, 2, GPU_4), node="n1") for name in ("p", "other"))
+QUOTA_4 = quota("team-a", profiles=[{"devices": 4, "max": 1}])
+ONE_GONE: dict[str, Any] = {
+    "devices": 4,
+    "healthy": 2,
+    "broken": True,
+    "holders": (("team-a", "other"), ("team-a", "p")),
+    "in_use": True,
+    "lost_cards": ("GPU-1",),
+    "on_lost_cards": (("team-a", "p"),),
+}
+"""A shadow pod with two cards, of which p's is gone from the node, and the other pod's is not."""
+
+
+def test_only_the_pods_on_a_gone_card_of_several_are_evicted() -> None:
+    snapshot = _snapshot(ready(**ONE_GONE), quotas=(QUOTA_4,), shares=(ON_GONE, OTHER))
+    made = plan(snapshot, NOW)
+    assert _evicted(snapshot) == [("p", ON_GONE.uid)]
+    assert made.due is not None
+    (told,) = (
+        one
+        for one in made.actions
+        if isinstance(one, EmitEvent) and one.reason == EventReason.SHARE_EVICTED
+    )
+    assert told.message == (
+        "evicted: shadow pod shadow-2-aaaaa lost card GPU-1: not in its node any more"
+    )
+    assert _evicted(apply_plan(snapshot, made)) == []
+    (of_quota,) = (one.status for one in made.actions if isinstance(one, WriteQuotaStatus))
+    (of_pool,) = (one.status for one in made.actions if isinstance(one, WritePoolStatus))
+    (satisfied,) = (one for one in of_quota.conditions if one.type == "Satisfied")
+    assert (satisfied.status, satisfied.reason) == ("False", "CardLost")
+    assert "1 share pod to be evicted: shadow pod shadow-2-aaaaa lost card GPU-1" in (
+        satisfied.message
+    )
+    assert of_pool.cards.lost == 1
+
+
+def test_a_shadow_pod_keeps_the_cards_that_are_left() -> None:
+    """Nothing of it ends with the pods of the one that is gone, and it still counts as ready."""
+    left = ready(**ONE_GONE | {"holders": (("team-a", "other"),), "on_lost_cards": ()})
+    made = plan(_snapshot(left, quotas=(QUOTA_4,), shares=(OTHER,)), NOW)
+    assert not [one for one in made.actions if isinstance(one, EvictShare | DeleteShadow | Drain)]
+    assert "CardLost" not in [one.reason for one in made.quotas["team-a", "quota"].conditions]
+
+
+def test_a_shadow_pod_whose_gone_users_are_still_reported_counts_as_kept_warm() -> None:
+    warm = quota("team-a", profiles=[{"devices": 4, "min": 1, "max": 1}])
+    made = plan(_snapshot(ready(**ONE_GONE), quotas=(warm,), shares=(OTHER,)), NOW)
+    (status,) = made.quotas.values()
+    assert "Creating" not in [one.reason for one in status.conditions]
 
 
 FRAGMENTED = replace(SHARE, owner="uid-set", several_cards=True)

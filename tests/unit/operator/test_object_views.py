@@ -453,3 +453,36 @@ def test_a_thousand_of_another_plugins_devices_do_not_make_a_node_unreadable() -
     assert cards["nvidia.com/gpu"] == CardsOnNode(8, 8)
     assert cards["example.com/fuse"] == CardsOnNode(1024, 1000)
     assert cards["nvidia.com/gpu.shared"] == CardsOnNode(2000, 2000)
+
+
+@pytest.mark.parametrize("reason", ["Serving", "CardLost"])
+def test_who_holds_devices_on_cards_that_are_gone(reason: str) -> None:
+    """If all cards are lost, condition Ready says so, and all holders are meant."""
+    holder = {"namespace": "team-a", "container": "main"}
+    devices = [("GPU-1", "p"), ("GPU-1", "p"), ("GPU-1", None), ("GPU-2", "q")]
+    body = {
+        "metadata": {"namespace": "team-a", "name": "s", "uid": "u"},
+        "spec": {"pool": "default", "quota": "gpus", "devices": 4, "cards": 2},
+        "status": {
+            "cards": [{"uuid": "GPU-1", "lost": True}, {"uuid": "GPU-2", "index": 1}],
+            "devices": [
+                {"id": f"team-a/s-{index}", "card": card, "health": "Unhealthy"}
+                | ({"holder": holder | {"name": name}} if name else {})
+                for index, (card, name) in enumerate(devices)
+            ],
+            "conditions": [
+                {
+                    "type": "Ready",
+                    "status": "True" if reason == "Serving" else "False",
+                    "reason": reason,
+                    "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }
+            ],
+        },
+    }
+    view = shadow_view(body)
+    assert view.holders == (("team-a", "p"), ("team-a", "p"), ("team-a", "q"))
+    assert view.lost == (reason == "CardLost")
+    wanted = (("GPU-1",), (("team-a", "p"),)) if reason == "Serving" else ((), ())
+    assert (view.lost_cards, view.on_lost_cards) == wanted
