@@ -95,7 +95,8 @@ def test_fluxs(chart: Chart) -> None:
     [
         ("docs/runbooks/switch-from-hami.md", "defaultPool"),
         ("docs/runbooks/gitops.md", "uninstall"),
+        ("docs/security.md", "networkPolicy"),
     ],
 )
-def test_a_runbooks(chart: Chart, page: str, key: str) -> None:
+def test_a_pages(chart: Chart, page: str, key: str) -> None:
     assert chart.render(**values(page, key))
