@@ -12,7 +12,7 @@ from typing import Any
 from support.chart import Object
 
 SERVED = {
-    "/api/v1": {"configmaps": "ConfigMap"},
+    "/api/v1": {"configmaps": "ConfigMap", "namespaces": "Namespace"},
     "/apis/admissionregistration.k8s.io/v1": {
         "mutatingwebhookconfigurations": "MutatingWebhookConfiguration"
     },
@@ -51,7 +51,7 @@ def _parsed(path: str) -> tuple[str, str, str, str]:
     """The group, plural, namespace and name that a path asks for; the last two may be empty."""
     (group,) = (one for one in SERVED if path.startswith(f"{one}/"))
     words = path.removeprefix(f"{group}/").split("/")
-    namespace = words[1] if words[0] == "namespaces" else ""
+    namespace = words[1] if words[0] == "namespaces" and len(words) > 2 else ""
     plural, *name = words[2:] if namespace else words
     return group, plural, namespace, "".join(name)
 

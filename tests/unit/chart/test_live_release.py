@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.chart import CHART, Chart, Object, pick
-from unit.chart.api_server import ApiServer, serving
+from unit.chart.api_server import SERVED, ApiServer, serving
 
 NAMESPACE = "mizar-system"
 SHADOW_CLASS = "mizar-shadow-pods"
@@ -190,3 +190,39 @@ def test_classes_that_are_not_used_are_not_read(chart: Chart, live: list[Object]
         assert run_upgrade(chart, server, {})[0] == 0
         (asked,) = [one for one in server.asked if "priorityclasses" in one]
         assert asked.endswith(f"/priorityclasses/{SHADOW_CLASS}")
+
+
+def namespace(enforced: str) -> Object:
+    """The release's namespace, in which this level of Pod Security is enforced, if any."""
+    labels = {"kubernetes.io/metadata.name": NAMESPACE}
+    if enforced:
+        labels["pod-security.kubernetes.io/enforce"] = enforced
+    return {"kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}}
+
+
+@pytest.mark.parametrize("level", ["baseline", "restricted"])
+def test_a_namespace_that_refuses_node_agents_is_named(chart: Chart, level: str) -> None:
+    """helm would wait for agents that cannot be created, or succeed without any."""
+    assert refusal(upgraded(chart, [namespace(level)])) == (
+        f"namespace {NAMESPACE} enforces Pod Security {level}, which refuses the node agents, since"
+        f" they mount folders of their node: run kubectl label namespace {NAMESPACE}"
+        " pod-security.kubernetes.io/enforce=privileged --overwrite first"
+    )
+
+
+@pytest.mark.parametrize("level", ["privileged", ""])
+def test_other_namespaces_are_as_good_as_the_cluster_says(chart: Chart, level: str) -> None:
+    status, said = upgraded(chart, [namespace(level)])
+    assert status == 0, said
+
+
+def test_the_runbook_names_what_helm_reads(chart: Chart, live: list[Object]) -> None:
+    """Whoever runs it needs the right to."""
+    with serving([*live, namespace("")]) as server:
+        assert run_upgrade(chart, server, {"nodeagent": {"stateDir": "/data"}})[0] == 0
+        asked = {one for path in server.asked for one in path.split("/")}
+    plurals = {plural for kinds in SERVED.values() for plural in kinds}
+    paragraph = RUNBOOK.read_text().split("\n\n")[2]
+    for kind in {kind for kinds in SERVED.values() for kind in kinds.values()}:
+        assert plural(kind) in plurals & asked
+        assert kind in paragraph or kind.lower() in paragraph, kind
