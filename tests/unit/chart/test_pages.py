@@ -96,6 +96,7 @@ def test_fluxs(chart: Chart) -> None:
         ("docs/runbooks/switch-from-hami.md", "defaultPool"),
         ("docs/runbooks/gitops.md", "uninstall"),
         ("docs/security.md", "networkPolicy"),
+        ("docs/security.md", "openshift"),
     ],
 )
 def test_a_pages(chart: Chart, page: str, key: str) -> None:

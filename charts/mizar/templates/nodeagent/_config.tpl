@@ -106,6 +106,18 @@ means that they must. */ -}}
 {{- or .Values.spot.enabled $agent.privileged $agent.mayKill (has "Strict" $strict) -}}
 {{- end -}}
 
+{{- /* The capabilities of an agent that is not privileged, as a JSON list. */ -}}
+{{- define "mizar.nodeagent.capabilities" -}}
+{{- ternary (list "DAC_OVERRIDE" "KILL") (list "DAC_OVERRIDE") (eq (include "mizar.nodeagent.mayKill" .) "true") | toJson -}}
+{{- end -}}
+
+{{- /* The agent's SELinux context, as a JSON object: what the values say, and on OpenShift otherwise spc_t, which may open
+the kubelet's and the runtime's sockets. Its level has no categories, so that pods with any may use the files it makes. */ -}}
+{{- define "mizar.nodeagent.seLinux" -}}
+{{- $chosen := ternary (dict "type" "spc_t" "level" "s0") (dict) .Values.openshift.enabled -}}
+{{- .Values.nodeagent.seLinuxOptions | default $chosen | toJson -}}
+{{- end -}}
+
 {{- define "mizar.nodeagent.config" -}}
 kubeletDir: {{ .Values.nodeagent.kubeletDir }}
 stateDir: {{ .Values.nodeagent.stateDir }}
