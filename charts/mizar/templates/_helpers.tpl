@@ -10,12 +10,16 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .part }}
 {{- end -}}
 
+{{- /* With "labels" (dict ...), these as well; they win over commonLabels. */ -}}
 {{- define "mizar.labels" -}}
 {{ include "mizar.selector" . }}
 app.kubernetes.io/part-of: mizar
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with merge (dict) (.labels | default dict) (.root.Values.commonLabels | default dict) }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "mizar.meta" -}}
@@ -34,12 +38,42 @@ namespace: {{ .root.Release.Namespace }}
 {{- define "mizar.image" -}}
 {{- $values := .root.Values.image -}}
 {{- $named := printf "%s/%s:%s" $values.registry .image ($values.tag | default .root.Chart.AppVersion) -}}
-{{ index $values .image | default $named }}
+{{- include "mizar.imageFrom" (list .root (index $values .image | default $named)) -}}
+{{- end -}}
+
+{{- /* The image of shadow pods. */ -}}
+{{- define "mizar.pauseImage" -}}
+{{- include "mizar.imageFrom" (list . .Values.pauseImage) -}}
+{{- end -}}
+
+{{- /* An image, from global.imageRegistry if there is one. What stands before the first slash is a registry if it has a
+dot or a colon in it, or is localhost. Call with (list $ "registry.k8s.io/pause:3.10"). */ -}}
+{{- define "mizar.imageFrom" -}}
+{{- $registry := ((first .).Values.global | default dict).imageRegistry -}}
+{{- $named := last . -}}
+{{- if $registry -}}
+{{- $before := splitList "/" $named | first -}}
+{{- if and (contains "/" $named) (or (regexMatch "[.:]" $before) (eq $before "localhost")) -}}
+{{- $named = trimPrefix (printf "%s/" $before) $named -}}
+{{- end -}}
+{{- $named = printf "%s/%s" (trimSuffix "/" $registry) $named -}}
+{{- end -}}
+{{- $named -}}
+{{- end -}}
+
+{{- /* image.pullSecrets and global.imagePullSecrets, as a JSON list. */ -}}
+{{- define "mizar.pullSecrets" -}}
+{{- $found := .Values.image.pullSecrets | default list -}}
+{{- range (.Values.global | default dict).imagePullSecrets -}}
+{{- $found = append $found (ternary (dict "name" .) . (kindIs "string" .)) -}}
+{{- end -}}
+{{- $found | uniq | toJson -}}
 {{- end -}}
 
 {{- /* The fields of a pod spec that every section of the values has. Call with (dict "root" $ "section" ...). */ -}}
 {{- define "mizar.podSpec" -}}
-{{- with .root.Values.image.pullSecrets }}
+automountServiceAccountToken: true
+{{- with include "mizar.pullSecrets" .root | fromJsonArray }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -97,9 +131,72 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- end -}}
 
+{{- /* How the replicas of a program are spread: as its section says, otherwise over nodes if possible. An entry without
+labelSelector is about the program's own pods. */ -}}
+{{- define "mizar.spread" -}}
+{{- $mine := dict "labelSelector" (dict "matchLabels" (include "mizar.selector" . | fromYaml)) -}}
+{{- $nodes := dict "maxSkew" 1 "topologyKey" "kubernetes.io/hostname" "whenUnsatisfiable" "ScheduleAnyway" -}}
+topologySpreadConstraints:
+{{- range (get .root.Values .part).topologySpreadConstraints | default (list $nodes) }}
+  - {{ ternary . (mergeOverwrite (deepCopy $mine) .) (hasKey . "labelSelector") | toYaml | indent 4 | trim }}
+{{- end }}
+{{- end -}}
+
+{{- /* The budget of a program, if it has more than one replica. */ -}}
+{{- define "mizar.budget" -}}
+{{- $section := get .root.Values .part -}}
+{{- if and $section.podDisruptionBudget.enabled (gt (int $section.replicas) 1) -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  {{- include "mizar.namespacedMeta" . | nindent 2 }}
+spec:
+  maxUnavailable: {{ $section.podDisruptionBudget.maxUnavailable | default 1 }}
+  # If all are broken, they do not hold up a drain.
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "mizar.selector" . | nindent 6 }}
+{{- end -}}
+{{- end -}}
+
+{{- define "mizar.serviceAccountName" -}}
+{{- (get .root.Values .part).serviceAccount.name | default (printf "%s-%s" (include "mizar.name" .root) .part) -}}
+{{- end -}}
+
+{{- /* The service account of a part, unless it is there already. With "annotations" (dict ...), these as well. */ -}}
+{{- define "mizar.serviceAccount" -}}
+{{- $account := (get .root.Values .part).serviceAccount -}}
+{{- if $account.create -}}
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: {{ include "mizar.serviceAccountName" . }}
+  labels:
+    {{- include "mizar.labels" . | nindent 4 }}
+  namespace: {{ .root.Release.Namespace }}
+  {{- with merge (dict) (.annotations | default dict) ($account.annotations | default dict) }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+{{- end -}}
+
+{{- /* Fails if two parts have the same service account: policies know each program by it. */ -}}
+{{- define "mizar.accountsDiffer" -}}
+{{- $known := dict -}}
+{{- range $part := list "operator" "webhook" "nodeagent" "uninstall" -}}
+{{- $name := include "mizar.serviceAccountName" (dict "root" $ "part" $part) -}}
+{{- if hasKey $known $name -}}
+{{- fail (printf "%s and %s would both run as the service account %s, but policies limit each program by its own: change serviceAccount.name of one" (get $known $name) $part $name) -}}
+{{- end -}}
+{{- $_ := set $known $name $part -}}
+{{- end -}}
+{{- end -}}
+
 {{- /* The user name of a component's service account. */ -}}
 {{- define "mizar.userName" -}}
-system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "mizar.name" .root }}-{{ .part }}
+system:serviceaccount:{{ .root.Release.Namespace }}:{{ include "mizar.serviceAccountName" . }}
 {{- end -}}
 
 {{- /* "true" if an object has all that is wanted of it. Call with (list $wanted $found). What it has in addition, such as

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import reduce
 from typing import Any
 
 import pytest
@@ -56,6 +57,19 @@ def test_the_charts_own_names_all_values() -> None:
     assert sorted(told) == sorted(yaml.safe_load((CHART / "values.yaml").read_text()))
     ignored = (CHART / ".helmignore").read_text().split()
     assert not [one for one in ignored if fnmatch("README.md", one)], "helm would not show it"
+
+
+def test_the_charts_own_names_what_strict_clusters_set() -> None:
+    """By its whole name, or as every program has it."""
+    readme = (CHART / "README.md").read_text()
+    table = readme.partition("\n## In a cluster with strict policies\n")[2].partition("\n## ")[0]
+    (_, _, *rows) = [one.split("|") for one in table.splitlines() if one.startswith("|")]
+    given = yaml.safe_load((CHART / "values.yaml").read_text())
+    programs = [given[one] for one in ("operator", "webhook", "nodeagent")]
+    for name in [one for row in rows for one in re.findall(r"`([\w.]+)`", row[2])]:
+        *sections, last = name.split(".")
+        found = [reduce(dict.__getitem__, sections, given)] if sections else [given, *programs]
+        assert any(last in one for one in found), name
 
 
 def test_argo_cds(chart: Chart) -> None:
