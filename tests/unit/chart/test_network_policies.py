@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from support.chart import Chart, Object, pick
+from support.chart import CHART, Chart, Object, pick
 from unit.chart.golden import matches
 
 ON = {"enabled": True}
@@ -41,6 +42,19 @@ def wrong(objects: list[Object]) -> Iterator[tuple[str, set[int]]]:
             (policy,) = policies(objects, template["metadata"]["labels"])
             if differ := declared(template) ^ set(open_ports(policy)):
                 yield one["metadata"]["name"], differ
+
+
+def test_the_runbook_names_the_same_ports(chart: Chart) -> None:
+    """For those who write policies themselves."""
+    page = (CHART.parents[1] / "docs" / "runbooks" / "on-call.md").read_text()
+    table = page.partition("\n## Network\n")[2].partition("\n## ")[0]
+    told: dict[str, set[int]] = {}
+    for names, port in re.findall(r"^\| ([a-z, ]+) \| .+ \| (\d+)(?: \(.+\))? \|$", table, re.M):
+        for name in names.replace("node agents", "nodeagent").split(", "):
+            told.setdefault(f"mizar-{name}", set()).add(int(port))
+    objects = [one for one in chart.render(networkPolicy=ON) if one["kind"] == "NetworkPolicy"]
+    found = {one["metadata"]["name"]: set(open_ports(one["spec"])) for one in objects}
+    assert told == {name: ports for name, ports in found.items() if ports}
 
 
 def test_there_are_none_unless_the_values_say_so(chart: Chart) -> None:
