@@ -33,6 +33,8 @@ _ATTEMPTS = 4
 """The most reads of a usage file for one snapshot, if accounts change during each."""
 
 Slots = ctypes.Array[UsageSlot]
+LedgerWords = tuple[int, int]
+"""The two 64-bit words of a card's memory ledger: see `unpack_ledger`."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ class CardActivity:
     """
 
     wanted_at: int
-    memory: tuple[int, int]
+    memory: LedgerWords
     charged_ns: int
     code_uses: int
     copies: int
@@ -232,6 +234,13 @@ def is_alive(descriptor: int, slot: int) -> bool:
     ask = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, layout.slot_lock(slot), 1, 0)
     kind = _FLOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, ask))[0]
     return bool(kind != fcntl.F_UNLCK)
+
+
+def takes_memory(before: LedgerWords, now: LedgerWords) -> bool:
+    """Whether a container may have taken memory between two looks at its ledger. One that has less
+    of it than before has freed memory, as every program does that ends. If it took some as well,
+    its shim tells so by `wanted_at`, as long as the card is lent."""
+    return now != before and now[1] >> _LOW_BITS >= before[1] >> _LOW_BITS
 
 
 def unpack_ledger(lo: int, hi: int) -> Ledger:

@@ -12,6 +12,7 @@ from mizar_core.time_slicing import Sharer, TimeGrant, allowed_share
 from mizar_nodeagent.audit.unaccounted_memory import Unaccounted
 from mizar_nodeagent.regions import layout, limits_file
 from mizar_nodeagent.regions.layout import Limits, LimitsLive, UsageCard, UsageHead
+from mizar_nodeagent.regions.usage_snapshot import LedgerWords, takes_memory
 from mizar_nodeagent.time_slicing.container_files import CardWords, ContainerFiles, Place
 from mizar_nodeagent.time_slicing.usage_estimate import UsageEstimate
 
@@ -65,7 +66,7 @@ class ContainerCard:
         self.revoked = False
         self._revoked_until = 0
         self._code = 0, 0
-        self._memory: int | None = None
+        self._memory: LedgerWords | None = None
         self._raw = b""
         self._estimate = UsageEstimate()
         self._written: TimeGrant | None = None
@@ -115,7 +116,7 @@ class ContainerCard:
         self.busy = -FUTURE_NS < now - usage.wanted_at < silence
         # Rounded up, so that small variations do not cause a new plan.
         self.longest_ns = min(-(-usage.longest_ns // STEP_NS) * STEP_NS, LONGEST_NS)
-        took = self._memory is not None and usage.memory != self._memory
+        took = self._has_taken(usage.memory)
         self._memory = usage.memory
         self.is_awake = self._share > 0 and (self.busy or took)
         if self.busy:
@@ -127,8 +128,14 @@ class ContainerCard:
         """Whether `observe` would find the container awake, given that it was idle at the last
         observation. Cheaper than `observe`. `now`: nanoseconds of CLOCK_MONOTONIC."""
         memory, wanted_at = self._files.activity(self._usage)
-        wants = -FUTURE_NS < now - wanted_at < BUSY_NS
-        return self._share > 0 and (wants or memory != self._memory)
+        if self._has_taken(memory):
+            return self._share > 0
+        # What it takes from now on is compared with what it has now.
+        self._memory = memory
+        return self._share > 0 and -FUTURE_NS < now - wanted_at < BUSY_NS
+
+    def _has_taken(self, memory: LedgerWords) -> bool:
+        return self._memory is not None and takes_memory(self._memory, memory)
 
     @property
     def place(self) -> Place:

@@ -16,16 +16,18 @@ from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.files import open_promptly
 from mizar_nodeagent.regions import layout, limits_file
 from mizar_nodeagent.regions.layout import Compute, Limits, UsageCard
+from mizar_nodeagent.regions.usage_snapshot import LedgerWords
 from mizar_nodeagent.time_slicing import futex
 
 _ACCOUNT: Final = UsageCard.compute.offset + Compute.charged_ns.offset
 _LEARNED: Final = UsageCard.code_uses.offset - UsageCard.settled.offset - 8
 _GAP: Final = _ACCOUNT - UsageCard.code_uses.offset - 8
-_CARD_WORDS: Final = Struct(f"<Q{UsageCard.settled.offset - 8}xQ{_LEARNED}xQ{_GAP}xQQQQ")
+_CARD_WORDS: Final = Struct(f"<QQ{UsageCard.settled.offset - 16}xQ{_LEARNED}xQ{_GAP}xQQQQ")
 """The fields of CardWords, from the start of a UsageCard."""
 _WANTED: Final = UsageCard.compute.offset + Compute.wanted_at.offset
-_ACTIVITY: Final = Struct(f"<Q{_WANTED - 8}xQ")
-"""The fields `memory` and `wanted_at` of CardWords, from the start of a UsageCard."""
+_ACTIVITY: Final = Struct(f"<QQ{_WANTED - 16}xQ")
+"""The fields `ledger_lo`, `ledger_hi` and `wanted_at` of CardWords, from the start of a
+UsageCard."""
 _OF_ACTIVITY: Final = ctypes.c_size_t(_ACTIVITY.size)
 # Unlike os.pread, this does not release the GIL: to reacquire it would mean waiting for the agent's
 # other threads, once per container. The read does not block, since the pages are in memory.
@@ -54,19 +56,25 @@ class Container:
 class CardWords(NamedTuple):
     """Words of a container's account of one card.
 
-    `memory`: changes with each change of the memory ledger. `settled`: how often memory of dead
+    `ledger_lo`, `ledger_hi`: the words of the memory ledger. `settled`: how often memory of dead
     processes was given back. `code_uses`: first uses of code. `charged_ns`: GPU time charged.
     `wanted_at`: when GPU time was last wanted (CLOCK_MONOTONIC, in nanoseconds). `longest_ns`: the
     longest recent piece of work. `waited_ns`: time spent waiting for GPU time.
     """
 
-    memory: int = 0
+    ledger_lo: int = 0
+    ledger_hi: int = 0
     settled: int = 0
     code_uses: int = 0
     charged_ns: int = 0
     wanted_at: int = 0
     longest_ns: int = 0
     waited_ns: int = 0
+
+    @property
+    def memory(self) -> LedgerWords:
+        """The memory ledger."""
+        return self.ledger_lo, self.ledger_hi
 
     @classmethod
     def of(cls, raw: bytes) -> CardWords:
@@ -134,14 +142,14 @@ class ContainerFiles:
             return bytes(size)
         return self._buffer.raw
 
-    def activity(self, offset: int) -> tuple[int, int]:
+    def activity(self, offset: int) -> tuple[LedgerWords, int]:
         """`memory` and `wanted_at` of the CardWords at `offset`; zeros if the file was
         truncated."""
         size = _ACTIVITY.size
         if _pread(self._usage, self._buffer, size, offset) != size:
-            return 0, 0
-        memory, wanted_at = _ACTIVITY.unpack_from(self._buffer)
-        return memory, wanted_at
+            return (0, 0), 0
+        lo, hi, wanted_at = _ACTIVITY.unpack_from(self._buffer)
+        return (lo, hi), wanted_at
 
     def place(self, offset: int) -> Place:
         """The place that `activity` reads. It is invalid once the files are closed."""

@@ -137,6 +137,28 @@ class TestUsageFiles:
         assert self.look(detector, slot, 101.0).activity == "Busy"
         assert self.look(detector, slot, 101.0 + QUIET_S).at == 101.0
 
+    def test_a_container_that_only_frees_memory_does_not_work(self, slot: Slot) -> None:
+        """An owner that frees its memory as it ends would be taken for one that works again."""
+        detector, ledger = UsageDetector(), layout.UsageCard.ledger.offset
+        held = (2 * GIB, GIB, 0, 1)
+        for at, size in enumerate(held):
+            self.put(slot, ledger, at)
+            self.put(slot, ledger + 8, size << 21)
+            expected = "Busy" if size == 1 else "Idle"
+            assert self.look(detector, slot, 100.0 + at).activity == expected
+
+    def test_one_that_frees_memory_beside_its_work_works(self, slot: Slot) -> None:
+        """On another card, or by another sign than its memory."""
+        ledger, code = layout.UsageCard.ledger.offset, layout.UsageCard.code_uses.offset
+        for place, index in ((ledger, 1), (code, 0), (code, 1)):
+            detector = UsageDetector()
+            self.put(slot, ledger + 8, 2 << 21)
+            self.put(slot, place, 1, index)
+            assert self.look(detector, slot, 100.0).activity == "Idle"
+            self.put(slot, ledger + 8, 1 << 21)
+            self.put(slot, place, 2, index)
+            assert self.look(detector, slot, 101.0).activity == "Busy"
+
     def test_a_file_that_has_not_changed_is_not_read_closely_again(
         self, slot: Slot, monkeypatch: pytest.MonkeyPatch
     ) -> None:

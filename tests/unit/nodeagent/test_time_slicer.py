@@ -34,6 +34,8 @@ MS = 1_000_000
 CARD = "GPU-1"
 BLOCK = layout.UsageHead.cards.offset + layout.UsageCard.compute.offset
 LIVE = layout.Limits.live.offset
+TOTAL_AT = 21
+"""The bit of the ledger's second word from which on it has the container's bytes."""
 
 
 class Tenant:
@@ -71,9 +73,10 @@ class Tenant:
         """The memory of that many of the container's dead processes was given back."""
         self._count(layout.UsageCard.settled.offset, times, card)
 
-    def take_memory(self, changes: int) -> None:
-        """The container's memory has changed so often in its life."""
+    def change_memory(self, changes: int, size: int = 0) -> None:
+        """The container's memory has changed so often in its life, and is that many bytes now."""
         self._count(layout.UsageCard.ledger.offset, changes, 0)
+        self._count(layout.UsageCard.ledger.offset + 8, size << TOTAL_AT, 0)
 
     def _count(self, offset: int, times: int, card: int) -> None:
         place = BLOCK + card * ctypes.sizeof(layout.UsageCard)
@@ -219,14 +222,29 @@ def test_a_sleeper_is_looked_at_in_the_file_that_it_has_now(room: Room) -> None:
 
 def test_an_owner_that_takes_memory_wakes(room: Room) -> None:
     owner, borrower = room.add("owner", "None", 3000), room.add("borrower", "Soft", 0)
-    owner.take_memory(7)
+    owner.change_memory(7)
     room.round(borrower)
     assert not borrower.live().paused and not room.woken
-    borrower.take_memory(9)
+    borrower.change_memory(9)
     room.round(borrower, after_ms=10)
     assert not borrower.live().paused and not room.woken
-    owner.take_memory(8)
+    owner.change_memory(8)
     room.round(borrower, after_ms=10)
+    assert borrower.live().paused and room.woken == [{"owner"}]
+
+
+@pytest.mark.parametrize("after_ms", [10, 100], ids=["between rounds", "in a round of all cards"])
+def test_an_owner_that_only_frees_memory_sleeps_on(room: Room, after_ms: int) -> None:
+    """A program frees its memory as it ends. When it takes some of it again, it wakes."""
+    owner, borrower = room.add("owner", "None", 3000), room.add("borrower", "Soft", 0)
+    owner.change_memory(7, 2 * GIB)
+    room.round(borrower)
+    for changes, left in ((8, GIB), (9, 0)):
+        owner.change_memory(changes, left)
+        room.round(borrower, after_ms=after_ms)
+        assert not borrower.live().paused and not room.woken
+    owner.change_memory(10, 1)
+    room.round(borrower, after_ms=after_ms)
     assert borrower.live().paused and room.woken == [{"owner"}]
 
 

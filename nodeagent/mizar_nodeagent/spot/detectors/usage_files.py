@@ -1,11 +1,11 @@
 """Detects work of owners with the shim from their containers' usage files: when a container last
-asked for GPU time, changed its memory, or copied."""
+asked for GPU time, took memory, or copied."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -28,11 +28,11 @@ QUIET_S: Final = 0.3
 @dataclass(frozen=True)
 class _Read:
     """A usage file at the last look. `raw`: its bytes. `cards`: the activity on each card, parsed
-    from them. `changed`: when a look last found other activity (monotonic seconds)."""
+    from them. `worked`: when a look last found new activity (monotonic seconds)."""
 
     raw: bytes
     cards: tuple[CardActivity, ...]
-    changed: float = -math.inf
+    worked: float = -math.inf
 
     @cached_property
     def wanted(self) -> float:
@@ -90,7 +90,7 @@ class UsageDetector:
             log.debug("a usage file does not show whether its container works", error=error)
             return now
         found = self._read[slot.name] = _compared(raw, before, now)
-        return max(found.changed, min(found.wanted, now) if found.wanted else -math.inf)
+        return max(found.worked, min(found.wanted, now) if found.wanted else -math.inf)
 
 
 def _compared(raw: bytes, before: _Read | None, now: float) -> _Read:
@@ -101,4 +101,13 @@ def _compared(raw: bytes, before: _Read | None, now: float) -> _Read:
     cards = usage_snapshot.card_activity(raw)
     if before is None:
         return _Read(raw, cards)
-    return _Read(raw, cards, before.changed if cards == before.cards else now)
+    works = any(map(_works, before.cards, cards))
+    return _Read(raw, cards, now if works else before.worked)
+
+
+def _works(before: CardActivity, now: CardActivity) -> bool:
+    """Whether the container worked on a card between two looks. That it freed memory is no work: an
+    owner that ends needs nothing."""
+    if usage_snapshot.takes_memory(before.memory, now.memory):
+        return True
+    return replace(now, memory=before.memory) != before
