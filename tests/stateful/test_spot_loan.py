@@ -22,6 +22,7 @@ from mizar_nodeagent.spot.loan import (
     REMEMBERED,
     REST_MAX_S,
     REST_TIMES,
+    WITH_NOTICE,
     CardFacts,
     CardLoan,
 )
@@ -245,6 +246,11 @@ class Loans(RuleBasedStateMachine):
     @invariant()
     def a_reclaim_has_a_reason(self) -> None:
         assert (self.loan.reason is not None) == (self.loan.state is State.RECLAIMING)
+
+    @invariant()
+    def a_notice_is_given_only_while_nothing_forbids_it(self) -> None:
+        if self.loan.reason in WITH_NOTICE:
+            assert self.loan.refusal(CardFacts(**self.facts)) in (None, *WITH_NOTICE)
 
     @invariant()
     def it_says_when_it_will_be_lendable(self) -> None:

@@ -278,7 +278,7 @@ class Lender:
         self._set_timer(min((one for one in waits if one is not None), default=None))
 
     def _facts(self, uuid: str) -> CardFacts:
-        card = self._state.snapshot.cards.get(uuid)
+        card, borrower = self._state.snapshot.cards.get(uuid), self._borrowers.get(uuid)
         return CardFacts(
             complete=self._complete,
             rule=self._rule.get(uuid),
@@ -286,6 +286,7 @@ class Lender:
             borrowed=uuid in self._borrowers or uuid in self._allocating,
             revoked=uuid in self._revoked,
             blind=uuid in self._blind,
+            counted=borrower is not None and self._outputs.reclaimer.has_ended(borrower.pod.key),
         )
 
     def _note_what_is_known(self) -> None:

@@ -29,6 +29,10 @@ REMEMBERED: Final = 4
 BY_OWNERS: Final = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.OWNER_ALIVE)
 """Reasons for taking a card back that count towards a rest: its owners came back."""
 
+WITH_NOTICE: Final = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.DRAIN)
+"""Reasons for which a borrower gets its notice. For all others, the card has an owner that did not
+agree to a notice, has no owner, or cannot be used."""
+
 
 class CardState(StrEnum):
     """State of a card's loan."""
@@ -97,7 +101,8 @@ class CardFacts:
     the settings by which the card is lent; None if it is not lent. `problem`: why the card cannot
     be used; empty if it can. `borrowed`: a pod holds the spot device, or was just allocated it.
     `revoked`: an earlier agent began to take the card back from that pod. `blind`: the card is
-    borrowed, and work of its owners would not be detected.
+    borrowed, and work of its owners would not be detected. `counted`: the borrower's eviction was
+    counted, so that its reason stays.
     """
 
     complete: bool = False
@@ -106,6 +111,7 @@ class CardFacts:
     borrowed: bool = False
     revoked: bool = False
     blind: bool = False
+    counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,7 +155,7 @@ class CardLoan:
         found = self if lately == self.taken_back else replace(self, taken_back=lately)
         state = found._borrowed(facts) if facts.borrowed else found._free(facts, now)
         if state is found.state:
-            return found
+            return found._with_last_reason(facts)
         if state is not CardState.RECLAIMING:
             return replace(found, state=state, since=now, reason=None)
         # Without a refusal, the borrower was allocated the card after it was withdrawn.
@@ -158,6 +164,14 @@ class CardLoan:
         counts = reason in BY_OWNERS and not facts.revoked
         taken = found._taken_once_more(facts, now) if counts else found.taken_back
         return replace(found, state=state, since=now, reason=reason, taken_back=taken)
+
+    def _with_last_reason(self, facts: CardFacts) -> CardLoan:
+        """The loan, with a reason that permits no notice in place of one that does, such as when
+        the owner goes that came back. It is revised only until the eviction is counted."""
+        if self.reason not in WITH_NOTICE or facts.counted:
+            return self
+        reason = self.refusal(facts)
+        return self if reason in (None, *WITH_NOTICE) else replace(self, reason=reason)
 
     def refusal(self, facts: CardFacts) -> SpotEvictionReason | None:
         """Why no pod may borrow the card, however long its owners have been idle; None if a pod

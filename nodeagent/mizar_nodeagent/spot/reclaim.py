@@ -26,6 +26,7 @@ from mizar_nodeagent.pods import Key
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.spot import signals
 from mizar_nodeagent.spot.borrowers import Borrower
+from mizar_nodeagent.spot.loan import WITH_NOTICE
 from mizar_nodeagent.spot.metrics import SpotMetrics
 from mizar_nodeagent.spot.owner_events import PodIdentity
 
@@ -39,9 +40,6 @@ LATE_S: Final = 0.5
 all have ended."""
 LONG_S: Final = 5.0
 """Seconds after notice and grace at which the pod may be evicted although processes remain."""
-WITH_NOTICE: Final = (SpotEvictionReason.OWNER_BACK, SpotEvictionReason.DRAIN)
-"""Reasons for which a borrower gets its notice. For all others, the card has an owner that did not
-agree to a notice, has no owner, or cannot be used."""
 
 WHY: Final = {
     SpotEvictionReason.OWNER_BACK: "its owner is active again",
@@ -78,6 +76,7 @@ class Reclaimer:
         self._clock = clock
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._borrowers: dict[Key, Borrower] = {}
+        self._reasons: dict[Key, SpotEvictionReason] = {}
         self._in_notice: set[Key] = set()
         self._ended: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -91,7 +90,8 @@ class Reclaimer:
         owners: Collection[PodIdentity],
     ) -> None:
         """Begin to take back all cards of the borrower, unless that has begun already. When this
-        returns, its work is stopped, unless it gets a notice.
+        returns, its work is stopped, unless it gets a notice. A notice ends when there is a reason
+        that permits none.
 
         `card`: UUID of the card that gives the reason. `spot`: upper limits for notice and grace.
         `owners`: the card's owners, who get an event.
@@ -99,19 +99,40 @@ class Reclaimer:
         key = borrower.pod.key
         self._borrowers[key] = borrower
         if key in self._running:
+            self._revise(key, card, reason, owners)
             return
+        self._reasons[key] = reason
         notice = min(borrower.notice, spot.notice_seconds) if reason in WITH_NOTICE else 0.0
         if notice:
             self._in_notice.add(key)
         (self._let_run if notice else self._stop)(borrower)
         self._tell(card, borrower, reason, owners, notice)
         grace = min(borrower.grace, spot.grace_seconds)
-        self._running[key] = asyncio.create_task(
-            self._end(key, reason, self._clock(), notice, grace)
-        )
+        self._running[key] = asyncio.create_task(self._end(key, self._clock(), notice, grace))
         late = notice + grace + LONG_S
         loop = asyncio.get_running_loop()
-        self._timers[key] = loop.call_later(late, self._let_go, key, reason)
+        self._timers[key] = loop.call_later(late, self._let_go, key)
+
+    def _revise(
+        self,
+        key: Key,
+        card: str,
+        reason: SpotEvictionReason,
+        owners: Collection[PodIdentity],
+    ) -> None:
+        """Take a reason that permits no notice in place of one that does, before the eviction is
+        counted."""
+        permits = self._reasons[key] in WITH_NOTICE
+        if key in self._ended or not permits or reason in WITH_NOTICE:
+            return
+        self._reasons[key] = reason
+        self._end_notice(key)
+        self._tell(card, self._borrowers[key], reason, owners, notice=0.0)
+
+    def _end_notice(self, key: Key) -> None:
+        if key in self._in_notice:
+            self._in_notice.discard(key)
+            self._stop(self._borrowers[key])
 
     def has_ended(self, key: Key) -> bool:
         """Whether the pod may be evicted: its containers that hold cards have no process left, or
@@ -127,6 +148,7 @@ class Reclaimer:
                 self._timers.pop(key).cancel()
                 self._in_notice.discard(key)
                 self._ended.discard(key)
+                del self._reasons[key]
                 del self._borrowers[key]
 
     async def close(self) -> None:
@@ -140,41 +162,42 @@ class Reclaimer:
             self._stop(self._borrowers[key])
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
-    async def _end(
-        self, key: Key, reason: SpotEvictionReason, began: float, notice: float, grace: float
-    ) -> None:
+    async def _end(self, key: Key, began: float, notice: float, grace: float) -> None:
         """End every process of the borrower, and keep killing new ones for as long as the borrower
         holds cards. `began`: monotonic seconds; `notice`, `grace`: seconds."""
         if notice:
             await self._ask(key, signals.NOTICE, notice)
-            self._in_notice.discard(key)
-            self._stop(self._borrowers[key])
+            self._end_notice(key)
         if grace:
             await self._ask(key, signal.SIGTERM, grace)
         await self._kill(key, began + notice + grace)
         seconds = self._clock() - began
         self._metrics.reclaimed(seconds)
         log.info("card taken back", duration_ms=round(seconds * 1000, 1), **_names(key))
-        self._let_go(key, reason)
+        self._let_go(key)
         while True:
             await asyncio.sleep(LATE_S)
             await self._kill(key, self._clock())
 
-    def _let_go(self, key: Key, reason: SpotEvictionReason) -> None:
+    def _let_go(self, key: Key) -> None:
         """Count the eviction and then permit it, unless that was done already."""
         if key not in self._ended:
-            self._metrics.evicted(reason)
+            self._metrics.evicted(self._reasons[key])
             self._ended.add(key)
             # Called by the event loop, since an exception there must not end the reclaim.
             asyncio.get_running_loop().call_soon(self._tell_ended)
 
     async def _ask(self, key: Key, number: int, seconds: float) -> None:
-        """Send a signal to the borrower's processes, and wait up to `seconds` for all to end."""
+        """Send a signal to the borrower's processes, and wait up to `seconds` for all to end, or
+        for the end of the notice if it is one."""
         until = self._clock() + seconds
         left = await self._send(key, number)
-        while left and self._clock() < until:
+        while left and self._clock() < until and self._waits(key, number):
             await asyncio.sleep(min(0.05, max(SOON_S, until - self._clock())))
             left = await self._send(key, 0)
+
+    def _waits(self, key: Key, number: int) -> bool:
+        return number != signals.NOTICE or key in self._in_notice
 
     async def _kill(self, key: Key, began: float) -> None:
         """Send SIGKILL until no process is left. `began`: the time from which LONG_S counts."""

@@ -2,17 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from aiohttp import web
 
+from mizar_core.models import Spot
 from mizar_core.names import SpotEvictionReason
 from mizar_nodeagent.read_again import READ_AGAIN_S
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.device_list import counts, devices
-from mizar_nodeagent.spot.loan import CardLoan, CardState, OwnerView
+from mizar_nodeagent.spot.loan import CardFacts, CardLoan, CardState, OwnerView
 from mizar_nodeagent.spot.owner_conditions import conditions
 from mizar_nodeagent.spot.owner_events import PodIdentity
 from mizar_nodeagent.spot.pod_conditions import PodCondition, PodConditionWriter
@@ -53,6 +55,16 @@ def test_an_owner_whose_card_is_never_lent_has_no_condition_unless_it_has_one() 
 def test_a_borrower_that_must_go_is_told_why() -> None:
     goes = CardLoan(A, CardState.RECLAIMING, GONE)
     assert found(goes) == {"train DisruptionTarget": "True OwnerGone"}
+
+
+def test_a_reason_changes_until_its_eviction_is_counted() -> None:
+    """Counter, event and condition name the same reason."""
+    back = CardLoan(A, CardState.RECLAIMING, SpotEvictionReason.OWNER_BACK)
+    facts = CardFacts(complete=True, rule=Spot(), borrowed=True)
+    assert back.stepped(facts, 1.0).reason == GONE
+    assert back.stepped(replace(facts, counted=True), 1.0).reason == SpotEvictionReason.OWNER_BACK
+    lost = replace(back, reason=SpotEvictionReason.DEVICE_LOST)
+    assert lost.stepped(facts, 1.0).reason == SpotEvictionReason.DEVICE_LOST
 
 
 def test_the_devices_and_their_counts() -> None:

@@ -26,6 +26,7 @@ from unit.nodeagent.spot_world import (
     SpotWorld,
     Victim,
     goes,
+    is_stopped,
     pod_object,
     rules,
 )
@@ -79,6 +80,33 @@ async def test_no_notice_delays_what_no_owner_agreed_to(
         await until(lambda: world.pod_condition(BORROWER) == goes(reason))
         assert victim.ended() and victim.heard() == []
     assert world.metric("mizar_spot_evictions_total", reason=reason) == 1
+
+
+@pytest.mark.parametrize(
+    ("happens", "reason"), [(a_stranger_comes, "OwnerAlive"), (its_owner_goes, "OwnerGone")]
+)
+async def test_a_notice_ends_when_no_owner_agrees_to_it_any_more(
+    world: SpotWorld, happens: Callable[[SpotWorld], None], reason: str
+) -> None:
+    """The borrower would compute beside a pod that never agreed. What it is told, what is counted
+    and why it is evicted name the last reason."""
+    world.api.rules = rules(notice_seconds=30).to_json()
+    world.add_owner()
+    await world.lendable()
+    with Victim(world, deaf=True) as victim:
+        held = await world.lend({"mizar.share/spot-notice": "30"})
+        world.cards.working[CARD] = {os.getpid(): 90}
+        await until(lambda: victim.heard() == ["USR1"])
+        assert not is_stopped(held) and not victim.ended()
+        happens(world)
+        await until(lambda: world.pod_condition(BORROWER) == goes(reason))
+        assert is_stopped(held) and victim.ended() and victim.heard() == ["USR1"]
+    assert world.metric("mizar_spot_evictions_total", reason=reason) == 1
+    assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 0
+    await until(lambda: len(world.notes("SpotEvicted")) == 2)
+    (_, first), (_, last) = world.notes("SpotEvicted")
+    assert "in 30 s" in first and "(OwnerBack)" in first
+    assert "in 30 s" not in last and f"({reason})" in last
 
 
 async def test_a_pool_that_lends_no_more_gives_the_notice_that_it_permitted(
