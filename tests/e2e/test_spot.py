@@ -297,7 +297,8 @@ def test_an_owner_that_goes_takes_its_card_along(kube: Kube, stage: "Stage") -> 
     owner, other = lender(kube, stage), borrowing(kube, stage)
     start_borrower(kube, other, "train")
     kube.delete("pod", "owner", owner)
-    assert "(OwnerGone)" in reason_of_eviction(kube, other, "train")
+    reason = reason_of_eviction(kube, other, "train")
+    assert f"{owner}/owner" in reason and "(OwnerGone)" in reason
     kube.wait_gone("pod", other, "train")
 
 

@@ -365,13 +365,12 @@ class Lender:
                 self._outputs.notify(about, EventReason.OWNER_ASLEEP, note)
 
     def _take_back(self, loan: CardLoan) -> None:
-        assert loan.reason is not None
         borrower, rule = self._borrowers[loan.uuid], self._last_rule.get(loan.uuid, Spot())
         if loan.uuid in self._revoked:
             # An earlier agent gave the notice already. Without a second one, an agent that crashes
             # repeatedly does not prolong it.
             rule = Spot()
-        self._outputs.reclaimer.take_back(loan.uuid, borrower, loan.reason, rule, [*loan.owners])
+        self._outputs.reclaimer.take_back(loan, borrower, rule)
 
     def _tell_shims(self) -> None:
         """Tell the owners' shims which cards may be borrowed. There, each launch reports activity,

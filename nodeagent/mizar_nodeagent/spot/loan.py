@@ -119,7 +119,8 @@ class CardLoan:
     """The loan of one card.
 
     `reason`: why the card is being taken back; None in other states. `since`: when the state began
-    (monotonic seconds). `taken_back`: the recent times at which owners took the card back
+    (monotonic seconds). `lenders`: the owners when the card was last lent or lendable.
+    `taken_back`: the recent times at which owners took the card back
     (monotonic seconds), each shifted later by all rests since then. So none expires during a rest,
     and the last one is the end of the latest rest.
     """
@@ -129,7 +130,16 @@ class CardLoan:
     reason: SpotEvictionReason | None = None
     since: float = -math.inf
     owners: Mapping[PodIdentity, OwnerView] = field(default_factory=dict)
+    lenders: tuple[PodIdentity, ...] = ()
     taken_back: tuple[float, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The card and its owners, or those that lent it if it has none any more, for messages."""
+        if whose := sorted(self.owners) or self.lenders:
+            return f"card {self.uuid} of {', '.join(map(str, whose))}"
+        why = "its owner is not known: this node agent has seen none since it started"
+        return f"card {self.uuid} ({why})"
 
     @property
     def sleeps_since(self) -> float | None:
@@ -154,6 +164,8 @@ class CardLoan:
         lately = self._lately(now)
         found = self if lately == self.taken_back else replace(self, taken_back=lately)
         state = found._borrowed(facts) if facts.borrowed else found._free(facts, now)
+        if state.healthy:
+            found = found._with_lenders()
         if state is found.state:
             return found._with_last_reason(facts)
         if state is not CardState.RECLAIMING:
@@ -164,6 +176,10 @@ class CardLoan:
         counts = reason in BY_OWNERS and not facts.revoked
         taken = found._taken_once_more(facts, now) if counts else found.taken_back
         return replace(found, state=state, since=now, reason=reason, taken_back=taken)
+
+    def _with_lenders(self) -> CardLoan:
+        owners = tuple(sorted(self.owners))
+        return self if owners in ((), self.lenders) else replace(self, lenders=owners)
 
     def _with_last_reason(self, facts: CardFacts) -> CardLoan:
         """The loan, with a reason that permits no notice in place of one that does, such as when

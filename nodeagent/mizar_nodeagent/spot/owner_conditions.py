@@ -37,7 +37,7 @@ def conditions(
         borrower = ended.get(loan.uuid)
         if loan.reason is not None and borrower is not None:
             found[borrower.pod] = PodCondition(
-                DISRUPTION_TARGET, True, loan.reason, f"card {loan.uuid}: {WHY[loan.reason]}"
+                DISRUPTION_TARGET, True, loan.reason, f"{loan.title}: {WHY[loan.reason]}"
             )
     return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from mizar_nodeagent.pods import Key
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.spot import signals
 from mizar_nodeagent.spot.borrowers import Borrower
-from mizar_nodeagent.spot.loan import WITH_NOTICE
+from mizar_nodeagent.spot.loan import WITH_NOTICE, CardLoan
 from mizar_nodeagent.spot.metrics import SpotMetrics
 from mizar_nodeagent.spot.owner_events import PodIdentity
 
@@ -81,45 +81,33 @@ class Reclaimer:
         self._ended: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
 
-    def take_back(
-        self,
-        card: str,
-        borrower: Borrower,
-        reason: SpotEvictionReason,
-        spot: Spot,
-        owners: Collection[PodIdentity],
-    ) -> None:
+    def take_back(self, loan: CardLoan, borrower: Borrower, spot: Spot) -> None:
         """Begin to take back all cards of the borrower, unless that has begun already. When this
         returns, its work is stopped, unless it gets a notice. A notice ends when there is a reason
         that permits none.
 
-        `card`: UUID of the card that gives the reason. `spot`: upper limits for notice and grace.
-        `owners`: the card's owners, who get an event.
+        `loan`: of the card that gives the reason; its owners get an event. `spot`: upper limits for
+        notice and grace.
         """
-        key = borrower.pod.key
+        assert loan.reason is not None
+        key, reason = borrower.pod.key, loan.reason
         self._borrowers[key] = borrower
         if key in self._running:
-            self._revise(key, card, reason, owners)
+            self._revise(key, loan, reason)
             return
         self._reasons[key] = reason
         notice = min(borrower.notice, spot.notice_seconds) if reason in WITH_NOTICE else 0.0
         if notice:
             self._in_notice.add(key)
         (self._let_run if notice else self._stop)(borrower)
-        self._tell(card, borrower, reason, owners, notice)
+        self._tell(loan, borrower, reason, notice)
         grace = min(borrower.grace, spot.grace_seconds)
         self._running[key] = asyncio.create_task(self._end(key, self._clock(), notice, grace))
         late = notice + grace + LONG_S
         loop = asyncio.get_running_loop()
         self._timers[key] = loop.call_later(late, self._let_go, key)
 
-    def _revise(
-        self,
-        key: Key,
-        card: str,
-        reason: SpotEvictionReason,
-        owners: Collection[PodIdentity],
-    ) -> None:
+    def _revise(self, key: Key, loan: CardLoan, reason: SpotEvictionReason) -> None:
         """Take a reason that permits no notice in place of one that does, before the eviction is
         counted."""
         permits = self._reasons[key] in WITH_NOTICE
@@ -127,7 +115,7 @@ class Reclaimer:
             return
         self._reasons[key] = reason
         self._end_notice(key)
-        self._tell(card, self._borrowers[key], reason, owners, notice=0.0)
+        self._tell(loan, self._borrowers[key], reason, notice=0.0)
 
     def _end_notice(self, key: Key) -> None:
         if key in self._in_notice:
@@ -235,19 +223,13 @@ class Reclaimer:
                     limits_file.give_notice(slot.limits, borrower.cards)
 
     def _tell(
-        self,
-        card: str,
-        borrower: Borrower,
-        reason: SpotEvictionReason,
-        owners: Collection[PodIdentity],
-        notice: float,
+        self, loan: CardLoan, borrower: Borrower, reason: SpotEvictionReason, notice: float
     ) -> None:
-        after = f" in {notice:g} s" if notice else ""
-        whose = f" of {', '.join(map(str, sorted(owners)))}" if owners else ""
-        note = f"the pod loses card {card}{whose}{after}: {WHY[reason]} ({reason})"
+        card, after = loan.uuid, f" in {notice:g} s" if notice else ""
+        note = f"the pod loses {loan.title}{after}: {WHY[reason]} ({reason})"
         log.warning("a card is taken back", card=card, reason=reason, **_names(borrower.pod.key))
         self._warn(_owner(borrower.pod), EventReason.SPOT_EVICTED, note)
-        for one in owners:
+        for one in loan.owners:
             text = f"card {card} is taken back from spot pod {borrower.pod}: {WHY[reason]}"
             self._notify(_owner(one), EventReason.OWNER_WOKE, text)
 

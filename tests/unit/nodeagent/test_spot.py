@@ -25,7 +25,7 @@ from mizar_nodeagent.regions.layout import COMPUTE_MODES, PRIORITY_NOTICE
 from mizar_nodeagent.spot import lender, reclaim
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.detectors import card_processes
-from mizar_nodeagent.spot.loan import CardState
+from mizar_nodeagent.spot.loan import CardLoan, CardState
 from mizar_nodeagent.spot.metrics import SpotMetrics
 from mizar_nodeagent.spot.owner_events import PodIdentity
 from support.waiting import PATIENCE_S, until
@@ -450,7 +450,8 @@ async def test_the_eviction_is_asked_for_at_once_and_after_it_is_counted(tmp_pat
     )
     pod = PodIdentity("team-b", "train", UID)
     borrower = Borrower(pod, frozenset({"main"}), frozenset({CARD}), uids=frozenset({UID}))
-    told.take_back(CARD, borrower, SpotEvictionReason.OWNER_BACK, Spot(), [])
+    loan = CardLoan(CARD, CardState.RECLAIMING, SpotEvictionReason.OWNER_BACK)
+    told.take_back(loan, borrower, Spot())
     assert not told.has_ended(pod.key)
     assert await asyncio.wait_for(heard.get(), PATIENCE_S) == 1
     assert told.has_ended(pod.key)

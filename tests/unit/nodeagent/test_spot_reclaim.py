@@ -82,6 +82,38 @@ async def test_no_notice_delays_what_no_owner_agreed_to(
     assert world.metric("mizar_spot_evictions_total", reason=reason) == 1
 
 
+async def test_a_borrower_is_told_whose_card_it_was(world: SpotWorld) -> None:
+    """Also where no pod owns it any more. Owners that are gone are told nothing."""
+    other = KubePod("team-a", "other", "uid-other")
+    world.add_owner()
+    world.add_owner(other)
+    await world.lendable()
+    await world.lend()
+    world.kubelet.remove_pod(other.uid)
+    its_owner_goes(world)
+    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerGone"))
+    await until(lambda: world.notes("SpotEvicted"))
+    ((_, told),) = world.notes("SpotEvicted")
+    whose = "team-a/other, team-a/owner"
+    assert told.startswith(f"the pod loses card {CARD} of {whose}: no pod owns it any more"), told
+    assert world.api.conditions["team-b", "train"]["message"].startswith(f"card {CARD} of {whose}:")
+    assert not world.notes("OwnerWoke")
+
+
+async def test_a_borrower_is_told_why_its_cards_owner_is_not_known(world: SpotWorld) -> None:
+    """The owner goes while no node agent runs."""
+    world.add_owner()
+    await world.lendable()
+    await world.lend()
+    await world.stop_agent()
+    its_owner_goes(world)
+    await world.start_agent()
+    await until(lambda: world.notes("SpotEvicted"))
+    ((_, told),) = world.notes("SpotEvicted")
+    why = "its owner is not known: this node agent has seen none since it started"
+    assert told.startswith(f"the pod loses card {CARD} ({why}): no pod owns it"), told
+
+
 @pytest.mark.parametrize(
     ("happens", "reason"), [(a_stranger_comes, "OwnerAlive"), (its_owner_goes, "OwnerGone")]
 )
