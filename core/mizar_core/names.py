@@ -299,6 +299,8 @@ POD_CONDITION_ISOLATION: Final = "mizar.share/isolation-enforced"
 
 POD_CONDITION_ACTIVE: Final = "mizar.share/active"
 """The condition of a low-power owner's pod: False while its card may be lent or is lent."""
+POD_CONDITION_BORROWS: Final = "mizar.share/borrows"
+"""The condition of a spot pod whose message says which cards it has and whose they are."""
 
 
 Form = Literal["slashed", "dotted"]

@@ -354,10 +354,18 @@ def test_tenants_take_turns(kube: Kube, stage: "Stage") -> None:
     kube.wait_running(one, "again")
 
     # The card is taken from the tenant whose quota is lowered, while its owner sleeps.
+    wait_for("it to be told whose card it has", lambda: _borrows(kube, one, "again"))
     patch = ("--type=merge", '--patch={"spec":{"spot":{"max":0}}}')
     kube.run("patch", "gpuquota", "gpus", f"--namespace={one}", *patch)
-    assert "QuotaReclaim" in reason_of_eviction(kube, one, "again")
+    (card,) = card_of(kube, owner, "owner")
+    reason = reason_of_eviction(kube, one, "again")
+    assert "(QuotaReclaim)" in reason and f"it loses card {card} of {owner}/owner" in reason
     kube.wait_gone("pod", one, "again")
+
+
+def _borrows(kube: Kube, tenant: str, pod: str) -> str:
+    """What the pod's condition says that it borrows. LookupError: it has none yet."""
+    return str(condition(kube.get("pod", pod, tenant) or {}, "mizar.share/borrows")["message"])
 
 
 def _active(kube: Kube, tenant: str) -> str:

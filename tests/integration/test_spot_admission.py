@@ -309,6 +309,8 @@ class TestAgent:
             0,
             "",
         )
+        borrows = condition("mizar.share/borrows", "CardBorrowed")
+        assert agent.apply_status(borrower, borrows) == (0, "")
         assert agent.apply_status(borrower, back) == (0, "")
 
     def test_an_agent_may_not_mark_a_pod_that_borrows_no_card_as_disrupted(

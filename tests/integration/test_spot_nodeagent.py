@@ -130,6 +130,10 @@ def test_a_card_is_lent_while_its_owner_sleeps_and_comes_back_at_once(
     )
     borrow(tenant)
     (borrower,) = wait_for("the borrower to work", lambda: works(machine, card))
+    wait_for(
+        "the borrower's condition",
+        lambda: has_condition(tenant, "train", "mizar.share/borrows", "True", "CardBorrowed"),
+    )
     code, out = tenant.kube.exec(tenant.name, "train", "cuda-sample", "alloc", "15000")
     assert code != 0 and "OUT_OF_MEMORY" in out, "the owner's memory and the reserve are left"
     pids = {one.pid for one in machine.card(card).processes}

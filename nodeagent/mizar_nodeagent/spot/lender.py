@@ -399,8 +399,8 @@ class Lender:
         loans = self.loans.values()
         told = self._told | self._told_before()
         has_ended = outputs.reclaimer.has_ended
-        ended = {uuid: one for uuid, one in self._borrowers.items() if has_ended(one.pod.key)}
-        found = owner_conditions.conditions(loans, ended, ruled, told)
+        ended = {uuid for uuid, one in self._borrowers.items() if has_ended(one.pod.key)}
+        found = owner_conditions.conditions(loans, self._borrowers, ended, ruled, told)
         self._told = {pod for pod, one in found.items() if one.type == POD_CONDITION_ACTIVE}
         outputs.conditions.set_desired(found)
 

@@ -134,9 +134,15 @@ class CardLoan:
     taken_back: tuple[float, ...] = ()
 
     @property
+    def whose(self) -> tuple[PodIdentity, ...]:
+        """The card's owners, or those that lent it if it has none any more; empty if none is
+        known."""
+        return tuple(sorted(self.owners)) or self.lenders
+
+    @property
     def title(self) -> str:
         """The card and its owners, or those that lent it if it has none any more, for messages."""
-        if whose := sorted(self.owners) or self.lenders:
+        if whose := self.whose:
             return f"card {self.uuid} of {', '.join(map(str, whose))}"
         why = "its owner is not known: this node agent has seen none since it started"
         return f"card {self.uuid} ({why})"

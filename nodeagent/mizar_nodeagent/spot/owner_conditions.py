@@ -1,14 +1,14 @@
-"""Derives pod conditions from the loans: whether owners are active, and which borrowers must be
-evicted."""
+"""Derives pod conditions from the loans: whether owners are active, what borrowers have, and which
+of them must be evicted."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from mizar_core.names import POD_CONDITION_ACTIVE
+from mizar_core.names import POD_CONDITION_ACTIVE, POD_CONDITION_BORROWS
 from mizar_nodeagent.spot.borrowers import Borrower
-from mizar_nodeagent.spot.loan import CardLoan
+from mizar_nodeagent.spot.loan import CardLoan, CardState
 from mizar_nodeagent.spot.owner_events import PodIdentity
 from mizar_nodeagent.spot.pod_conditions import PodCondition
 from mizar_nodeagent.spot.reclaim import WHY
@@ -20,26 +20,47 @@ it."""
 
 def conditions(
     loans: Iterable[CardLoan],
-    ended: Mapping[str, Borrower],
+    borrowers: Mapping[str, Borrower],
+    ended: Collection[str],
     ruled: Collection[str],
     told: Collection[PodIdentity],
 ) -> dict[PodIdentity, PodCondition]:
-    """The desired condition of each pod. `ended`: the borrowers that may be evicted, by card UUID.
-    `ruled`: UUIDs of the cards that a rule allows to lend. `told`: owners that already have a
-    condition. Owners get a condition if they agreed to lend a card of `ruled`, or are in `told`."""
-    found: dict[PodIdentity, PodCondition] = {}
-    for loan in sorted(loans, key=lambda one: one.uuid):
+    """The desired condition of each pod. `borrowers`: by card UUID. `ended`: UUIDs of the cards
+    whose borrowers may be evicted. `ruled`: UUIDs of the cards that a rule allows to lend. `told`:
+    owners that already have a condition. Owners get a condition if they agreed to lend a card of
+    `ruled`, or are in `told`; borrowers if all their cards are lent by known owners."""
+    ordered = sorted(loans, key=lambda one: one.uuid)
+    found = _borrowing(ordered, borrowers)
+    for loan in ordered:
         for pod, owner in loan.owners.items():
             if pod in told or (owner.agrees and loan.uuid in ruled):
                 lends = found.get(pod)
                 if lends is None or lends.is_true:
                     found[pod] = _active(loan)
-        borrower = ended.get(loan.uuid)
-        if loan.reason is not None and borrower is not None:
-            found[borrower.pod] = PodCondition(
+        if loan.reason is not None and loan.uuid in ended:
+            found[borrowers[loan.uuid].pod] = PodCondition(
                 DISRUPTION_TARGET, True, loan.reason, f"{loan.title}: {WHY[loan.reason]}"
             )
     return found
+
+
+def _borrowing(
+    loans: Iterable[CardLoan], borrowers: Mapping[str, Borrower]
+) -> dict[PodIdentity, PodCondition]:
+    """The condition that says what a pod borrows. It stays as it is while an agent that has just
+    started does not know all owners, and once a card is taken back: an earlier agent may have
+    written DisruptionTarget, which this condition would replace."""
+    cards: dict[PodIdentity, list[CardLoan]] = {}
+    for loan in loans:
+        if borrower := borrowers.get(loan.uuid):
+            cards.setdefault(borrower.pod, []).append(loan)
+    return {
+        pod: PodCondition(
+            POD_CONDITION_BORROWS, True, "CardBorrowed", "; ".join(one.title for one in borrowed)
+        )
+        for pod, borrowed in cards.items()
+        if all(one.whose and one.state is CardState.LENT for one in borrowed)
+    }
 
 
 def _active(loan: CardLoan) -> PodCondition:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from mizar_core.names import SpotEvictionReason
+from mizar_core.names import POD_CONDITION_BORROWS, SpotEvictionReason
 from mizar_core.planning.spot import SpotView
 from mizar_core.planning.spot.snapshot import GRACE_S
 from mizar_core.pod_requests import spot_cards_requested
@@ -39,6 +39,7 @@ def spot_view(obj: Object) -> SpotView | None:
         deleting="deletionTimestamp" in meta,
         grace_s=spec.get("terminationGracePeriodSeconds", GRACE_S),
         gone_by=time_or_none(meta.get("deletionTimestamp")),
+        borrows=_borrows(status),
     )
 
 
@@ -47,3 +48,8 @@ def _lost(status: Json) -> SpotEvictionReason | None:
     start of an eviction sets; None without it."""
     found = condition_of(status, DISRUPTION_TARGET)
     return REASONS.get(found.get("reason", "")) if found.get("status") == "True" else None
+
+
+def _borrows(status: Json) -> str:
+    found = condition_of(status, POD_CONDITION_BORROWS)
+    return str(found.get("message", "")) if found.get("status") == "True" else ""

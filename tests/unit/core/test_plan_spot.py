@@ -425,7 +425,7 @@ class TestEviction:
         assert evicted(plan) == [first]
         assert said(plan) == {
             "a/promised": "evicted (QuotaReclaim): spot.max of the GPUQuotas of namespace a"
-            " now allows 2 cards"
+            " now allows 2 cards; it has no card yet"
         }
         events = [one for one in plan.actions if isinstance(one, EmitEvent)]
         assert [(one.kind, one.type, one.reason) for one in events] == [
@@ -433,6 +433,16 @@ class TestEviction:
         ]
         assert evicted(planned(quota("a", 1), *pods)) == [first, second]
         assert len(evicted(planned(*pods))) == 3
+
+    def test_who_loses_a_card_is_told_which_and_whose_as_far_as_that_is_known(self) -> None:
+        told, untold = running("r", borrows="card GPU-1 of x/owner"), running("s")
+        found = said(planned(quota("a", 0), told, untold))
+        assert found["a/r"].endswith("now allows 0 cards; it loses card GPU-1 of x/owner")
+        assert found["a/s"].endswith(
+            "; which card it loses, and whose, is not known: the node agent of node n has not told"
+        )
+        drained = said(planned(quota("a", 9), told, enabled=False))["a/r"]
+        assert drained.endswith("spot.enabled is false; it loses card GPU-1 of x/owner")
 
     def test_a_smaller_quota_takes_nothing_from_who_fits_once_a_larger_pod_has_gone(self) -> None:
         pods = running("large", age=9, cards=2), running("b", age=5), running("c", age=1)
@@ -499,9 +509,8 @@ class TestEviction:
     def test_a_mizar_that_lends_nothing_any_more_takes_all_back(self) -> None:
         plan = planned(quota("a", 3), running("r"), spot("p"), enabled=False)
         assert evicted(plan) == [("a/r", "Drain")]
-        assert said(plan)["a/r"].endswith(
-            "no longer lends cards: the chart's value spot.enabled is false"
-        )
+        told = said(plan)["a/r"]
+        assert "no longer lends cards: the chart's value spot.enabled is false;" in told
 
     def test_other_namespaces_lose_nothing(self) -> None:
         assert evicted(planned(quota("a", 0), quota("b", 1), running("r", "b"))) == []

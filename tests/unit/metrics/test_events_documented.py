@@ -143,6 +143,7 @@ TYPES = {
         names.POD_CONDITION_SETTINGS,
         names.POD_CONDITION_ISOLATION,
         names.POD_CONDITION_ACTIVE,
+        names.POD_CONDITION_BORROWS,
     },
 }
 

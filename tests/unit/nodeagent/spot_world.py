@@ -123,6 +123,10 @@ class SpotWorld(World):
         found = self.api.conditions.get((pod.namespace, pod.name))
         return (found["type"], found["status"], found["reason"]) if found else ("", "", "")
 
+    def must_go(self) -> bool:
+        """Whether the borrower has the condition by which it is evicted."""
+        return self.pod_condition(BORROWER)[0] == "DisruptionTarget"
+
     def notes(self, reason: str) -> list[tuple[str, str]]:
         """Pod and text of each event of that reason."""
         return [

@@ -429,7 +429,7 @@ async def test_a_borrower_with_a_notice_is_not_evicted_before_it_is_over(world: 
         await until(lambda: victim.heard() == ["USR1"])
         await until(lambda: world.pod_condition(OWNER) == AWAKE)
         await world.replanned()
-        assert not world.pod_condition(BORROWER)[0]
+        assert not world.must_go()
         victim.processes[0].kill()
         await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))
         assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 1

@@ -30,10 +30,17 @@ GONE = SpotEvictionReason.OWNER_GONE
 A, B = card(1).uuid, card(2).uuid
 
 
-def found(*loans: CardLoan, ruled: bool = True, told: bool = False) -> Mapping[str, str]:
+def given(
+    *loans: CardLoan, ruled: bool = True, told: bool = False, ended: bool = True
+) -> Mapping[PodIdentity, PodCondition]:
     borrowers = {loan.uuid: BORROWER for loan in loans if loan.state in ("Lent", "Reclaiming")}
-    given = conditions(loans, borrowers, {A, B} if ruled else (), [WHO] if told else ())
-    return {f"{pod.name} {one.type}": f"{one.is_true} {one.reason}" for pod, one in given.items()}
+    gone = borrowers if ended else ()
+    return conditions(loans, borrowers, gone, {A, B} if ruled else (), [WHO] if told else ())
+
+
+def found(*loans: CardLoan, ruled: bool = True, told: bool = False) -> Mapping[str, str]:
+    given_ = given(*loans, ruled=ruled, told=told)
+    return {f"{pod.name} {one.type}": f"{one.is_true} {one.reason}" for pod, one in given_.items()}
 
 
 def test_an_owner_is_inactive_while_one_of_its_cards_may_be_another_pods() -> None:
@@ -42,7 +49,10 @@ def test_an_owner_is_inactive_while_one_of_its_cards_may_be_another_pods() -> No
         CardLoan(B, CardState.LENT, owners=AGREES),
     )
     assert found(kept) == {"share mizar.share/active": "True CardKept"}
-    assert found(kept, lent) == {"share mizar.share/active": "False CardLent"}
+    assert found(kept, lent) == {
+        "share mizar.share/active": "False CardLent",
+        "train mizar.share/borrows": "True CardBorrowed",
+    }
 
 
 def test_an_owner_whose_card_is_never_lent_has_no_condition_unless_it_has_one() -> None:
@@ -55,6 +65,27 @@ def test_an_owner_whose_card_is_never_lent_has_no_condition_unless_it_has_one() 
 def test_a_borrower_that_must_go_is_told_why() -> None:
     goes = CardLoan(A, CardState.RECLAIMING, GONE)
     assert found(goes) == {"train DisruptionTarget": "True OwnerGone"}
+
+
+def test_a_borrower_is_told_which_cards_it_has_and_whose_they_are() -> None:
+    """The operator quotes it when it takes the cards back. It stays as it is once an owner is back:
+    an earlier agent may have written DisruptionTarget in its place."""
+    one, two = (
+        CardLoan(A, CardState.LENT, owners=AGREES),
+        CardLoan(B, CardState.LENT, owners=AGREES),
+    )
+    message = f"card {A} of team-a/share; card {B} of team-a/share"
+    borrows = PodCondition("mizar.share/borrows", True, "CardBorrowed", message)
+    assert given(two, one, ended=False)[BORROWER.pod] == borrows
+    going = replace(two, state=CardState.RECLAIMING, reason=SpotEvictionReason.OWNER_BACK)
+    assert BORROWER.pod not in given(one, going, ended=False)
+    assert given(one, going)[BORROWER.pod].type == "DisruptionTarget"
+
+
+def test_a_borrower_keeps_what_it_was_told_while_its_cards_owner_is_not_known() -> None:
+    """An agent that has just started knows no owners yet, and an earlier one did."""
+    one, two = CardLoan(A, CardState.LENT, owners=AGREES), CardLoan(B, CardState.LENT)
+    assert BORROWER.pod not in given(one, two)
 
 
 def test_a_reason_changes_until_its_eviction_is_counted() -> None:

@@ -171,7 +171,7 @@ async def test_a_lent_card_stays_lent_across_the_agents_restart(world: SpotWorld
     await world.lendable(other)
     assert world.state(borrowed) is CardState.LENT
     assert limits_file.read(limits_of(held)).seq == before
-    assert not world.pod_condition(BORROWER)[0]
+    assert not world.must_go()
 
 
 async def test_a_look_at_a_snapshot_that_was_not_read_yet_takes_nothing_back(
@@ -199,7 +199,7 @@ async def test_a_look_at_a_snapshot_that_was_not_read_yet_takes_nothing_back(
     world.add_owner(KubePod("team-a", "other", "uid-other"), card(2).uuid)
     await world.lendable(card(2).uuid)
     assert world.state() is CardState.LENT
-    assert not world.pod_condition(BORROWER)[0]
+    assert not world.must_go()
 
 
 async def test_an_agent_that_starts_without_the_api_server_sees_an_owner_work(
@@ -245,7 +245,7 @@ async def test_an_agent_that_starts_without_the_api_server_leaves_a_loan_alone(
     await world.looked()
     assert world.state(borrowed) is CardState.LENT
     assert limits_file.read(limits_of(held)).seq == before
-    assert not world.pod_condition(BORROWER)[0]
+    assert not world.must_go()
 
 
 async def test_an_agent_without_checkpoint_and_api_server_leaves_what_owners_were_told(
@@ -322,7 +322,7 @@ async def test_a_card_stays_lent_when_agent_and_kubelet_start_together(world: Sp
     await until(lambda: DEVICE in world.kubelet.healthy(SPOT_RESOURCE))
     assert world.state() is CardState.LENT
     assert world.pod_condition(OWNER) == asleep("CardLent")
-    assert not world.pod_condition(BORROWER)[0]
+    assert not world.must_go()
 
 
 async def test_how_often_a_card_was_taken_back_outlives_the_agent(world: SpotWorld) -> None:
@@ -393,4 +393,4 @@ async def test_a_card_stays_lent_while_a_new_kubelet_knows_only_static_pods(
     await until(lambda: world.app.poller.claims.asked_at > since)
     await world.replanned()
     assert world.state() is CardState.LENT
-    assert not world.pod_condition(BORROWER)[0]
+    assert not world.must_go()

@@ -910,9 +910,16 @@ def test_what_the_plan_sees_of_a_pod() -> None:
     assert view.scheduler == "default-scheduler"
     assert view.unschedulable == "0/1 nodes"
     assert (view.lost, view.deleting) == (None, False)
-    assert (view.grace_s, view.gone_by) == (30, None)
+    assert (view.grace_s, view.gone_by, view.borrows) == (30, None, "")
     made["spec"]["terminationGracePeriodSeconds"] = 86400
     made["metadata"]["deletionTimestamp"] = "2026-03-02T12:00:00Z"
     view = spot_view(made)
     assert view is not None and view.deleting
     assert (view.grace_s, view.gone_by) == (86400, parse_time("2026-03-02T12:00:00Z"))
+
+
+def test_the_plan_sees_what_a_pod_borrows_while_its_node_agent_says_so() -> None:
+    said = {"type": "mizar.share/borrows", "reason": "CardBorrowed", "message": "card GPU-1 of x/y"}
+    for status, seen in (("True", "card GPU-1 of x/y"), ("False", "")):
+        view = spot_view(pod("p") | {"status": {"conditions": [said | {"status": status}]}})
+        assert view is not None and view.borrows == seen

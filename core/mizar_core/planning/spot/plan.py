@@ -155,7 +155,19 @@ def _reclaimed(spot: SpotView, reason: SpotEvictionReason, accounts: Accounts) -
         uid=spot.uid,
         type="Warning",
         reason=EventReason.SPOT_EVICTED,
-        message=f"evicted ({reason}): {why}",
+        message=f"evicted ({reason}): {why}; {_losing(spot)}",
+    )
+
+
+def _losing(spot: SpotView) -> str:
+    """What an evicted pod loses, as a clause."""
+    if spot.node is None:
+        return "it has no card yet"
+    if spot.borrows:
+        return f"it loses {spot.borrows}"
+    return (
+        "which card it loses, and whose, is not known: the node agent of node"
+        f" {spot.node} has not told"
     )
 
 

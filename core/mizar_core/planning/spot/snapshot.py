@@ -40,7 +40,8 @@ class SpotView:
     `cards`: how many it asks for. `gates`: its scheduling gates. `scheduler`: the name of its
     scheduler. `unschedulable`: the scheduler's message, if it found no node. `lost`: why it lost
     its cards, by the node agent's condition; None while it has not. `grace_s`: its own grace
-    period, in seconds. `gone_by`: when its grace period ends, if it is being deleted.
+    period, in seconds. `borrows`: which cards it has and whose they are, in the node agent's words;
+    empty if that has not told. `gone_by`: when its grace period ends, if it is being deleted.
 
     The operator's observations of its promise: `stuck_since`: since when it has been stuck, see
     `is_stuck`. `unheard_since`: since when its scheduler has reported nothing new about it,
@@ -66,6 +67,7 @@ class SpotView:
     deleting: bool = False
     grace_s: int = GRACE_S
     gone_by: datetime | None = None
+    borrows: str = ""
 
     @property
     def key(self) -> Key:
