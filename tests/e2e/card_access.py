@@ -1,22 +1,23 @@
 """Changes how containers of the cluster get their cards, and tells which cards they got."""
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from cluster import Cluster
 from cluster.cluster import Node
 from cluster.mizar import NAMESPACE
 from e2e.components import set_agent_values
-from e2e.watching import card_of, cards_seen_inside, ready_shadows
+from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_event
 from simgpu.machine import CONTROL_NODES, Machine
 from support.kube import Kube, Object, condition
-from support.objects import share_pod
+from support.objects import share_pod, spot_pod
 from support.waiting import wait_for
 
 if TYPE_CHECKING:
     from e2e.conftest import Stage
 
 HALF = {"devices": 2, "min": 0, "max": 1}
+LENDS = {"enabled": True, "idleAfterSeconds": 2}
 AGENTS = "app.kubernetes.io/component=nodeagent"
 CDI = "/run/cdi/nvidia.json"
 CLASS = {
@@ -114,10 +115,14 @@ class Access:
 
 def greedy(kube: Kube, tenant: str, name: str, **spec: Any) -> Object:
     """A share pod that asks for all cards where no policy looks."""
+    return asking_for_all(kube, share_pod(tenant, name, **spec))
+
+
+def asking_for_all(kube: Kube, pod: Object) -> Object:
+    """The pod, which asks for all cards where no policy looks."""
     data = {"NVIDIA_VISIBLE_DEVICES": "all"}
-    metadata = {"name": "greedy", "namespace": tenant}
+    metadata = {"name": "greedy", "namespace": pod["metadata"]["namespace"]}
     kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
-    pod = share_pod(tenant, name, **spec)
     pod["spec"]["containers"][0]["envFrom"] = [{"configMapRef": {"name": "greedy"}}]
     return pod
 
@@ -137,12 +142,32 @@ def card_nodes_inside(kube: Kube, tenant: str, pod: str) -> set[str]:
 
 def check_own_cards(kube: Kube, stage: "Stage", spec: Object) -> tuple[str, str]:
     """Start two pods, one of which asks for all cards, and check that they have their own only.
-    Returns the tenant and the card."""
-    tenant = stage.tenant(HALF)
-    kube.apply(greedy(kube, tenant, "a", **spec), share_pod(tenant, "b", **spec))
+    Both agree to lend it. Returns the tenant and the card."""
+    tenant = stage.tenant(HALF, pool=stage.pool(spot=LENDS))
+    pods = greedy(kube, tenant, "a", **spec), share_pod(tenant, "b", **spec)
+    for pod in pods:
+        pod["metadata"]["annotations"] = {"mizar.share/low-power": "true"}
+    kube.apply(*pods)
     kube.wait_running(tenant, "a", "b")
     ready_shadows(kube, tenant)
     (own,) = wait_for("the device to be held", lambda: card_of(kube, tenant, "a"))
     assert cards_seen_inside(kube, tenant, "a") == {own}
     assert cards_seen_inside(kube, tenant, "b") == {own}
     return tenant, own
+
+
+def check_borrowed_card(kube: Kube, stage: "Stage", owner: str, own: str, spec: Object) -> None:
+    """Start a borrower that asks for all cards, and check that it has the card `own` only, which
+    its owner, the tenant's pod `a`, gets back when it works."""
+    tenant = stage.tenant(pool=stage.pool(), spot={"max": 1})
+    kube.apply(asking_for_all(kube, spot_pod(tenant, "borrower", **spec)))
+    kube.wait_running(tenant, "borrower")
+    kube.wait_holding(tenant, "borrower")
+    assert cards_seen_inside(kube, tenant, "borrower") == {own}
+    nodes = cast(Cluster, kube.cluster).nodes
+    number = {uuid: number for node in nodes for uuid, number in minors(node).items()}[own]
+    assert card_nodes_inside(kube, tenant, "borrower") == {f"nvidia{number}"}
+    status, answer = kube.exec(owner, "a", "cuda-sample", "busy", "--seconds", "4")
+    assert status == 0, answer
+    assert f"card {own}" in wait_event(kube, tenant, "borrower", "SpotEvicted")
+    kube.wait_gone("pod", tenant, "borrower")

@@ -23,6 +23,7 @@ from e2e.card_access import (
     Access,
     card_nodes_inside,
     cdi_file,
+    check_borrowed_card,
     check_own_cards,
     env_inside,
     greedy,
@@ -68,12 +69,14 @@ WAYS: dict[str, tuple[Object, Object, str]] = {
 def test_a_pod_that_asks_for_all_cards_gets_only_its_own(
     kube: Kube, stage: "Stage", access: Access, cdi: None, way: str
 ) -> None:
+    """Nor does a borrower get another card than the one that is lent."""
     values, spec, told = WAYS[way]
     access.use(**{"passDeviceSpecs": False, **values})
     access.wait_told("True", told)
-    tenant, _ = check_own_cards(kube, stage, spec)
+    tenant, own = check_own_cards(kube, stage, spec)
     if told == "NRI":
         assert env_inside(kube, tenant, "a")["NVIDIA_VISIBLE_DEVICES"] != "all"
+    check_borrowed_card(kube, stage, tenant, own, spec)
 
 
 @pytest.mark.parametrize("strategy", ["Auto", "CDI"])

@@ -29,6 +29,7 @@ from e2e.card_access import (
     PLAIN,
     Access,
     card_nodes_inside,
+    check_borrowed_card,
     check_own_cards,
     env_inside,
     greedy,
@@ -174,9 +175,10 @@ def test_a_pod_that_asks_for_all_cards_gets_only_its_own(
 ) -> None:
     values, spec, words = WAYS[way]
     use(access, values, words.partition(",")[0], words)
-    tenant, _ = check_own_cards(kube, stage, spec)
+    tenant, own = check_own_cards(kube, stage, spec)
     if words.startswith("NRI"):
         assert env_inside(kube, tenant, "a")["NVIDIA_VISIBLE_DEVICES"] != "all"
+    check_borrowed_card(kube, stage, tenant, own, spec)
 
 
 @pytest.fixture
