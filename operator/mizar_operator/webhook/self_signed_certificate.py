@@ -114,14 +114,15 @@ class SelfSigned:
             self._renewals.reset()
 
     async def reconcile(self) -> bool:
-        """Renew the bundle if it is due, serve with the current one, and have it trusted. Returns
-        whether it was renewed. Raises KubeError."""
+        """Renew the bundle if it is due, have the current one trusted, and serve with it. Returns
+        whether it was renewed. Raises KubeError; if the bundle cannot be trusted now, the former
+        one serves on, which API servers still trust."""
         self._bundle, renewed_now = await self._current()
-        if self._tls.use(self._bundle.certificate_pem, self._bundle.key_pem):
-            log.info("certificate in use", expires=self._tls.expires)
         for kind in CONFIGURATIONS:
             await self._trust(Ref(kind, self._configuration), self._bundle)
         self._trusted = True
+        if self._tls.use(self._bundle.certificate_pem, self._bundle.key_pem):
+            log.info("certificate in use", expires=self._tls.expires)
         return renewed_now
 
     async def _current(self) -> tuple[Bundle, bool]:

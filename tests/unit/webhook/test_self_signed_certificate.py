@@ -5,7 +5,7 @@ import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -183,6 +183,31 @@ async def test_a_secret_that_is_deleted_brings_a_certificate_of_a_new_authority(
         assert old not in bundle.ca_pem
         for replica in (one, two):
             assert shown(replica) == bundle.certificate_pem
+
+
+async def test_a_certificate_serves_until_the_authority_of_the_next_one_is_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The API server ends just after it has stored a certificate of a new authority: once it is
+    back, it still trusts the old one only."""
+    objects = installed()
+    async with replicas(objects) as (one, _):
+        await one.self_signed.reconcile()
+        expires = one.tls.expires
+        del objects.stored[SECRET_PATH]
+        one.now += timedelta(days=1)
+
+        async def away(client: KubeClient, ref: Ref, patch: object) -> None:
+            raise Unavailable("the API server is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(KubeClient, "patch_json", away)
+            with pytest.raises(Unavailable):
+                await one.self_signed.reconcile()
+        assert one.tls.expires == expires
+        assert one.self_signed.problem() is None
+        await one.self_signed.reconcile()
+        assert one.tls.expires == one.now + SERVING_LIFE
 
 
 async def test_of_two_that_make_the_secret_one_reads_what_the_other_made(
