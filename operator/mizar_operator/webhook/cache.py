@@ -17,7 +17,7 @@ from mizar_core.models import GPUPool, GPUQuota
 from mizar_core.names import PHYSICAL_RESOURCE
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
-from mizar_kube.informer import Informer, Watched
+from mizar_kube.informer import Informer, Timing, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, Kind, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.store import Key, key_of
@@ -26,6 +26,9 @@ from mizar_operator.webhook.spot_review import Borrower
 
 log = get_logger(__name__)
 
+ASK_AGAIN_S = 5.0
+"""Most seconds between two requests to an API server that does not answer. Until a webhook
+that started meanwhile has its copies and its certificate, it accepts no share pods."""
 READ_TIMEOUT_S = 2.0
 """Timeout of a live read, in seconds: the API server gives up its own request after a few."""
 
@@ -55,8 +58,11 @@ class Cache:
     def __init__(self, client: KubeClient, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
         self._clock = clock
-        self._pools: Informer[GPUPool] = Informer(client, Watched(GPU_POOL), GPUPool.from_dict)
-        self._quotas: Informer[QuotaCopy] = Informer(client, Watched(GPU_QUOTA), quota_copy)
+        timing = Timing(max_delay=ASK_AGAIN_S)
+        self._pools: Informer[GPUPool] = Informer(
+            client, Watched(GPU_POOL), GPUPool.from_dict, timing
+        )
+        self._quotas: Informer[QuotaCopy] = Informer(client, Watched(GPU_QUOTA), quota_copy, timing)
         self._reading = asyncio.Lock()
         self._read_at = float("-inf")
 

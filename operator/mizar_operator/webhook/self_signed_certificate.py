@@ -12,10 +12,11 @@ from typing import Any
 from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import AlreadyExists, Conflict, KubeError, NotFound
-from mizar_kube.informer import Informer, Watched
+from mizar_kube.informer import Informer, Timing, Watched
 from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Kind, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
+from mizar_operator.webhook.cache import ASK_AGAIN_S
 from mizar_operator.webhook.certificates import Bundle, from_secret, renewed
 from mizar_operator.webhook.serving_tls import ServingTLS
 
@@ -84,7 +85,8 @@ class SelfSigned:
 
     async def _watch(self, kind: Kind, namespace: str | None, name: str) -> None:
         watched = Watched(kind, namespace, field_selector=f"metadata.name={name}")
-        informer: Informer[str] = Informer(self._client, watched, _version)
+        timing = Timing(max_delay=ASK_AGAIN_S)
+        informer: Informer[str] = Informer(self._client, watched, _version, timing)
         informer.on_change(lambda old, new: self._changed.set())
         await informer.run()
 
