@@ -43,6 +43,9 @@ LABEL_SHARE_POD: Final = "mizar.share/share-pod"
 """Set to "true" at admission on every pod that requests devices, so that the operator watches only
 these and not all pods of the cluster. On a pod that requests none it does nothing."""
 
+MIRROR: Final = "kubernetes.io/config.mirror"
+"""Kubernetes' annotation of the object that a kubelet makes for a static pod."""
+
 LABEL_SPOT_POD: Final = "mizar.share/spot-pod"
 """Set to "true" at admission on every pod that requests a spot card, so that operator and node
 agents watch only these."""
@@ -206,6 +209,7 @@ class EventReason(StrEnum):
     ISOLATION_NOT_ENFORCED = "IsolationNotEnforced"
     OPT_OUT_REFUSED = "OptOutRefused"
     NO_CARD_ACCESS = "NoCardAccess"
+    STARTED_WITHOUT_DEVICE = "StartedWithoutDevice"
     PLANNING_FAILED = "PlanningFailed"
     SPOT_WAITING = "SpotWaiting"
     SPOT_GRANTED = "SpotGranted"

@@ -34,6 +34,7 @@ from mizar_nodeagent.pods import Key, Pod
 from mizar_nodeagent.shadow_events import FailedCards, shadow_events
 from mizar_nodeagent.shadow_status_writer import ShadowStatusWriter
 from mizar_nodeagent.slow_call import SlowCall
+from mizar_nodeagent.static_pods import StaticPods
 
 log = get_logger(__name__)
 
@@ -98,6 +99,7 @@ class Agent:
         self.state = state
         self.inventory = CardInventory(clock, ignored_xids)
         self.failed_cards = FailedCards()
+        self._static_pods = StaticPods()
         self.xids: Counter[tuple[str, int]] = Counter()
         """How often each card has reported each XID to this agent, by UUID and XID."""
         self._cards = cards
@@ -294,7 +296,8 @@ class Agent:
         )
         self._poller.adapt_to(plan)
         failures = self.failed_cards.events(plan, self.state.snapshot)
-        for event in (*shadow_events(before, plan), *failures):
+        static = self._static_pods.events(self.state.snapshot)
+        for event in (*shadow_events(before, plan), *failures, *static):
             about = Regarding(event.kind, event.about[1], event.about[0], event.uid)
             outputs.events.emit(about, event.reason, event.message, warning=event.warning)
 

@@ -23,6 +23,7 @@ from mizar_core.names import (
     ANNOTATION_WITHOUT_LIMITS,
     HAMI_POD_DEVICES,
     LABEL_SHADOW_POD,
+    MIRROR,
     POD_CONDITION_ACTIVE,
     POD_CONDITION_ISOLATION,
     SPOT_RESOURCE,
@@ -30,6 +31,7 @@ from mizar_core.names import (
 from mizar_core.pod_requests import (
     Spec,
     cards_requested,
+    devices_after_init,
     devices_requested,
     spot_cards_requested,
 )
@@ -41,8 +43,7 @@ Key = tuple[str, str]
 """(namespace, name) of a pod."""
 
 _STATIC_UID = "kubernetes.io/config.hash"
-_MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of the object that a kubelet makes for a static pod. It has the same value."""
+"""Annotation of a static pod's object. MIRROR has the same value."""
 _IS_API_SERVERS_UID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _STARTING = ("", "ContainerCreating", "PodInitializing")
 """Reasons of the kubelet for a container that waits, but not because something has failed."""
@@ -69,7 +70,8 @@ class Pod:
     dashboards. `carve_json`, `drain`, `owner_uid`: of a shadow pod, its annotations and the UID of
     its ShadowPod. `cannot_start`: of a shadow pod, its container has never started, since the
     kubelet cannot pull its image or the like. `static_uid`: of a static pod, the UID by which the
-    kubelet knows it.
+    kubelet knows it; `static_needs`: the resources of Mizar's that its containers request, without
+    those that only its init containers do.
     """
 
     namespace: str
@@ -86,6 +88,7 @@ class Pod:
     terminates_by: datetime | None = None
     same_card: bool | None = None
     static_uid: str = ""
+    static_needs: tuple[str, ...] = ()
     priority: int = 0
     container_ids: tuple[tuple[str, str], ...] = ()
     isolation: str = ""
@@ -136,7 +139,7 @@ def trim(obj: Object) -> Pod | None:
     requests = tuple((devices_requested(spec) | _spot_cards(spec)).items())
     if not shadow and not requests and not cards_requested(spec):
         return None
-    phase = status.get("phase")
+    phase, static_uid = status.get("phase"), _static_uid(notes)
     return Pod(
         namespace=meta["namespace"],
         name=meta["name"],
@@ -154,7 +157,8 @@ def trim(obj: Object) -> Pod | None:
         if meta.get("deletionTimestamp")
         else None,
         same_card=_true_or_false(notes.get(ANNOTATION_SAME_CARD)),
-        static_uid=_static_uid(notes),
+        static_uid=static_uid,
+        static_needs=tuple(devices_after_init(spec)) if static_uid else (),
         priority=spec.get("priority") or 0,
         container_ids=() if shadow else tuple(_container_ids(status)),
         isolation=_condition(status, POD_CONDITION_ISOLATION),
@@ -181,7 +185,7 @@ def _static_uid(notes: Mapping[str, str]) -> str:
     given to another one. The kubelet's own are hashes without hyphens.
     """
     found = notes.get(_STATIC_UID, "")
-    is_mirror = found == notes.get(_MIRROR)
+    is_mirror = found == notes.get(MIRROR)
     return found if is_mirror and not _IS_API_SERVERS_UID.fullmatch(found) else ""
 
 

@@ -17,6 +17,7 @@ from mizar_core.names import (
     LABEL_IN_USE,
     LABEL_POOL,
     LABEL_SHADOW_POD,
+    MIRROR,
     PREEMPTION_GATE,
     SPOT_RESOURCE,
     EventReason,
@@ -137,6 +138,8 @@ def share_view(obj: Object) -> SharePod | None:
     unschedulable = unschedulable_message(scheduled)
     initialized = condition_of(status, "Initialized").get("status") == "True"
     kept = devices_after_init(spec) if initialized and spec.get("initContainers") else None
+    if MIRROR in (meta.get("annotations") or {}):
+        kept = {}
     needs, outages = needs_of(obj), outage_tolerations(spec)
     kind, owner = _controller(meta)
     # Constraints on the node do not matter once the pod has a node.

@@ -163,7 +163,9 @@ class ShareView:
     `count`: how many devices. `owner`: the UID of its controller, else its own. `of_daemon_set`:
     whether that is a DaemonSet, whose pods drains leave alone. `of_job`: whether it is a Job, which
     counts each evicted pod as failed. `after_init`: how
-    many devices it keeps, where init containers that requested more have ended. `unschedulable`:
+    many devices it keeps, where init containers that requested more have ended; 0 for a static pod,
+    whose kubelet gives it its devices when it admits it, and starts it without any if the node does
+    not know the resource. `unschedulable`:
     the scheduler's message, if it found no node. `lacks_devices`: whether the message names only a
     lack of these very devices, and nothing else that is in the way. `outages`: tolerations with
     which it stays for longer than other pods on a node whose kubelet does not answer. They are not

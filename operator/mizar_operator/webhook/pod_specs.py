@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mizar_core.names import MIRROR
 from mizar_core.pod_requests import (
     NO_ALIASES,
     Aliases,
@@ -16,10 +17,8 @@ from mizar_core.pod_requests import (
     entry_count,
 )
 
-MIRROR = "kubernetes.io/config.mirror"
-"""Annotation of the object that a kubelet makes for a static pod."""
 KUBELETS = "system:nodes"
-"""The group of all kubelets. Users may set the annotation as well."""
+"""The group of all kubelets. Users may set the annotation MIRROR as well."""
 
 _TEMPLATE = ("spec", "template", "spec")
 

@@ -122,6 +122,15 @@ def test_what_a_pod_keeps_when_its_init_containers_have_ended() -> None:
         assert (pod.demands[0][1].count, pod.demands[0][1].owed) == (4, owed)
 
 
+def test_a_static_pod_is_about_to_get_no_device() -> None:
+    """It may run without the device that it requests: a shadow pod must not be kept for that."""
+    mirror = {"annotations": {"kubernetes.io/config.mirror": "ab"}}
+    for meta, owed in ((mirror, 0), ({}, 1)):
+        pod = pod_view(_share(spec={"nodeName": "n1"}, meta=meta, status={"phase": "Running"}))
+        assert isinstance(pod, SharePod)
+        assert (pod.demands[0][1].count, pod.demands[0][1].owed) == (1, owed)
+
+
 def test_what_the_scheduler_says() -> None:
     condition = {
         "type": "PodScheduled",
