@@ -1,5 +1,6 @@
 """Share pods on a shadow pod's card: what everything else depends on."""
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -102,6 +103,25 @@ def test_pod_that_asks_for_two_devices_gets_their_sum(kube: Kube, stage: "Stage"
     kube.wait_running(tenant, "a")
     _, figures = kube.exec(tenant, "a", "cuda-sample", "smi")
     assert str(CARD_MIB) in figures
+
+
+def test_a_container_over_two_cards_has_its_part_of_each(kube: Kube, stage: "Stage") -> None:
+    """Three of four devices over two cards: all of one card, and half of the other one."""
+    tenant = stage.tenant({"devices": 4, "min": 0, "max": 1})
+    kube.apply(share_pod(tenant, "a", "mizar.share/gpu.4", count=3))
+    kube.wait_running(tenant, "a")
+    (shadow,) = ready_shadows(kube, tenant)
+    wait_held(kube, tenant, "a")
+    cards = {one["uuid"] for one in shadow["status"]["cards"]}
+    assert cards_seen_inside(kube, tenant, "a") == card_of(kube, tenant, "a") == cards
+    _, figures = kube.exec(tenant, "a", "cuda-sample", "smi")
+    sizes = re.findall(r"/ +(\d+)MiB", figures)
+    assert sorted(map(int, sizes)) == [CARD_MIB // 2, CARD_MIB], figures
+    for device, size in enumerate(map(int, sizes)):
+        for mib, expected in ((size, 3), (size // 2, 0)):
+            words = ("alloc", str(mib), "--device", str(device))
+            status, answer = kube.exec(tenant, "a", "cuda-sample", *words)
+            assert status == expected, answer
 
 
 def test_a_pod_that_demands_one_card_is_replaced_until_it_gets_one(
