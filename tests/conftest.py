@@ -33,6 +33,12 @@ LONGEST_FAILURE = 3000
 """Characters of a failure's report that are kept, its end."""
 
 
+def pytest_collection_finish() -> None:
+    """Take what was imported out of what garbage is looked for in: it stays until the end, and
+    pytest looks through everything twice when it ends."""
+    gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """A run that is asked to end cleans up first: its clusters, processes and mounts."""
     signals = ExitStack()
