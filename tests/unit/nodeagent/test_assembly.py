@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
-from unittest.mock import AsyncMock, Mock
+from unittest.mock import AsyncMock, Mock, patch
 
 import aiohttp
 import grpc
@@ -28,7 +28,7 @@ from mizar_nodeagent.assembly import assemble
 from mizar_nodeagent.card_health import Readings
 from mizar_nodeagent.cards import Card, ProcessLoad
 from mizar_nodeagent.config import CardAccess, Config
-from mizar_nodeagent.container import access_choice, shim_install
+from mizar_nodeagent.container import access_choice, shim_install, spare_slots
 from mizar_nodeagent.errors import CardsUnknown, ConfigRefused, RegionDamaged
 from mizar_nodeagent.kubelet import podresources, poller
 from mizar_nodeagent.mig import Instance
@@ -56,6 +56,9 @@ from unit.nodeagent.makers import (
 SHADOW_POD = KubePod("team-a", SHADOW[1], f"uid-{SHADOW[1]}")
 SHARE = KubePod("team-a", "share", "uid-share")
 FOR_EVER_S = 3600.0
+FEW_SPARES = 2
+"""Slots that an agent makes ahead. The usual 16, of a MiB each, took a quarter of the time of tests
+of whole agents; test_slots.py has them."""
 QUICK = GracePeriods(lowered=0.05, blocked=0.05, leaving=0.2, taken=0.05, gone=0.0, withdraw=0.01)
 
 
@@ -153,6 +156,7 @@ class World:
         )
 
     async def start_agent(self) -> None:
+        self._stack.enter_context(patch.object(spare_slots, "SPARES", FEW_SPARES))
         client = await self._stack.enter_async_context(serving(self.api))
         started = asyncio.Event()
 
