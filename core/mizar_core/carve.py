@@ -16,6 +16,7 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
+from mizar_core.card import Card
 from mizar_core.device_ids import card_of
 from mizar_core.errors import CarveRefused
 from mizar_core.field_types import Cards, Devices, Name, Scaling
@@ -86,14 +87,6 @@ class Carve(Model):
             raise CarveRefused(f"'{self.resource}' is no resource of {self.devices} devices")
         if self.tenancy == "PerNamespace" and not own:
             raise CarveRefused(f"{self.resource} does not belong to the namespace {namespace}")
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A physical card and the bytes of memory that it has."""
-
-    uuid: str
-    memory_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

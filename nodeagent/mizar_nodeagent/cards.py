@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol
 
-from mizar_core import carve
+from mizar_core import card as core
 from mizar_nodeagent.card_health import CardHealth, KnownHealth, Readings, breaks_card
 from mizar_nodeagent.mig import Instance
 
@@ -28,7 +28,7 @@ _LASTING: Final = ("uuid", "model", "memory_bytes", "numa")
 
 
 @dataclass(frozen=True)
-class Card(carve.Card):
+class Card(core.Card):
     """A physical card or a MIG device, identified by its UUID. `numa`: its NUMA nodes, if known.
     `instance`: the place of a MIG device; None for a whole card. `divided`: the card is divided
     into MIG devices.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from mizar_core.carve import Card, Carve
+from mizar_core.card import Card
+from mizar_core.carve import Carve
 from mizar_core.device_ids import DeviceID
 from mizar_core.models import Profile
 

@@ -6,7 +6,8 @@ from fractions import Fraction
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mizar_core.carve import Card, CardLimit, Carve, limits_for
+from mizar_core.card import Card
+from mizar_core.carve import CardLimit, Carve, limits_for
 from mizar_core.errors import CarveRefused
 from mizar_core.quantities import WHOLE_CARD
 from property.core.strategies import cards_of, carves

@@ -2,7 +2,8 @@
 
 import pytest
 
-from mizar_core.carve import Card, CardLimit, Carve, limits_for
+from mizar_core.card import Card
+from mizar_core.carve import CardLimit, Carve, limits_for
 from mizar_core.errors import CarveRefused, DeviceIDRefused
 
 GIB = 2**30
