@@ -87,7 +87,9 @@ class Gatherer:
 
     def state(self, key: str) -> ReconcileState:
         """The state that is kept from plan to plan for a key."""
-        return self._states.setdefault(key, ReconcileState(posted_events=PostedEvents(self._clock)))
+        if key not in self._states:
+            self._states[key] = ReconcileState(posted_events=PostedEvents(self._clock))
+        return self._states[key]
 
     def note_freed(self, resources: Iterable[str], at: datetime) -> None:
         """Note that cards of these physical resources are being freed. This is kept for all keys:

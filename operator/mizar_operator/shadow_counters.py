@@ -64,6 +64,8 @@ class ShadowCounters:
             self._show(pool)
 
     def _show(self, pool: str) -> None:
+        if pool in self._shown:
+            return
         self._shown.add(pool)
         for counter, reason in self._series():
             counter.labels(pool, reason)
