@@ -12,7 +12,7 @@ NODES ?= 1
 NAME ?= mizar
 # Parts of the fast tests, run side by side: those of `make check`, the longest first, and those of `make check-more`.
 # Each takes more than a second to start: those that do not wait are as few as keep two cores busy.
-FAST := fast-spot fast-agent fast-reclaim fast-nodeagent fast-waiting fast-shim fast-operator fast-others fast-properties
+FAST := fast-properties fast-operator fast-others fast-whole-agents fast-nodeagent fast-shim fast-spot fast-reclaim fast-agent fast-waiting
 MORE := more-shim more-sanitizers more-programs
 
 .PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue crio karpenter cert-manager kuberay containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
@@ -81,6 +81,7 @@ SANITIZED := $(SHIM)/test_sanitizers.py
 SPOT := tests/unit/nodeagent/test_spot.py
 RECLAIM := $(patsubst %,tests/unit/nodeagent/test_spot_%.py,reclaim restarts)
 AGENT := $(patsubst %,tests/unit/nodeagent/test_%.py,spot_shim plugin card_loss)
+WHOLE_AGENTS := $(patsubst %,tests/unit/nodeagent/test_%.py,assembly many_pods limits_update shutdown_cleanup metrics)
 PROGRAMS := $(patsubst %,tests/unit/%,bench cluster cluster_binaries demo mutants simgpu support)
 
 fast-waiting: setup shim-plain
@@ -95,8 +96,11 @@ fast-spot: setup shim-plain
 fast-reclaim: setup shim-plain
 	@$(PYTEST) $(RECLAIM)
 
+fast-whole-agents: setup shim-plain
+	@$(PYTEST) $(WHOLE_AGENTS)
+
 fast-nodeagent: setup shim-plain
-	@$(PYTEST) tests/unit/nodeagent $(addprefix --ignore=,$(AGENT) $(SPOT) $(RECLAIM))
+	@$(PYTEST) tests/unit/nodeagent $(addprefix --ignore=,$(AGENT) $(SPOT) $(RECLAIM) $(WHOLE_AGENTS))
 
 fast-operator: setup
 	@$(PYTEST) tests/unit/operator
