@@ -64,7 +64,7 @@ def all_of_b_works(model: Model, operator: Harness) -> None:
     for pod in pods:
         assert pod is not None
         model.api.start_delete(pod)
-    work(model, operator, rounds=30, seconds=5)
+    work(model, operator, rounds=15, seconds=10)
     assert shadows(model, "team-b") == []
 
 
