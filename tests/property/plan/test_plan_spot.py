@@ -3,10 +3,12 @@ owners sleep."""
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,6 +35,12 @@ ROUND_S = 20
 SECONDS = st.integers(0, 5).map(lambda seconds: timedelta(seconds=seconds))
 
 
+@functools.cache
+def among(*values: Any) -> st.SearchStrategy[Any]:
+    """One of the values. A strategy is made once: to make one takes longer than to draw from it."""
+    return st.sampled_from(values)
+
+
 def quota(namespace: str, most: int, status: dict[str, object] | None = None) -> GPUQuota:
     spec = {"spot": {"max": most}}
     meta = {"name": "gpus", "namespace": namespace, "uid": namespace}
@@ -57,28 +65,32 @@ def in_zone(zone: str) -> Needs:
 
 @st.composite
 def spots(draw: st.DrawFn, at: int) -> SpotView:
-    gates = draw(st.sampled_from(((SPOT_GATE,), (SPOT_GATE,), (), ("other", SPOT_GATE))))
+    gates = draw(among((SPOT_GATE,), (SPOT_GATE,), (), ("other", SPOT_GATE)))
     refused = draw(st.booleans()) if not gates else False
     ago = (timedelta(0), STUCK_AFTER, UNHEARD_AFTER)
     return SpotView(
-        namespace=draw(st.sampled_from(NAMESPACES)),
+        namespace=draw(among(*NAMESPACES)),
         name=f"p{at}",
         uid=f"u{at}",
         cards=draw(st.integers(1, 2)),
-        created=NOW - draw(st.sampled_from((timedelta(0), PATIENCE))) - draw(SECONDS),
-        node=draw(st.sampled_from((None, "n0", "n1"))) if not gates else None,
+        created=NOW - draw(among(timedelta(0), PATIENCE)) - draw(SECONDS),
+        node=draw(among(None, "n0", "n1")) if not gates else None,
         gates=gates,
-        needs=draw(st.sampled_from((NO_NEEDS, *map(in_zone, ZONES)))),
-        lost=draw(st.sampled_from((None, None, SpotEvictionReason.OWNER_BACK))),
-        deleting=draw(st.sampled_from((False, False, True))),
-        gone_by=NOW + draw(st.sampled_from((timedelta(seconds=30), timedelta(days=1)))),
-        scheduler=draw(st.sampled_from(SCHEDULERS)),
-        unschedulable=draw(st.sampled_from(REFUSALS)) if refused else None,
-        stuck_since=NOW - draw(st.sampled_from(ago)) if refused else None,
-        unheard_since=NOW - draw(st.sampled_from(ago)) if not gates else None,
-        lapsed=draw(st.sampled_from((False, False, True))) if not gates else False,
-        late=draw(st.sampled_from((None, None, NOW - timedelta(seconds=1)))),
+        needs=draw(among(NO_NEEDS, *map(in_zone, ZONES))),
+        lost=draw(among(None, None, SpotEvictionReason.OWNER_BACK)),
+        deleting=draw(among(False, False, True)),
+        gone_by=NOW + draw(among(timedelta(seconds=30), timedelta(days=1))),
+        scheduler=draw(among(*SCHEDULERS)),
+        unschedulable=draw(among(*REFUSALS)) if refused else None,
+        stuck_since=NOW - draw(among(*ago)) if refused else None,
+        unheard_since=NOW - draw(among(*ago)) if not gates else None,
+        lapsed=draw(among(False, False, True)) if not gates else False,
+        late=draw(among(None, None, NOW - timedelta(seconds=1))),
     )
+
+
+SPOTS = tuple(map(spots, range(9)))
+QUOTAS = quotas()
 
 
 @st.composite
@@ -86,16 +98,16 @@ def snapshots(draw: st.DrawFn) -> SpotSnapshot:
     nodes = tuple(
         NodeView(
             f"n{at}",
-            labels=frozenset({("zone", draw(st.sampled_from(ZONES)))}),
-            available=draw(st.sampled_from((True, True, False))),
+            labels=frozenset({("zone", draw(among(*ZONES)))}),
+            available=draw(among(True, True, False)),
             cards={SPOT_RESOURCE: CardsOnNode(4, draw(st.integers(0, 4)))},
         )
         for at in range(draw(st.integers(0, 3)))
     )
-    found = tuple(draw(spots(at)) for at in range(draw(st.integers(0, 8))))
+    found = tuple(draw(SPOTS[at]) for at in range(draw(st.integers(0, 8))))
     pools = (GPUPool.from_dict({"metadata": {"name": "p"}, "spec": {"spot": {"enabled": True}}}),)
-    heard = draw(st.dictionaries(st.sampled_from(SCHEDULERS), st.just(NOW - UNHEARD_AFTER)))
-    return SpotSnapshot(pools=pools, quotas=draw(quotas()), spots=found, nodes=nodes, heard=heard)
+    heard = draw(st.dictionaries(among(*SCHEDULERS), st.just(NOW - UNHEARD_AFTER)))
+    return SpotSnapshot(pools=pools, quotas=draw(QUOTAS), spots=found, nodes=nodes, heard=heard)
 
 
 def opened(plan: SpotPlan) -> set[str]:
