@@ -33,6 +33,7 @@ from mizar_core.planning.snapshot import (
     Snapshot,
     quota_key,
 )
+from property.plan.among import among
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 NAMESPACES = ("team-a", "team-b")
@@ -172,7 +173,7 @@ _pools = st.fixed_dictionaries(
 @st.composite
 def _limits(draw: st.DrawFn) -> list[dict[str, int]]:
     found = []
-    for devices in draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=2, unique=True)):
+    for devices in draw(st.lists(among(*SIZES), min_size=1, max_size=2, unique=True)):
         most = draw(st.integers(0, 4))
         found.append({"devices": devices, "max": most, "min": draw(st.integers(0, min(2, most)))})
     return found
@@ -194,24 +195,24 @@ def quotas(draw: st.DrawFn, namespace: str, name: str, pools: list[str]) -> GPUQ
 @st.composite
 def pods(draw: st.DrawFn, nodes: list[str]) -> PodView | None:
     """A shadow pod's pod in any state; None for one that is missing."""
-    kind = draw(st.sampled_from(["none", "unbound", "stuck", "bound", "bound", "bound", "ended"]))
+    kind = draw(among("none", "unbound", "stuck", "bound", "bound", "bound", "ended"))
     if kind == "none":
         return None
     deleting = draw(st.integers(0, 7)) == 0
     if kind in ("unbound", "stuck"):
         message = "0/2 nodes: 2 Insufficient nvidia.com/gpu" if kind == "stuck" else None
         # Admission may have added to what was asked.
-        needs, asked = draw(st.sampled_from([(NO_NEEDS, None), (WEST, None), (WEST, NO_NEEDS)]))
+        needs, asked = draw(among((NO_NEEDS, None), (WEST, None), (WEST, NO_NEEDS)))
         return PodView(unschedulable=message, deleting=deleting, needs=needs, asked=asked)
     return PodView(
         uid="uid-pod",
         carve=draw(st.sampled_from([None, "", *CARVES])),
         phase="Failed" if kind == "ended" else "Running",
         node=draw(st.sampled_from([*nodes, *nodes, *nodes, "gone"])),
-        bound_at=at(draw(st.sampled_from([1, 100]))),
+        bound_at=at(draw(among(1, 100))),
         deleting=deleting,
-        overdue_at=draw(st.sampled_from([None, at(1), at(-60)])) if deleting else None,
-        drain_asked=draw(st.sampled_from([None, at(5), at(100)])),
+        overdue_at=draw(among(None, at(1), at(-60))) if deleting else None,
+        drain_asked=draw(among(None, at(5), at(100))),
     )
 
 
@@ -223,9 +224,9 @@ def shadows(
     devices, pod = draw(st.sampled_from(SIZES)), draw(pods(nodes))
     namespace = of.metadata.namespace or ""
     is_ready = pod is not None and pod.node is not None and draw(st.booleans())
-    healthy = draw(st.sampled_from([devices, devices, devices, devices - 1, 0])) if is_ready else 0
+    healthy = draw(among(devices, devices, devices, devices - 1, 0)) if is_ready else 0
     drained = draw(st.booleans())
-    holder_names = draw(st.lists(st.sampled_from(["p0", "p1", "p2"]), max_size=healthy))
+    holder_names = draw(st.lists(among("p0", "p1", "p2"), max_size=healthy))
     holders = tuple((namespace, one) for one in holder_names)
     cut_off = holders[:1] if is_ready and draw(st.integers(0, 3)) == 0 else ()
     uid = of.metadata.uid or ""
@@ -242,7 +243,7 @@ def shadows(
         sequence=sequence,
         deleting=draw(st.integers(0, 5)) == 0,
         finalizer=draw(st.integers(0, 5)) > 0,
-        phase=draw(st.sampled_from([None, "Pending", "Ready", "Draining", "Lost"])),
+        phase=draw(among(None, "Pending", "Ready", "Draining", "Lost")),
         node=pod.node if pod and draw(st.booleans()) else None,
         ready=is_ready,
         broken=draw(st.integers(0, 7)) == 0,
@@ -252,7 +253,7 @@ def shadows(
         healthy=healthy,
         holders=holders,
         in_use=bool(holders) and draw(st.booleans()),
-        idle_since=None if holders else at(draw(st.sampled_from([1, 100, 1000]))),
+        idle_since=None if holders else at(draw(among(1, 100, 1000))),
         pod=pod,
         contested=draw(st.integers(0, 9)) == 0,
         lost_cards=("GPU-1",) if cut_off else (),
@@ -297,7 +298,7 @@ _needs = st.builds(
 @st.composite
 def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) -> ShareView:
     """A share pod of either namespace, of either profile, bound or waiting."""
-    namespace, devices = draw(st.sampled_from(NAMESPACES)), draw(st.sampled_from(SIZES))
+    namespace, devices = draw(among(*NAMESPACES)), draw(among(*SIZES))
     asked_of = draw(st.sampled_from(pools))
     tenant = draw(st.sampled_from([namespace, namespace, namespace, *NAMESPACES]))
     stuck, place = draw(st.booleans()), draw(st.none() | st.sampled_from(nodes))
@@ -307,44 +308,44 @@ def shares(draw: st.DrawFn, pools: list[GPUPool], index: int, nodes: list[str]) 
         name=f"p{index}",
         uid=f"uid-share-{index}",
         resource=resource_of(asked_of.spec, tenant, devices) or "",
-        count=draw(st.sampled_from([1, 1, 1, 2, 3, 4, 5])),
+        count=draw(among(1, 1, 1, 2, 3, 4, 5)),
         created=at(draw(st.integers(0, 50))),
         node=place,
         needs=draw(_needs),
-        owner=draw(st.sampled_from(["", "uid-owner"])),
+        owner=draw(among("", "uid-owner")),
         of_daemon_set=draw(st.booleans()),
         unschedulable="Insufficient devices" if stuck else None,
-        unschedulable_since=at(draw(st.sampled_from([5, 20]))) if stuck else None,
+        unschedulable_since=at(draw(among(5, 20))) if stuck else None,
         refused_by="zone" if stuck and draw(st.booleans()) else None,
         deleting=draw(st.integers(0, 5)) == 0,
-        outages=draw(st.sampled_from([frozenset[Toleration](), OUTAGES])),
+        outages=draw(among(frozenset[Toleration](), OUTAGES)),
         # The scheduler does not look at a pod with a gate.
         gated=not stuck and place is None and draw(st.booleans()),
         several_cards=place is not None and draw(st.integers(0, 3)) == 0,
         given_twice=given_twice,
         gives_way=given_twice and draw(st.booleans()),
-        gives_way_to=draw(st.sampled_from([None, (namespace, "p0")])),
+        gives_way_to=draw(among(None, (namespace, "p0"))),
     )
 
 
 @st.composite
 def wild_snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
     """One or two pools of a prefix, up to four quotas, three nodes, whatever else."""
-    names = ["pool", "pool-2"][: draw(st.sampled_from([1, 1, 2]))]
+    names = ["pool", "pool-2"][: draw(among(1, 1, 2))]
     pools = [pool(name, **draw(_pools)) for name in names]
     known = {one.metadata.name: one for one in pools}
     node_names = ["n1", "n2", "n3"][: draw(st.integers(1, 3))]
     nodes = [
         replace(
-            node(name, draw(st.sampled_from(ZONES)), available=draw(st.integers(0, 7)) > 0),
-            taints=frozenset(draw(st.sets(st.sampled_from(TAINTS), max_size=1))),
+            node(name, draw(among(*ZONES)), available=draw(st.integers(0, 7)) > 0),
+            taints=frozenset(draw(st.sets(among(*TAINTS), max_size=1))),
         )
         for name in node_names
     ]
     owners = [
         draw(quotas(namespace, name, [*names, "missing"]))
         for namespace in NAMESPACES
-        for name in ["quota", "spare"][: draw(st.sampled_from([0, 1, 1, 1, 2]))]
+        for name in ["quota", "spare"][: draw(among(0, 1, 1, 1, 2))]
     ]
     shadow_pods = [
         draw(shadows(owner, known.get(owner.spec.pool, pools[0]), sequence, node_names))

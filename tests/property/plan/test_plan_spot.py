@@ -3,12 +3,10 @@ owners sleep."""
 
 from __future__ import annotations
 
-import functools
 import random
 from collections import Counter
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +22,7 @@ from mizar_core.planning.spot.actions import EvictSpot, OpenGate, WriteLent, Wri
 from mizar_core.planning.spot.snapshot import STUCK_AFTER, UNHEARD_AFTER
 from mizar_core.planning.spot.turns import PATIENCE
 from mizar_operator.spot.promises import Promises
+from property.plan.among import among
 
 NOW = parse_time("2026-03-01T12:00:00Z")
 NAMESPACES = ("a", "b", "c")
@@ -33,12 +32,6 @@ REFUSALS = ("1 Insufficient cpu.", f"1 Insufficient {SPOT_RESOURCE}.")
 ROUND_S = 20
 """Seconds between two plans where a property is about hours."""
 SECONDS = st.integers(0, 5).map(lambda seconds: timedelta(seconds=seconds))
-
-
-@functools.cache
-def among(*values: Any) -> st.SearchStrategy[Any]:
-    """One of the values. A strategy is made once: to make one takes longer than to draw from it."""
-    return st.sampled_from(values)
 
 
 def quota(namespace: str, most: int, status: dict[str, object] | None = None) -> GPUQuota:
