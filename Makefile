@@ -133,8 +133,9 @@ harsh: setup shim-tests ## the shim's tests on simulated cards that are as unkin
 integration: root-setup shim ## tests against a real API server, kubelet and registry of cards (root)
 	@.venv/bin/pytest -v --no-header tests/integration
 
-# Installs Mizar again and again.
-LONG := tests/e2e/test_card_access.py
+# These install Mizar again and again, or start hundreds of pods.
+ACCESS := tests/e2e/test_card_access.py
+LONG := $(ACCESS) $(patsubst %,tests/e2e/test_%.py,node_settings many_pods)
 CHAOS := tests/e2e/test_chaos.py
 EARLIER := tests/e2e/test_upgrade_from.py
 KUEUE := tests/e2e/test_kueue.py
@@ -177,7 +178,7 @@ kuberay: root-setup ## RayClusters of a KubeRay that is built first, in some fiv
 
 crio: export MIZAR_CRIO ?= v1.36.3
 crio: root-setup ## nodes with a CRI-O, which is built first, in some five minutes; MIZAR_CRIO=v1.36.3 (root)
-	@.venv/bin/pytest -v --no-header $(CRIO) tests/e2e/test_runtime.py $(LONG)
+	@.venv/bin/pytest -v --no-header $(CRIO) tests/e2e/test_runtime.py $(ACCESS)
 
 chaos: root-setup ## programs die, cards fail and users move at random; MIZAR_CHAOS_MINUTES=5 MIZAR_SEED= (root)
 	@.venv/bin/pytest -v -s --no-header $(CHAOS)
