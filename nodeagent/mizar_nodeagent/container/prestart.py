@@ -39,6 +39,7 @@ from mizar_nodeagent.container.limits import (
 )
 from mizar_nodeagent.container.opt_out import REFUSED, may_opt_out, wants_out
 from mizar_nodeagent.container.prestart_checks import (
+    check_cards_there,
     check_device_nodes,
     check_one_resource,
     check_same_card,
@@ -323,6 +324,7 @@ class PreStart:
         for devices in by_shadow_pod(ids):
             carving = self._carving(devices[0])
             check_tenant(owner, carving)
+            check_cards_there(carving, devices)
             groups.append((carving, devices))
         return groups
 

@@ -283,3 +283,16 @@ async def test_the_card_is_shared_again_when_it_is_back_and_free(world: World) -
     await until(lambda: len(world.kubelet.healthy(RESOURCE)) == 2)
     again = await world.start_share(KubePod("team-a", "again", "uid-again"))
     assert given(again).uuid.decode() == CARD and not is_stopped(again)
+
+
+async def test_a_container_on_the_gone_card_does_not_start_again(world: World) -> None:
+    """Its limits would be written anew, and permit work once the card is back."""
+    loser, other = await share_two_cards(world)
+    gone(world)
+    await until(lambda: is_stopped(loser))
+    await until(lambda: marks(world) == {CARD: True, CARD_2: None})
+    users = sorted((SHARE, NEIGHBOUR), key=lambda pod: not world.holds(pod, CARD))
+    with pytest.raises(grpc.aio.AioRpcError, match="not in the node any more"):
+        await world.kubelet.start_container(users[0], "main", RESOURCE)
+    await world.kubelet.start_container(users[1], "main", RESOURCE)
+    assert is_stopped(loser) and not is_stopped(other)
