@@ -59,7 +59,7 @@ class CardStatus(Model):
 
     lost: Annotated[bool, Field(strict=True)] | None = None
     """Whether the card is no longer in the node, so that pods that use its devices are evicted;
-    absent if it is there. If no card is left, condition Ready says so too."""
+    absent if it is there. If no card is left, condition Ready says so instead."""
 
 
 class Holder(Model):

@@ -120,7 +120,7 @@ def of_carving(
                 model=card.model,
                 memory_mib=card.memory_bytes >> 20,
                 index=index,
-                lost=card.uuid in carving.gone or None,
+                lost=(card.uuid in carving.gone and not carving.is_lost) or None,
             )
             for index, card in enumerate(carving.cards)
         ),

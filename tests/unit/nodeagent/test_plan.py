@@ -544,6 +544,11 @@ class TestGoneCard:
         )
         assert said(found, "Ready")[1] != "CardLost"
 
+    def test_is_told_without_a_field_that_older_crds_lack(self) -> None:
+        """With these, the API server would refuse the whole status, and nobody would be evicted."""
+        (one,) = report(self.after(70.0)).cards
+        assert one.to_dict().keys() == {"uuid", "model", "memoryMiB", "index"}
+
     def test_stays_lost_for_the_next_agent(self) -> None:
         lost = self.after(70.0).carvings[SHADOW]
         assert Carving.from_dict(json.loads(json.dumps(lost.to_dict())), 0.0).gone == {CARD}
@@ -639,6 +644,7 @@ class TestOneOfTwoCardsGone:
         one = two_cards(70.0, (CARD,), before=two_cards(1.0))
         found = planned(71.0, (CARD, CARD_2), before=one)
         assert said(found, "Ready") == ("False", "CardLost")
+        assert [each.lost for each in report(found).cards] == [None, None]
         assert loss_reason(SHADOW, found.carvings[SHADOW], snapshot(71.0, [shadow()])) == (
             f"{CARD}, {CARD_2} are not in the node any more"
         )
