@@ -18,6 +18,21 @@ KINDS = ("SecurityContextConstraints",)
 OWN = "mizar-nodeagent"
 NON_ROOT = "nonroot-v2"
 """OpenShift's own: any user but root, no capability, no folder of the node."""
+REQUIRED = {
+    "allowHostDirVolumePlugin",
+    "allowHostIPC",
+    "allowHostNetwork",
+    "allowHostPID",
+    "allowHostPorts",
+    "allowPrivilegedContainer",
+    "allowedCapabilities",
+    "defaultAddCapabilities",
+    "priority",
+    "readOnlyRootFilesystem",
+    "requiredDropCapabilities",
+    "volumes",
+}
+"""The fields that OpenShift's CRD of SecurityContextConstraints requires."""
 AGENT_WITH_MORE = {
     "privileged": True,
     "hostPID": False,
@@ -102,6 +117,14 @@ def test_the_agent_is_allowed_what_it_asks_for_and_no_more(chart: Chart, values:
     for other in ("allowHostNetwork", "allowHostIPC", "allowHostPorts"):
         assert allowed[other] is False
     assert (allowed["users"], allowed["groups"]) == ([], []), "a Role gives the right to use them"
+
+
+@pytest.mark.parametrize("privileged", [True, False])
+def test_all_fields_that_openshift_requires_are_there(chart: Chart, privileged: bool) -> None:
+    objects = chart.render(openshift=ON, nodeagent={"privileged": privileged})
+    found = pick(objects, "SecurityContextConstraints", OWN)
+    assert {one for one in REQUIRED if found.get(one) is None} == set()
+    assert found["priority"] == 0, "as if there were none: others do not come after it"
 
 
 def test_what_is_not_allowed_is_noticed(chart: Chart) -> None:
