@@ -18,6 +18,11 @@ from mizar_core.quantities import counted
 RETRY_AFTER = timedelta(seconds=5)
 """How long to wait before retrying an eviction that a PodDisruptionBudget did not allow."""
 
+LOSERS_AGE = timedelta(seconds=30)
+"""The least age of a share pod on a card that its shadow pod has lost while others are left: node
+agents take a card for lost once it has been away for a minute, and meanwhile no pod gets its
+devices. The API server's clock, by which pods are made, may be a little ahead."""
+
 SEVERAL_CARDS = (
     "evicted: it demands one card, but its devices are on several; the next pod of its controller "
     "may get others"
@@ -135,14 +140,17 @@ def _losers(draft: Draft, shadow: ShadowView) -> list[ShareView]:
     """The share pods that hold devices on cards which the shadow pod has lost, by name.
 
     A holder is known by its name only. Where the node agent does not report any more, the holder
-    may be gone, and another pod of its name (a StatefulSet's) may be on another node by now.
+    may be gone, and another pod of its name (a StatefulSet's) may be on another node by now; or on
+    the same one, on a card that is left, before the node agent has reported it.
     """
-    holders = set(shadow.holders if _is_lost(draft, shadow) else shadow.on_lost_cards)
+    all_lost = _is_lost(draft, shadow)
+    holders = set(shadow.holders if all_lost else shadow.on_lost_cards)
     if not holders:
         return []
     place = shadow.on_node or "", shadow.resource
     users = (one for one in draft.bound.get(place, ()) if one.key in holders)
-    return sorted(users, key=lambda one: one.key)
+    losers = (one for one in users if all_lost or draft.now - one.created >= LOSERS_AGE)
+    return sorted(losers, key=lambda one: one.key)
 
 
 def loss_of(shadow: ShadowView, nodes: Container[str]) -> LossReason:

@@ -162,7 +162,9 @@ def test_quota_and_pool_say_so() -> None:
 
 
 GPU_4 = "team-a.mizar.share/gpu.4"
-ON_GONE, OTHER = (replace(waiting(name, 2, GPU_4), node="n1") for name in ("p", "other"))
+ON_GONE, OTHER = (
+    replace(waiting(name, 2, GPU_4), node="n1", created=at(120)) for name in ("p", "other")
+)
 QUOTA_4 = quota("team-a", profiles=[{"devices": 4, "max": 1}])
 ONE_GONE: dict[str, Any] = {
     "devices": 4,
@@ -198,6 +200,15 @@ def test_only_the_pods_on_a_gone_card_of_several_are_evicted() -> None:
         satisfied.message
     )
     assert of_pool.cards.lost == 1
+
+
+def test_the_next_pod_of_the_name_on_a_card_that_is_left_is_let_be() -> None:
+    """A StatefulSet makes its pod again at once, the scheduler may choose the same node, and its
+    agent has yet to report that the pod before is gone."""
+    again = replace(ON_GONE, uid="uid-again", created=at(1))
+    made = plan(_snapshot(ready(**ONE_GONE), quotas=(QUOTA_4,), shares=(again, OTHER)), NOW)
+    assert not [one for one in made.actions if isinstance(one, EvictShare)]
+    assert "CardLost" not in [one.reason for one in made.quotas["team-a", "quota"].conditions]
 
 
 def test_a_shadow_pod_keeps_the_cards_that_are_left() -> None:
