@@ -48,8 +48,8 @@ def _borrowing(
     loans: Iterable[CardLoan], borrowers: Mapping[str, Borrower]
 ) -> dict[PodIdentity, PodCondition]:
     """The condition that says what a pod borrows. It stays as it is while an agent that has just
-    started does not know all owners, and once a card is taken back: an earlier agent may have
-    written DisruptionTarget, which this condition would replace."""
+    started does not know all owners, and once a card is taken back: then DisruptionTarget is the
+    one to write."""
     cards: dict[PodIdentity, list[CardLoan]] = {}
     for loan in loans:
         if borrower := borrowers.get(loan.uuid):

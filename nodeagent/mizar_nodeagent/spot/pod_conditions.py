@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from mizar_core.model_base import format_time
-from mizar_core.names import FIELD_MANAGER_NODEAGENT
+from mizar_core.names import FIELD_MANAGER_NODEAGENT, POD_CONDITION_BORROWS
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, NotFound
 from mizar_kube.kinds import POD, Object, Ref
@@ -21,6 +21,11 @@ from mizar_nodeagent.read_again import ReadAgain
 from mizar_nodeagent.spot.owner_events import PodIdentity
 
 log = get_logger(__name__)
+
+MANAGERS: Final = {POD_CONDITION_BORROWS: f"{FIELD_MANAGER_NODEAGENT}-borrows"}
+"""The field manager of a condition, by its type, if it is not that of the others: a write of
+another condition leaves this one in place. Policies of earlier versions do not know it, and refuse
+an agent that removes it."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,9 @@ class PodConditionWriter:
         return bool(found["metadata"].get("uid") == pod.uid)
 
     async def _apply(self, pod: PodIdentity, wanted: PodCondition) -> None:
+        manager = MANAGERS.get(wanted.type, FIELD_MANAGER_NODEAGENT)
         await self._client.apply(
-            self._body(pod, wanted), field_manager=FIELD_MANAGER_NODEAGENT, subresource="status"
+            self._body(pod, wanted), field_manager=manager, subresource="status"
         )
 
     def _body(self, pod: PodIdentity, wanted: PodCondition) -> dict[str, Any]:

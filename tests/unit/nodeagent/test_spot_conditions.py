@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 from aiohttp import web
 
 from mizar_core.models import Spot
 from mizar_core.names import SpotEvictionReason
+from mizar_kube.client import KubeClient
 from mizar_nodeagent.read_again import READ_AGAIN_S
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.device_list import counts, devices
@@ -68,8 +70,8 @@ def test_a_borrower_that_must_go_is_told_why() -> None:
 
 
 def test_a_borrower_is_told_which_cards_it_has_and_whose_they_are() -> None:
-    """The operator quotes it when it takes the cards back. It stays as it is once an owner is back:
-    an earlier agent may have written DisruptionTarget in its place."""
+    """The operator quotes it when it takes the cards back. It stays as it is once an owner is
+    back."""
     one, two = (
         CardLoan(A, CardState.LENT, owners=AGREES),
         CardLoan(B, CardState.LENT, owners=AGREES),
@@ -266,3 +268,31 @@ async def test_a_pod_that_another_client_writes_to_gets_its_condition_all_the_sa
             await asyncio.sleep(0.05)
         running.cancel()
     assert api.conditions
+
+
+class Managed:
+    """The API server, as far as applies of a field manager replace its earlier ones only."""
+
+    def __init__(self) -> None:
+        self.by_manager: dict[str, list[str]] = {}
+
+    async def apply(self, obj: Any, *, field_manager: str, subresource: str) -> None:
+        assert subresource == "status"
+        self.by_manager[field_manager] = [one["type"] for one in obj["status"]["conditions"]]
+
+    def has(self, kind: str) -> bool:
+        return any(kind in types for types in self.by_manager.values())
+
+
+async def test_why_a_borrower_goes_is_written_beside_what_it_borrows() -> None:
+    """After a rollback, an agent of the version before writes why. The policies of that version do
+    not let it remove a condition that they do not know, so that the borrower was never evicted."""
+    api, both = Managed(), {"mizar.share/borrows", "DisruptionTarget"}
+    writer = PodConditionWriter(cast(KubeClient, api))
+    running = asyncio.create_task(writer.run())
+    for kind in sorted(both, reverse=True):
+        writer.set_desired({BORROWER.pod: PodCondition(kind, True, "Reason", "")})
+        await until(partial(api.has, kind))
+    running.cancel()
+    assert all(map(api.has, both))
+    assert api.by_manager["mizar-nodeagent"] == ["DisruptionTarget"], "as agents before write it"
