@@ -193,7 +193,16 @@ class CardLoan:
         if self.reason not in WITH_NOTICE or facts.counted:
             return self
         reason = self.refusal(facts)
+        if reason is SpotEvictionReason.DRAIN and self._has_newcomer:
+            reason = SpotEvictionReason.OWNER_ALIVE
         return self if reason in (None, *WITH_NOTICE) else replace(self, reason=reason)
+
+    @property
+    def _has_newcomer(self) -> bool:
+        """Whether an owner came after the card was lent, and does not agree. While no rule lends
+        the card, those that agreed by the rule do not agree any more, and are none."""
+        late = self.owners.keys() - self.lenders if self.lenders else ()
+        return any(not self.owners[pod].agrees for pod in late)
 
     def refusal(self, facts: CardFacts) -> SpotEvictionReason | None:
         """Why no pod may borrow the card, however long its owners have been idle; None if a pod

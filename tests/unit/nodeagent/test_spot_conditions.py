@@ -100,6 +100,19 @@ def test_a_reason_changes_until_its_eviction_is_counted() -> None:
     assert lost.stepped(facts, 1.0).reason == SpotEvictionReason.DEVICE_LOST
 
 
+def test_a_notice_ends_for_a_pod_that_comes_to_a_card_that_is_lent_no_more() -> None:
+    """It never agreed, unlike the owner that had, by a rule that there is no more."""
+    facts = CardFacts(complete=True, rule=Spot(), borrowed=True)
+    lent = CardLoan(A, CardState.LENT, owners=AGREES).stepped(facts, 1.0)
+    ended = replace(facts, rule=None)
+    drained = replace(lent, owners={WHO: OwnerView(agrees=False)}).stepped(ended, 2.0)
+    assert drained.stepped(ended, 3.0).reason == drained.reason == SpotEvictionReason.DRAIN
+    other = PodIdentity("team-c", "other", "uid-other")
+    for agrees, reason in ((True, "Drain"), (False, "OwnerAlive")):
+        both = {**drained.owners, other: OwnerView(agrees)}
+        assert replace(drained, owners=both).stepped(ended, 3.0).reason == reason
+
+
 def test_the_devices_and_their_counts() -> None:
     loans = [CardLoan(A, CardState.LENT), CardLoan(B, CardState.RECLAIMING)]
     listed = devices(loans, {A, B, "GPU-lost"}, cards())
