@@ -89,16 +89,19 @@ async def test_a_borrower_is_told_whose_card_it_was(world: SpotWorld) -> None:
     world.add_owner(other)
     await world.lendable()
     await world.lend()
-    whose = "team-a/other, team-a/owner"
+    condition = world.api.conditions
     await until(lambda: world.pod_condition(BORROWER)[0] == "mizar.share/borrows")
-    assert world.api.conditions["team-b", "train"]["message"] == f"card {CARD} of {whose}"
+    both = f"card {CARD} of team-a/other, team-a/owner"
+    await until(lambda: condition["team-b", "train"]["message"] == both)
+    whose = "team-a/owner"
     world.kubelet.remove_pod(other.uid)
+    await until(lambda: condition["team-b", "train"]["message"] == f"card {CARD} of {whose}")
     its_owner_goes(world)
     await until(lambda: world.pod_condition(BORROWER) == goes("OwnerGone"))
     await until(lambda: world.notes("SpotEvicted"))
     ((_, told),) = world.notes("SpotEvicted")
     assert told.startswith(f"the pod loses card {CARD} of {whose}: no pod owns it any more"), told
-    assert world.api.conditions["team-b", "train"]["message"].startswith(f"card {CARD} of {whose}:")
+    assert condition["team-b", "train"]["message"].startswith(f"card {CARD} of {whose}:")
     assert not world.notes("OwnerWoke")
 
 
