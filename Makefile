@@ -52,7 +52,7 @@ beside-e2e: setup shim-tests
 	@$(MAKE) --no-print-directory e2e-long
 	@$(MAKE) --no-print-directory chaos
 
-check: setup shim-plain ## lint, types and fast tests of Mizar itself, before each commit; about a minute and a half on two idle cores, no root
+check: setup shim-plain ## lint, types and fast tests of Mizar itself, before each commit; some two minutes on two idle cores, no root
 	@$(MAKE) --no-print-directory --jobs --output-sync=target $(FAST) lint types
 
 check-more: setup shim-tests ## the other fast tests: of the programs beside Mizar, and the shim's long ones; no root
