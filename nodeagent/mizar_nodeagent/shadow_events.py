@@ -65,7 +65,9 @@ class FailedCards:
             failed = (one for one in snapshot.cards.values() if one.problem)
             self._known |= {one.uuid for one in failed if _whole(one) in self._faulty}
             self._faulty = frozenset()
-        well = {uuid for uuid, card in snapshot.cards.items() if not card.problem}
+        # A card that is back may still have to wait for its former users.
+        bad = {uuid for report in plan.reports for uuid in report.failed}
+        well = {uuid for uuid, card in snapshot.cards.items() if not card.problem} - bad
         over = well & (self._known | {card for _, card in self._told})
         for report in plan.reports:
             yield from self._of_well(report, over, pods)

@@ -13,7 +13,6 @@ from mizar_nodeagent.container.limits import DeviceGroup, wants_shim
 from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.errors import CardsUnknown, NotYet, StartRefused
 from mizar_nodeagent.kubelet.claims import Claims
-from mizar_nodeagent.planning.card_loss import gone_reason
 from mizar_nodeagent.planning.carving import Carving, DrainStage
 from mizar_nodeagent.pods import Pod
 
@@ -42,7 +41,8 @@ def check_cards_there(carving: Carving, devices: Iterable[DeviceID]) -> None:
     """Check that the cards of a carving's devices are not gone. A start writes the container's
     limits anew, which would permit work there once the card is back."""
     if gone := {carving.card(one).uuid for one in devices} & carving.gone:
-        raise StartRefused(f"card {gone_reason(gone)}", EventReason.CARD_LOST)
+        lost = f"shadow pod {carving.name} has lost card {', '.join(sorted(gone))}"
+        raise StartRefused(lost, EventReason.CARD_LOST)
 
 
 def check_same_card(state: AgentState, pod: Pod | None, ids: Iterable[str]) -> None:

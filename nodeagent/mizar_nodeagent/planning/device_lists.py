@@ -27,6 +27,8 @@ UNCONFIRMED = (
     "the node was restarted, and the kubelet has not reported yet which cards the shadow pod has"
 )
 
+BACK = "the card was gone: it is offered again when those who used it have ended"
+
 Lists = dict[str, tuple[Device, ...]]
 """Devices per resource, in order of their IDs."""
 
@@ -53,9 +55,9 @@ def lists(
 
 def card_problem(carving: Carving, card: Card, snapshot: NodeSnapshot) -> str:
     """Why no container should use the carving's card; empty if no problem is known."""
-    if card.uuid in carving.gone:
-        return GONE
     known = snapshot.cards.get(card.uuid)
+    if card.uuid in carving.gone:
+        return (known.problem or BACK) if known is not None else GONE
     if known is not None:
         return known.problem
     # An agent that starts while the card is away has never seen it.

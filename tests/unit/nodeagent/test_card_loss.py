@@ -275,12 +275,23 @@ async def test_the_card_is_shared_again_when_it_is_back_and_free(world: World) -
     await until(lambda: is_stopped(loser))
     await until(lambda: len(world.kubelet.healthy(RESOURCE)) == 1)
     user = SHARE if world.holds(SHARE, CARD) else NEIGHBOUR
+    await until(lambda: len(events(world, "DeviceUnhealthy")) == 2)
     world.cards.present[CARD] = card()
-    await world.replanned()
+    assert world.app is not None
+    state = world.app.agent.state
+    await until(lambda: not state.snapshot.cards[CARD].problem)
+    for _ in range(3):
+        await world.replanned()
     assert len(world.kubelet.healthy(RESOURCE)) == 1
+    # All events that were emitted earlier have been written when this one has.
+    world.cards.tell(CARD_2, 79)
+    await until(lambda: len(events(world, "DeviceUnhealthy")) > 2)
+    about = [note for _, note in events(world, "DeviceUnhealthy") if CARD in note]
+    assert len(about) == 2 and not events(world, "DeviceHealthy")
     world.kubelet.remove_pod(user.uid)
     world.api.delete_pod(user.namespace, user.name)
-    await until(lambda: len(world.kubelet.healthy(RESOURCE)) == 2)
+    await until(lambda: len(world.kubelet.healthy(RESOURCE)) == 1)
+    await until(lambda: events(world, "DeviceHealthy"))
     again = await world.start_share(KubePod("team-a", "again", "uid-again"))
     assert given(again).uuid.decode() == CARD and not is_stopped(again)
 
@@ -292,7 +303,7 @@ async def test_a_container_on_the_gone_card_does_not_start_again(world: World) -
     await until(lambda: is_stopped(loser))
     await until(lambda: marks(world) == {CARD: True, CARD_2: None})
     users = sorted((SHARE, NEIGHBOUR), key=lambda pod: not world.holds(pod, CARD))
-    with pytest.raises(grpc.aio.AioRpcError, match="not in the node any more"):
+    with pytest.raises(grpc.aio.AioRpcError, match=f"has lost card {CARD}"):
         await world.kubelet.start_container(users[0], "main", RESOURCE)
     await world.kubelet.start_container(users[1], "main", RESOURCE)
     assert is_stopped(loser) and not is_stopped(other)

@@ -13,7 +13,7 @@ from mizar_nodeagent.cards import GONE
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.planning.card_loss import loss_reason
 from mizar_nodeagent.planning.carving import Carving, DrainStage
-from mizar_nodeagent.planning.device_lists import refusal
+from mizar_nodeagent.planning.device_lists import BACK, refusal
 from mizar_nodeagent.planning.plan import Plan, plan
 from mizar_nodeagent.planning.shadow_status import Report
 from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
@@ -628,6 +628,7 @@ class TestOneOfTwoCardsGone:
         lost = two_cards(70.0, (CARD,), before=two_cards(1.0))
         back = planned(71.0, before=lost)
         assert back.carvings[SHADOW].gone == {CARD}
+        assert report(back).failed == {CARD: BACK}
         assert said(back, "Healthy") == ("False", "CardFailed")
         assert not any(listed(back, FOUR.resource)[one] for one in ON_1)
         assert refusal(back.carvings[SHADOW], DeviceID.parse(device(1)), snapshot(71.0))
