@@ -33,7 +33,13 @@ def _files(folder: str, *names: str) -> tuple[str, ...]:
 
 
 _CORE = _files(
-    "core/mizar_core", "carve", "names", "preferred_allocation", "spot_rules", "time_slicing"
+    "core/mizar_core",
+    "card",
+    "carve",
+    "names",
+    "preferred_allocation",
+    "spot_rules",
+    "time_slicing",
 )
 _OPERATOR = _files(
     "operator/mizar_operator",

@@ -260,6 +260,8 @@ async def test_the_next_agent_leaves_the_other_cards_pods_alone_too(world: World
     loser, other = await share_two_cards(world)
     gone(world)
     await until(lambda: is_stopped(loser))
+    # The agent writes its checkpoint at the end of the plan that has stopped it.
+    await world.planned()
     seq = limits_file.read(limits_of(other)).seq
     await world.stop_agent()
     await world.start_agent()
