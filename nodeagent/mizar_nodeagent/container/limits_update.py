@@ -3,7 +3,7 @@ lose their cards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -167,7 +167,8 @@ class LimitsUpdater:
         why = shadow = ""
         for devices in _groups(slot):
             key, carving = (devices[0].namespace, devices[0].shadow), self._carving(devices[0])
-            reason, gone = loss_reason(key, carving, snapshot), _gone_cards(carving, devices)
+            reason = loss_reason(key, carving, snapshot)
+            gone = carving.gone_of(devices) if carving is not None else frozenset[str]()
             if not reason and not gone:
                 continue
             why, shadow = reason or gone_reason(gone), key[1]
@@ -211,7 +212,7 @@ class LimitsUpdater:
             carving = self._carving(devices[0])
             if carving is None or carving.stage is DrainStage.LEAVING:
                 return None
-            if _gone_cards(carving, devices):
+            if carving.gone_of(devices):
                 return None
             groups.append((carving, devices))
         return tuple(groups) or None
@@ -253,13 +254,6 @@ class LimitsUpdater:
             note = "; ".join(filter(None, [note, KEEPS_LIMITS]))
         if note:
             self._notify(owner, EventReason.LIMITS_CHANGED, note)
-
-
-def _gone_cards(carving: Carving | None, devices: Iterable[DeviceID]) -> set[str]:
-    """UUIDs of the devices' cards that are gone; empty if the carving is not known."""
-    if carving is None or not carving.gone:
-        return set()
-    return {carving.card(one).uuid for one in devices} & carving.gone
 
 
 def _groups(slot: Slot) -> list[list[DeviceID]]:

@@ -40,7 +40,7 @@ def present_carving(state: AgentState, device: DeviceID) -> Carving:
 def check_cards_there(carving: Carving, devices: Iterable[DeviceID]) -> None:
     """Check that the cards of a carving's devices are not gone. A start writes the container's
     limits anew, which would permit work there once the card is back."""
-    if gone := {carving.card(one).uuid for one in devices} & carving.gone:
+    if gone := carving.gone_of(devices):
         lost = f"shadow pod {carving.name} has lost card {', '.join(sorted(gone))}"
         raise StartRefused(lost, EventReason.CARD_LOST)
 

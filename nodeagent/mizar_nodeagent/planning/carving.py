@@ -3,7 +3,7 @@ of the shadow pod's drain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -132,6 +132,10 @@ class Carving:
     def card(self, device: DeviceID) -> Card:
         """The card that the device lies on."""
         return self.cards[card_of(device.index, self.carve)]
+
+    def gone_of(self, devices: Iterable[DeviceID]) -> frozenset[str]:
+        """UUIDs of the devices' cards that are gone."""
+        return self.gone & {self.card(one).uuid for one in devices} if self.gone else self.gone
 
     def to_dict(self) -> dict[str, Any]:
         """The carving as a JSON object for the checkpoint, without monotonic times, which
