@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -566,17 +566,9 @@ ON_1, ON_2 = {device(0), device(1)}, {device(2), device(3)}
 SHARE_1, SHARE_2 = (share(name, requests=((FOUR.resource, 1),)) for name in ("share-1", "share-2"))
 
 
-def two_cards(
-    now: float,
-    gone: tuple[str, ...] = (),
-    users: tuple[Pod, ...] = (SHARE_1, SHARE_2),
-    before: Carving | None = None,
-    **changes: object,
-) -> Carving:
-    """The carving of a shadow pod with two cards after a plan at `now`. `gone`: UUIDs of cards that
-    have not been in the node since second 10."""
-    (found,) = planned(now, gone, users, before, **changes).carvings.values()
-    return found
+def two_cards(*when: Any, **changes: Any) -> Carving:
+    """The carving after the plan that `planned` makes of these."""
+    return planned(*when, **changes).carvings[SHADOW]
 
 
 def planned(
@@ -586,8 +578,8 @@ def planned(
     before: Carving | None = None,
     **changes: object,
 ) -> Plan:
-    """The plan that `two_cards` is about: SHARE_1 has a device on the first card, SHARE_2 on the
-    second."""
+    """The plan at `now` of a shadow pod with two cards: SHARE_1 has a device on the first one,
+    SHARE_2 on the second. `gone`: UUIDs of cards that have not been in the node since second 10."""
     devices = {SHARE_1: device(0), SHARE_2: device(2)}
     held = [share_claim(devices[pod], pod=pod.name, resource=FOUR.resource) for pod in users]
     there = {uuid: replace(cards()[uuid], problem=GONE, gone_since=10.0) for uuid in gone}
