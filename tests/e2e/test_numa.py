@@ -1,6 +1,7 @@
 """The kubelet learns near which processors a device is, and its topology manager uses that."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from shutil import rmtree
 from typing import TYPE_CHECKING
@@ -34,17 +35,17 @@ def node(mizar_cluster: Cluster) -> Iterator[Node]:
     node = mizar_cluster.nodes[-1]
     _make_nodes(node.path(TWO_NODES))
     mizar_cluster.exec_on_node(node.name, ["mount", "--bind", TWO_NODES, SYSFS])
-    with Machine(node.simgpu_dir) as machine:
+    with Machine(node.simgpu_dir) as machine, ExitStack() as undo:
+        undo.callback(rmtree, node.path(TWO_NODES))
+        undo.callback(mizar_cluster.exec_on_node, node.name, ["umount", SYSFS])
         for number, card in enumerate(machine.cards):
+            undo.callback(machine.set_numa, card.uuid, None)
             machine.set_numa(card.uuid, number)
         with kubelet_with(mizar_cluster, node, topologyManagerPolicy="single-numa-node"):
             try:
                 yield node
             finally:
-                for card in machine.cards:
-                    machine.set_numa(card.uuid, None)
-                mizar_cluster.exec_on_node(node.name, ["umount", SYSFS])
-                rmtree(node.path(TWO_NODES))
+                undo.close()  # before the kubelet starts again
 
 
 def _make_nodes(folder: Path) -> None:
