@@ -1,6 +1,6 @@
 """Many share pods start on one node at the same time.
 
-MIZAR_PODS=200 says how many (100). They take the more of the machine the more they are.
+MIZAR_PODS=200 says how many (60). They take the more of the machine the more they are.
 """
 
 import json
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 CARD_MIB = 16384
-ALL = int(os.environ.get("MIZAR_PODS", "100"))
+ALL = int(os.environ.get("MIZAR_PODS", "60"))
 PODS = {"small": ALL * 3 // 5, "large": ALL - ALL * 3 // 5}
 """How many pods share a card, by the name of their Deployment."""
 START_S = 900.0

@@ -40,8 +40,8 @@ pytestmark = pytest.mark.timeout(600)
 SEED = os.environ.get("MIZAR_SIMULATION_SEED")
 FIRST = int(SEED or os.environ.get("MIZAR_SIMULATION_FROM", "0"))
 AT_ONCE = 3
-"""Schedules per test, of some 0.3 s each: 9 with `make check`, 90 with `make test`."""
-PARTS = 1 if SEED else 3 if EFFORT <= 1 else int(10 * EFFORT)
+"""Schedules per test, of some 0.3 s each: 9 with `make check`, 36 with `make test`."""
+PARTS = 1 if SEED else 3 if EFFORT <= 1 else int(4 * EFFORT)
 
 OFTEN = (
     r"\S+ is given .*",

@@ -15,7 +15,7 @@ import simgpu
 from mizar_nodeagent.regions import limits_file, usage_snapshot
 from support.node import Division, Node
 from support.waiting import wait_for
-from unit.shim.shell import SUCCESS, Shell
+from unit.shim.shell import OUT_OF_MEMORY, SUCCESS, Shell
 from unit.shim.slot import BUILD, MIB
 
 LIMITS = (1024 * MIB, 640 * MIB)
@@ -342,34 +342,42 @@ class Container:
         """Check the limit and the account, and that both the survivor and a new process can get the
         whole limit. To be called when no process works."""
         began, waited = time.monotonic(), waited_s(self._node.pid)
-        first = last = self._usable(self.survivor)
-        pause = LOOK_S
+        first = self._usable(self.survivor)
         late = waited_s(self._node.pid) - waited
-        while last < USABLE:
-            if time.monotonic() > began + HANG_S:
-                raise Hang(f"{last:.1f} % of a limit can be had: {self.books()}")
-            # The agent assumes the worst for a process that is never idle for as long as several
-            # audits take, which ask a slow NVML.
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE_MAX_S)
-            last = self._usable(self.survivor)
+        again = [self._wait_until_usable(self.survivor, first)]
         took = time.monotonic() - began
         with Shell(self.env) as fresh:
-            again = [last, self._usable(fresh)]
+            again.append(self._wait_until_usable(fresh, self._usable(fresh)))
         again.append(self._usable(self.survivor))  # a refused process settles the dead ones
         lost, uncounted = self._account()
         self.watch()
         over, self._over = self._over, 0
         return Truth(over, lost, uncounted, first, late, took, min(again))
 
+    def _wait_until_usable(self, shell: Shell, last: float) -> float:
+        """Wait until a process can get USABLE percent, of which it got `last` at its last try. The
+        agent assumes the worst for a process that is never idle for as long as several audits take,
+        which ask a slow NVML. Returns percent. Raises Hang."""
+        until, pause = time.monotonic() + HANG_S, LOOK_S
+        while last < USABLE:
+            if time.monotonic() > until:
+                raise Hang(f"{last:.1f} % of a limit can be had: {self.books()}")
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
+            last = self._usable(shell)
+        return last
+
     def _usable(self, shell: Shell) -> float:
         """Percent of a card's limit that the container holds when it can take no more; the least of
-        all cards."""
+        all cards. 0 if a card has no memory for the process's context."""
         return min(self._take_all(shell, card) for card in range(len(LIMITS)))
 
     def _take_all(self, shell: Shell, card: int) -> float:
         """Take memory down to the last page, and free it."""
-        if (used := shell("use", card)).code != SUCCESS:
+        used = shell("use", card)
+        if used.code == OUT_OF_MEMORY:
+            return 0.0
+        if used.code != SUCCESS:
             raise RuntimeError(f"card {card} cannot be used: {used}")
         given, size = [], LIMITS[card]
         while size >= PAGE:

@@ -19,6 +19,7 @@ from unit.nodeagent.makers import GIB, card, shadow_object
 from unit.nodeagent.test_assembly import World, limits_of, until
 from unit.nodeagent.test_assembly import world as world
 
+pytestmark = pytest.mark.timeout(600)
 FIFTY = "team-a.mizar.share/gpu.50"
 PODS = 200 if EFFORT >= 3 else 40
 """Pods; 200 take a machine of two cores some 20 s."""
