@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from pathlib import Path
 from typing import Final
 
-from mizar_nodeagent import container_processes
+from mizar_nodeagent import container_processes, process_kill
 from mizar_nodeagent.container_processes import ContainerProcess
 
 CAP_KILL: Final = 5
@@ -24,23 +22,11 @@ def kill(process: ContainerProcess, proc: Path = container_processes.PROC) -> st
     """Kill this very process, and not another that has its PID by now. Returns the outcome as a
     clause for an event; raises nothing if it cannot be killed."""
     try:
-        descriptor = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return "it has ended"
-    except OSError as error:
-        return f"it cannot be killed: {error}"
-    try:
-        # The descriptor refers to the process that has the PID now, whatever happens to the PID.
-        now = container_processes.of_containers([process.pid], proc).get(process.pid)
-        if now is None or (now.key, now.container_id) != (process.key, process.container_id):
-            return "it has ended"
-        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        process_kill.kill(process, proc)
     except ProcessLookupError:
         return "it has ended"
     except OSError as error:
         return (
             f"it cannot be killed: {error}; the node agent may need nodeagent.mayKill of the chart"
         )
-    finally:
-        os.close(descriptor)
     return "it is killed, since isolation.enforcement is Strict"

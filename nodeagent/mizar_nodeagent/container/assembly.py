@@ -16,6 +16,7 @@ from mizar_nodeagent.container.access_watch import AccessWatch
 from mizar_nodeagent.container.allocate import Allocator
 from mizar_nodeagent.container.dev_root import check_dev_root
 from mizar_nodeagent.container.limits_update import LimitsUpdater
+from mizar_nodeagent.container.missed_containers import MissedContainers
 from mizar_nodeagent.container.nri_component import RuntimeComponent
 from mizar_nodeagent.container.nri_grants import Grants
 from mizar_nodeagent.container.prestart import PreStart
@@ -101,7 +102,8 @@ async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]
         config.access, instance_of=base.agent.inventory.instance_of, minors=base.cards.minors
     )
     grants = Grants(state, base.slots)
-    component = RuntimeComponent(grants, access, base.cards.minors, base.agent.warn)
+    missed = MissedContainers(base.agent.warn)
+    component = RuntimeComponent(grants, access, base.cards.minors, missed)
     own = (config.namespace, config.identity) if config.namespace else None
     watch = AccessWatch(
         access,
@@ -121,7 +123,7 @@ async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]
     base.registry.register(AccessCollector(config.node_name, access, component.counts))
     remark = partial(shim_install.mount_remark, config.state_dir)
     reporter = AccessReporter(base.client, access, config.namespace, config.identity, remark)
-    runs_runtime = (runtime.run,) if access.runtime else ()
+    runs_runtime = (runtime.run, missed.run) if access.runtime else ()
     return access, (watch.run, *runs_runtime, *((reporter.run,) if config.namespace else ()))
 
 

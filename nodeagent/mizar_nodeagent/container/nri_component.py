@@ -9,28 +9,25 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mizar_core.errors import DeviceIDRefused, MizarError
-from mizar_core.names import ANNOTATION_CARDS, EventReason
+from mizar_core.names import ANNOTATION_CARDS
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.container import card_access, shim_mounts
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.device_nodes import Minors, minors_of
+from mizar_nodeagent.container.missed_containers import MissedContainers
 from mizar_nodeagent.container.nri_adjustment import adjustment
 from mizar_nodeagent.container.nri_grants import Grants, is_annotated
-from mizar_nodeagent.container.slots import Notify, Slot
+from mizar_nodeagent.container.slots import Slot
 from mizar_nodeagent.errors import ContainerRefused
 from mizar_nodeagent.proto import nri_pb2 as pb
 
 log = get_logger(__name__)
 
 RUNNING = (pb.CONTAINER_CREATED, pb.CONTAINER_PAUSED, pb.CONTAINER_RUNNING)
-MISSED = (
-    "container {} was created while the container runtime was not connected to Mizar: it did not "
-    "get its card, and may have access to other cards; delete the pod"
-)
 
 
 @dataclass
@@ -46,14 +43,14 @@ class Counts:
 @dataclass
 class RuntimeComponent:
     """Answers the runtime's questions about containers. `minors`: returns the minor numbers of
-    cards' device nodes. `warn`: emits a warning event on a container's pod."""
+    cards' device nodes. `missed`: takes the containers that the runtime created without asking."""
 
     grants: Grants
     access: AccessChoice
     minors: Minors
-    warn: Notify
+    missed: MissedContainers
     counts: Counts = field(default_factory=Counts)
-    _missed: set[str] = field(default_factory=set)
+    _known: set[str] = field(default_factory=set)
 
     async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
         """The changes to a container that is about to be created; none if Mizar gave it no device,
@@ -77,12 +74,12 @@ class RuntimeComponent:
         return adjust
 
     def look(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:
-        """Report containers that were created while the runtime did not ask the agent, with an
-        event on the pod of each; those that an earlier look has reported, not again."""
+        """Have the containers killed that were created while the runtime did not ask the agent;
+        those of an earlier look, not again."""
         by_id = {pod.id: pod for pod in pods}
-        self._missed &= {container.id for container in containers}
+        self._known &= {container.id for container in containers}
         for container in containers:
-            if container.id in self._missed:
+            if container.id in self._known:
                 continue
             pod = by_id.get(container.pod_sandbox_id)
             if pod is None or container.state not in RUNNING:
@@ -92,8 +89,8 @@ class RuntimeComponent:
                 with suppress(ContainerRefused, DeviceIDRefused):
                     slots = self.grants.slots_of(pod, container)
                     for slot in [one for one in slots if one.by_nri][:1]:
-                        self._missed.add(container.id)
-                        self._tell(slot, container)
+                        self._known.add(container.id)
+                        self._miss(slot, pod, container)
 
     def _is_by_nri(self, pod: pb.PodSandbox, container: pb.Container) -> bool:
         """Whether NRI gives the container its cards: also if new ones do not get theirs by NRI any
@@ -123,12 +120,11 @@ class RuntimeComponent:
     def _stat(self, node: Path) -> os.stat_result:
         return self.access.config.seen(node).stat()
 
-    def _tell(self, slot: Slot, container: pb.Container) -> None:
+    def _miss(self, slot: Slot, pod: pb.PodSandbox, container: pb.Container) -> None:
         assert slot.owner is not None
         self.counts.missed += 1
-        message = MISSED.format(container.name)
         log.error("a container was created without asking the agent", **slot.names)
-        self.warn(slot.owner, EventReason.NO_CARD_ACCESS, message)
+        self.missed.add(container.id, pod.uid, replace(slot.owner, container=container.name))
 
 
 def _was_not_asked_for(pod: pb.PodSandbox, container: pb.Container) -> bool:

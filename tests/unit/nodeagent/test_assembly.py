@@ -28,7 +28,7 @@ from mizar_nodeagent.assembly import assemble
 from mizar_nodeagent.card_health import Readings
 from mizar_nodeagent.cards import Card, ProcessLoad
 from mizar_nodeagent.config import CardAccess, Config
-from mizar_nodeagent.container import access_choice, shim_install, spare_slots
+from mizar_nodeagent.container import access_choice, missed_containers, shim_install, spare_slots
 from mizar_nodeagent.errors import CardsUnknown, ConfigRefused, RegionDamaged
 from mizar_nodeagent.kubelet import podresources, poller
 from mizar_nodeagent.mig import Instance
@@ -1336,6 +1336,31 @@ def to_be_made(held: Allocated, *env: str) -> tuple[pb.PodSandbox, pb.Container]
     annotations = dict(held.answer.annotations)
     container = pb.Container(name="main", annotations=annotations, env=env, mounts=mounts)
     return pb.PodSandbox(namespace=SHARE.namespace, name=SHARE.name, uid=SHARE.uid), container
+
+
+async def test_a_container_about_which_the_agent_was_not_asked_is_killed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runtime gave up on the agent, which was too slow, and lists the container when the agent
+    connects again."""
+    searched = Mock(return_value={})
+    monkeypatch.setattr(missed_containers, "_kill_all", searched)
+    await world.stop_agent()
+    socket = world.folder / "nri.sock"
+    world.access = CardAccess(strategy="NRI", nri_socket=socket, nri_gives="EnvVar")
+    async with running(socket) as runtime:
+        await world.start_agent()
+        connection = await runtime.connection()
+        await world.serve_shadow()
+        pod, container = to_be_made(await world.start_share())
+        pod.id = container.pod_sandbox_id = "p"
+        container.id, container.state = "c", pb.CONTAINER_CREATED
+        connection.writer.close()
+        await runtime.connection(pb.SynchronizeRequest(pods=[pod], containers=[container]))
+        await until(lambda: searched.called)
+    (uids, containers, _), _ = searched.call_args
+    assert (uids, containers) == ({SHARE.uid}, {"c"})
+    await until(lambda: "NoCardAccess" in world.event_reasons())
 
 
 async def test_what_came_by_nri_does_not_start_without(world: World) -> None:

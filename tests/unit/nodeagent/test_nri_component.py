@@ -17,6 +17,7 @@ from mizar_nodeagent.config import CardAccess, MountConfig
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.auto_strategy import Discovery
 from mizar_nodeagent.container.card_access import Parts
+from mizar_nodeagent.container.missed_containers import MissedContainers
 from mizar_nodeagent.container.nri_adjustment import adjustment
 from mizar_nodeagent.container.nri_component import Counts, RuntimeComponent
 from mizar_nodeagent.container.nri_grants import Grants
@@ -78,7 +79,9 @@ class Node:
             Grants(self.state, self.slots),
             access,
             self.minors,
-            lambda owner, reason, message: self.warnings.append((reason, message)),
+            MissedContainers(
+                lambda owner, reason, message: self.warnings.append((reason, message))
+            ),
         )
 
     def admit(self, **how: bool) -> None:
