@@ -1,6 +1,9 @@
 """Ends Mizar's own programs in a cluster and waits for them; reaches containers without the API
 server."""
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import uuid4
 
@@ -44,11 +47,27 @@ def wait_component(kube: Kube, component: str) -> None:
         wait_until_asked(kube)
 
 
+def set_values(on: Cluster, **values: Any) -> None:
+    """Change these values of the chart."""
+    helm = ("upgrade", RELEASE, str(CHART), f"--namespace={SYSTEM}", "--reuse-values")
+    on.helm(*helm, "--values=-", input=yaml.safe_dump(values))
+
+
+@contextmanager
+def previous_values(on: Cluster) -> Iterator[None]:
+    """At the end, the chart's values are again what they were at the beginning."""
+    here = f"--namespace={SYSTEM}"
+    before = json.loads(on.helm("status", RELEASE, here, "--output=json").stdout)
+    try:
+        yield
+    finally:
+        on.helm("rollback", RELEASE, str(before["version"]), here)
+
+
 def set_agent_values(kube: Kube, on: Cluster, wait: bool = True, **values: Any) -> None:
     """Change these values of the chart's `nodeagent`; all agents have them on return, unless it
     does not `wait`, as where they do not become ready with them."""
-    helm = ("upgrade", RELEASE, str(CHART), f"--namespace={SYSTEM}", "--reuse-values")
-    on.helm(*helm, "--values=-", input=yaml.safe_dump({"nodeagent": values}))
+    set_values(on, nodeagent=values)
     if wait:
         rollout = ("rollout", "status", "daemonset/mizar-nodeagent", "--timeout=240s")
         kube.run(*rollout, f"--namespace={SYSTEM}")

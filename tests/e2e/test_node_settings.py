@@ -1,7 +1,6 @@
 """Values of the node agent that only nodes show: where the driver is, what happens without one,
 which XIDs count, further ways to give a card, and other settings for nodes with a label."""
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import pytest
 from cluster import Cluster
 from cluster.cluster import Node
 from e2e.card_access import card_nodes_inside
-from e2e.components import SYSTEM, component_pods, set_agent_values, wait_component
+from e2e.components import SYSTEM, component_pods, previous_values, set_agent_values, wait_component
 from e2e.test_figures import scrape
 from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_event, wait_held
 from mizar_nodeagent.card_health import REPAIRED
@@ -45,13 +44,11 @@ def labelled(kube: Kube, mizar_cluster: Cluster) -> Iterator[tuple[Node, Node]]:
     driver below ROOT. At the end all is as before."""
     plain, old = mizar_cluster.nodes
     kube.run("label", "node", old.name, f"{LABEL}=old")
-    here = f"--namespace={SYSTEM}"
-    before = json.loads(mizar_cluster.helm("status", "mizar", here, "--output=json").stdout)
     try:
-        set_agent_values(kube, mizar_cluster, wait=False, **VALUES)
-        yield plain, old
+        with previous_values(mizar_cluster):
+            set_agent_values(kube, mizar_cluster, wait=False, **VALUES)
+            yield plain, old
     finally:
-        mizar_cluster.helm("rollback", "mizar", str(before["version"]), here)
         wait_component(kube, "nodeagent")
         kube.run("label", "node", old.name, f"{LABEL}-")
         for node in (plain, old):

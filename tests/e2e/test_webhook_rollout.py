@@ -1,4 +1,4 @@
-"""The webhook is replaced while pods are created."""
+"""The webhook is replaced while pods are created, or by one that serves at its nodes' addresses."""
 
 from typing import TYPE_CHECKING
 
@@ -6,8 +6,15 @@ import pytest
 
 from cluster import Cluster
 from e2e.asking import asking
-from e2e.components import SYSTEM, component_pods
+from e2e.components import (
+    SYSTEM,
+    component_pods,
+    previous_values,
+    set_values,
+    wait_component,
+)
 from support.kube import Kube
+from support.objects import share_pod
 from support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -39,3 +46,26 @@ def test_no_share_pod_is_refused_while_the_webhook_is_replaced(
             replace_webhook(kube)
             wait_for("the new one to accept", lambda: asked.accepted >= before + 20)  # noqa: B023
     assert not asked.refused, asked.refused
+
+
+def test_a_webhook_with_the_host_network(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+) -> None:
+    """As where API servers reach nodes and no pods."""
+
+    def at_its_nodes() -> bool:
+        pods = [one["status"] for one in component_pods(kube, "webhook")]
+        return all(one["podIP"] == one["hostIP"] for one in pods)
+
+    tenant = stage.tenant({"devices": 2, "min": 0, "max": 1})
+    try:
+        with previous_values(mizar_cluster):
+            set_values(
+                mizar_cluster, webhook={"hostNetwork": True, "port": 1443, "metricsPort": 1464}
+            )
+            wait_component(kube, "webhook")
+            wait_for("the webhook's old pods to be gone", at_its_nodes)
+            kube.apply(share_pod(tenant, "a"))
+            kube.wait_running(tenant, "a")
+    finally:
+        wait_component(kube, "webhook")

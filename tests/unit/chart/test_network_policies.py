@@ -66,6 +66,7 @@ def test_there_are_none_unless_the_values_say_so(chart: Chart) -> None:
     [
         {},
         {"nodeagent": {"metricsPort": 19465}},
+        {"webhook": {"port": 19443, "metricsPort": 19464}},
         {"webhook": {"certificates": {"source": "certManager"}}},
         {"uninstall": {"hold": True}, "spot": {"enabled": True}},
     ],
@@ -87,7 +88,7 @@ def test_a_port_without_a_rule_is_noticed(chart: Chart) -> None:
     assert dict(wrong(objects)) == {"mizar-operator": {1}}
 
 
-def test_no_pod_has_the_host_network(chart: Chart) -> None:
+def test_by_default_no_pod_has_the_host_network(chart: Chart) -> None:
     """No policy would apply to it."""
     pods = [one["spec"]["template"]["spec"] for one in chart.render() if one["kind"] in PODS]
     assert pods and not any("hostNetwork" in one for one in pods)

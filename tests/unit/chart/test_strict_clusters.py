@@ -9,6 +9,7 @@ import pytest
 
 from mizar_kube.settings import read
 from mizar_operator.settings import Settings as OperatorSettings
+from mizar_operator.webhook.settings import Settings as WebhookSettings
 from support.chart import Chart, Object, pick
 
 PROGRAMS = {
@@ -262,6 +263,40 @@ def test_budgets_are_as_the_values_say(chart: Chart, section: str) -> None:
     assert half["maxUnavailable"] == "50%"
     assert name not in budgets(podDisruptionBudget={"enabled": False})
     assert name not in budgets(replicas=1)
+
+
+def test_the_webhook_serves_at_its_nodes_where_pods_are_not_reached(chart: Chart) -> None:
+    """Only one replica of a node can have its ports, so an update ends one before it starts the
+    next."""
+    values: Object = {"hostNetwork": True, "port": 10250, "metricsPort": 19464}
+    deployment = pick(chart.render(webhook=values), *PROGRAMS["webhook"])["spec"]
+    assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
+    spec = deployment["template"]["spec"]
+    assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+    (webhook,) = spec["containers"]
+    assert {one["name"]: one["containerPort"] for one in webhook["ports"]} == {
+        "webhook": 10250,
+        "metrics": 19464,
+    }
+    settings = read(WebhookSettings, webhook["args"])
+    assert (settings.port, settings.metrics_port) == (10250, 19464)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ({"webhook": {"metricsPort": 9443}}, "are both 9443: the webhook needs two ports"),
+        (
+            {"webhook": {"hostNetwork": True}, "openshift": {"enabled": True}},
+            "webhook.hostNetwork does not work with openshift.enabled",
+        ),
+    ],
+)
+def test_ports_that_the_webhook_cannot_have_are_refused(
+    chart: Chart, values: Object, problem: str
+) -> None:
+    status, output = chart.run("template", "mizar", "--kube-version=1.36.0", values=values)
+    assert status != 0 and problem in output
 
 
 @pytest.mark.parametrize(
