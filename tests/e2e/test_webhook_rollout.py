@@ -48,24 +48,29 @@ def test_no_share_pod_is_refused_while_the_webhook_is_replaced(
     assert not asked.refused, asked.refused
 
 
+def wait_webhook(kube: Kube, on_nodes: bool) -> None:
+    """Wait until all of the webhook's pods have their nodes' network, or none has, and share pods
+    are accepted."""
+
+    def changed() -> bool:
+        pods = [one["status"] for one in component_pods(kube, "webhook")]
+        return {one.get("podIP") == one.get("hostIP") for one in pods} == {on_nodes}
+
+    wait_for("the webhook's network to change", changed, timeout=240)
+    wait_component(kube, "webhook")
+
+
 def test_a_webhook_with_the_host_network(
     kube: Kube, stage: "Stage", mizar_cluster: Cluster
 ) -> None:
     """As where API servers reach nodes and no pods."""
-
-    def at_its_nodes() -> bool:
-        pods = [one["status"] for one in component_pods(kube, "webhook")]
-        return all(one["podIP"] == one["hostIP"] for one in pods)
-
     tenant = stage.tenant({"devices": 2, "min": 0, "max": 1})
+    values = {"hostNetwork": True, "port": 1443, "metricsPort": 1464}
     try:
         with previous_values(mizar_cluster):
-            set_values(
-                mizar_cluster, webhook={"hostNetwork": True, "port": 1443, "metricsPort": 1464}
-            )
-            wait_component(kube, "webhook")
-            wait_for("the webhook's old pods to be gone", at_its_nodes)
+            set_values(mizar_cluster, webhook=values)
+            wait_webhook(kube, on_nodes=True)
             kube.apply(share_pod(tenant, "a"))
             kube.wait_running(tenant, "a")
     finally:
-        wait_component(kube, "webhook")
+        wait_webhook(kube, on_nodes=False)
