@@ -17,7 +17,14 @@ app.kubernetes.io/part-of: mizar
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
-{{- with merge (dict) (.labels | default dict) (.root.Values.commonLabels | default dict) }}
+{{- /* merge would take an empty label for none. */ -}}
+{{- $labels := dict }}
+{{- range $given := list .root.Values.commonLabels .labels }}
+{{- range $key, $value := $given }}
+{{- $_ := set $labels $key $value }}
+{{- end }}
+{{- end }}
+{{- with $labels }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}

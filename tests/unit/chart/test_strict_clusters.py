@@ -99,8 +99,8 @@ def test_a_label_of_a_section_wins_and_is_there_once(chart: Chart) -> None:
     """Most parsers refuse an object that has a key twice."""
     flags = ("template", "mizar", "--kube-version=1.36.0")
     values = {
-        "commonLabels": {"team": "gpu", "grafana_dashboard": "0", "release": "a"},
-        "operator": {"labels": {"team": "platform"}},
+        "commonLabels": {"team": "gpu", "grafana_dashboard": "0", "release": "a", "tier": "1"},
+        "operator": {"labels": {"team": "platform", "tier": ""}},
         "metrics": {
             "labels": {"release": "b"},
             "monitors": True,
@@ -114,7 +114,8 @@ def test_a_label_of_a_section_wins_and_is_there_once(chart: Chart) -> None:
         keys = re.findall(r"^ +([\w./-]+):", labels, re.MULTILINE)
         assert len(keys) == len(set(keys)), labels
     objects = chart.render(**values)
-    assert template(objects, *PROGRAMS["operator"])["metadata"]["labels"]["team"] == "platform"
+    labels = template(objects, *PROGRAMS["operator"])["metadata"]["labels"]
+    assert (labels["team"], labels["tier"]) == ("platform", "")
     assert template(objects, *PROGRAMS["webhook"])["metadata"]["labels"]["team"] == "gpu"
     assert pick(objects, "PodMonitor", "mizar-operator")["metadata"]["labels"]["release"] == "b"
     shown = pick(objects, "ConfigMap", "mizar-dashboard")["metadata"]["labels"]
@@ -143,7 +144,7 @@ def test_the_check_of_the_uninstall_has_those_of_the_operator(chart: Chart) -> N
 @pytest.mark.parametrize(
     "name", ["app.kubernetes.io/name", "app.kubernetes.io/component", "helm.sh/chart"]
 )
-@pytest.mark.parametrize("where", ["commonLabels", "operator", "nodeagent"])
+@pytest.mark.parametrize("where", ["commonLabels", "operator", "nodeagent", "metrics"])
 def test_labels_that_select_pods_cannot_be_changed(chart: Chart, where: str, name: str) -> None:
     labels = {name: "mine"}
     values = {where: labels} if where == "commonLabels" else {where: {"labels": labels}}
