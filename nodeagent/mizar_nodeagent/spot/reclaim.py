@@ -103,9 +103,7 @@ class Reclaimer:
         self._tell(loan, borrower, reason, notice)
         grace = min(borrower.grace, spot.grace_seconds)
         self._running[key] = asyncio.create_task(self._end(key, self._clock(), notice, grace))
-        late = notice + grace + LONG_S
-        loop = asyncio.get_running_loop()
-        self._timers[key] = loop.call_later(late, self._let_go, key)
+        self._let_go_within(key, notice + grace + LONG_S)
 
     def _revise(self, key: Key, loan: CardLoan, reason: SpotEvictionReason) -> None:
         """Take a reason that permits no notice in place of one that does, before the eviction is
@@ -156,16 +154,25 @@ class Reclaimer:
         if notice:
             await self._ask(key, signals.NOTICE, notice)
             self._end_notice(key)
+            # The notice may have been cut short.
+            self._let_go_within(key, grace + LONG_S)
         if grace:
             await self._ask(key, signal.SIGTERM, grace)
-        await self._kill(key, began + notice + grace)
+        await self._kill(key)
         seconds = self._clock() - began
         self._metrics.reclaimed(seconds)
         log.info("card taken back", duration_ms=round(seconds * 1000, 1), **_names(key))
         self._let_go(key)
         while True:
             await asyncio.sleep(LATE_S)
-            await self._kill(key, self._clock())
+            await self._kill(key)
+
+    def _let_go_within(self, key: Key, seconds: float) -> None:
+        """Permit the eviction after these seconds at the latest, instead of an earlier bound."""
+        if key in self._timers:
+            self._timers[key].cancel()
+        loop = asyncio.get_running_loop()
+        self._timers[key] = loop.call_later(seconds, self._let_go, key)
 
     def _let_go(self, key: Key) -> None:
         """Count the eviction and then permit it, unless that was done already."""
@@ -187,9 +194,9 @@ class Reclaimer:
     def _waits(self, key: Key, number: int) -> bool:
         return number != signals.NOTICE or key in self._in_notice
 
-    async def _kill(self, key: Key, began: float) -> None:
-        """Send SIGKILL until no process is left. `began`: the time from which LONG_S counts."""
-        told = False
+    async def _kill(self, key: Key) -> None:
+        """Send SIGKILL until no process is left."""
+        began, told = self._clock(), False
         while left := await self._send(key, signal.SIGKILL):
             late = self._clock() - began > LONG_S
             if late and not told:

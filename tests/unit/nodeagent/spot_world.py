@@ -261,3 +261,12 @@ async def gone(world: SpotWorld) -> None:
     world.kubelet.remove_pod(BORROWER.uid)
     world.api.delete_pod(BORROWER.namespace, BORROWER.name)
     await until(lambda: world.state() not in (CardState.RECLAIMING, CardState.LENT))
+
+
+def add_process_that_hangs(world: SpotWorld) -> None:
+    """Give the borrower's container a process that no signal ends."""
+    folder = world.proc / str(1 << 22)  # one more than the highest PID
+    folder.mkdir()
+    (folder / "cgroup").write_text(f"0::/kubepods/pod{UID}/{CONTAINER_ID}\n")
+    (folder / "stat").write_text("1 (train) D 1")
+    (folder / "comm").write_text("train\n")

@@ -30,7 +30,7 @@ from mizar_nodeagent.spot.metrics import SpotMetrics
 from mizar_nodeagent.spot.owner_events import PodIdentity
 from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_kubelet import KubePod
-from unit.nodeagent.makers import CARD, CONTAINER_ID, GIB, RESOURCE, UID, card
+from unit.nodeagent.makers import CARD, GIB, RESOURCE, UID, card
 from unit.nodeagent.spot_world import (
     AWAKE,
     BORROWER,
@@ -41,6 +41,7 @@ from unit.nodeagent.spot_world import (
     SIDECAR,
     SpotWorld,
     Victim,
+    add_process_that_hangs,
     asleep,
     goes,
     gone,
@@ -468,11 +469,7 @@ async def test_a_borrower_whose_processes_cannot_be_ended_is_evicted_in_the_end(
     monkeypatch.setattr(reclaim, "LONG_S", 0.3)
     world.add_owner()
     await world.lendable()
-    survives = world.proc / str(1 << 22)  # one more than the highest PID
-    survives.mkdir()
-    (survives / "cgroup").write_text(f"0::/kubepods/pod{UID}/{CONTAINER_ID}\n")
-    (survives / "stat").write_text("1 (train) D 1")
-    (survives / "comm").write_text("train\n")
+    add_process_that_hangs(world)
     await world.lend()
     world.cards.working[CARD] = {os.getpid(): 90}
     await until(lambda: world.pod_condition(BORROWER) == goes("OwnerBack"))

@@ -14,8 +14,9 @@ from mizar_core.spot_rules import SpotRules
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.regions import limits_file
+from mizar_nodeagent.spot import reclaim
 from mizar_nodeagent.spot.loan import CardState
-from support.waiting import until
+from support.waiting import PATIENCE_S, until
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, GIB, UID, card
 from unit.nodeagent.spot_world import (
@@ -25,6 +26,7 @@ from unit.nodeagent.spot_world import (
     OWNER,
     SpotWorld,
     Victim,
+    add_process_that_hangs,
     goes,
     is_stopped,
     pod_object,
@@ -117,6 +119,23 @@ async def test_a_borrower_is_told_why_its_cards_owner_is_not_known(world: SpotWo
     ((_, told),) = world.notes("SpotEvicted")
     why = "its owner is not known: this node agent has seen none since it started"
     assert told.startswith(f"the pod loses card {CARD} ({why}): no pod owns it"), told
+
+
+async def test_an_eviction_does_not_wait_for_a_notice_that_has_ended(
+    world: SpotWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that no signal ends holds it up for LONG_S from the end of the notice on."""
+    monkeypatch.setattr(reclaim, "LONG_S", 2 * PATIENCE_S)
+    world.api.rules = rules(notice_seconds=30).to_json()
+    world.add_owner()
+    await world.lendable()
+    add_process_that_hangs(world)
+    await world.lend(NOTICE)
+    world.cards.working[CARD] = {os.getpid(): 90}
+    await until(lambda: world.notes("SpotEvicted"))
+    monkeypatch.setattr(reclaim, "LONG_S", 0.1)
+    a_stranger_comes(world)
+    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerAlive"))
 
 
 @pytest.mark.parametrize(
