@@ -17,7 +17,7 @@ PROC: Final = Path("/proc")
 
 # .../kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope, or .../pod<uid>/<id>.
 _POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})\b")
-_CONTAINER: Final = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+_CONTAINER: Final = re.compile(r"([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
 _MONITOR: Final = re.compile(r"(?:\.slice)?/crio-conmon-[0-9a-f]{64}(?:\.scope)?$", re.MULTILINE)
 """The cgroup, directly below the pod's, of the program by which CRI-O watches a container; CRI-O
 can also have that elsewhere. Below a container's own cgroup, the name means nothing."""

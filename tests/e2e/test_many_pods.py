@@ -102,7 +102,9 @@ def wait_all_said(kube: Kube, tenant: str, app: str, count: int) -> dict[str, li
     def all_said() -> dict[str, list[str]]:
         said = words(kube, tenant, app, count)
         lacks = [pod for pod, lines in said.items() if not any("MiB /" in one for one in lines)]
-        assert len(said) == count and not lacks, f"of {len(said)} pods, no card have {lacks}"
+        assert len(said) == count and not lacks, (
+            f"{len(said)} pods, of which these have no card: {lacks}"
+        )
         return said
 
     return wait_for("all pods to have their cards", all_said, START_S, interval=2)

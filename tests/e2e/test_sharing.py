@@ -184,7 +184,7 @@ def test_each_container_of_many_has_its_own_limits(
     are deleted by force and made anew under their names."""
     tenths = {"devices": 10, "cards": 1}
     tenant = stage.tenant({"devices": 10, "min": 0, "max": 2}, pool=stage.pool(profiles=[tenths]))
-    names = [f"equal-{number}" for number in range(6)]
+    names = [f"equal-{number}" for number in range(8)]
     kube.apply(*(tenth(tenant, name) for name in names), many_containers(tenant))
     kube.wait_running(tenant, *names, "many")
     for name in names:

@@ -30,6 +30,13 @@ HALF = {"devices": 2, "min": 0, "max": 1}
 WORK = ["cuda-sample", "busy", "--seconds", "4"]
 TAKEN_MIB, NEEDED_MIB = 12 * 1024, 5 * 1024
 """MiB that a borrower takes and that its owner needs: a card does not have both."""
+RESERVE_MIB, LEFT_MIB = 4 * 1024, 1024
+"""The reserve of a test, and what a borrower that takes all may leave of the rest."""
+TAKES_ALL = """
+mib=16384
+while ! cuda-sample alloc $mib; do mib=$((mib - 256)); done
+exec cuda-sample hold $((mib - 256))
+"""
 SAVES = """
 trap 'sleep 3; echo saved > /dev/termination-log; exit 0' %s
 cuda-sample busy &
@@ -184,6 +191,30 @@ def test_a_whole_card_of_a_pod_without_the_shim(kube: Kube, stage: "Stage") -> N
     assert status == 0, answer
     assert "(OwnerBack)" in reason_of_eviction(kube, other, "train")
     kube.wait_gone("pod", other, "train")
+
+
+def test_an_owner_without_the_shim_finds_the_reserve_free(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster
+) -> None:
+    """Nothing makes it wait for memory, so its first allocation would fail. The borrower holds all
+    memory that it can get."""
+    owner, other = stage.tenant(), borrowing(kube, stage)
+    stage.pool(spot={**LENDS, "reserve": f"{RESERVE_MIB}Mi"})
+    kube.apply(annotated(whole_card_pod(owner, "owner"), low_power="true"))
+    kube.wait_running(owner, "owner")
+    kube.wait_holding(owner, "owner")
+    train = borrower(other, "train")
+    train["spec"]["containers"][0]["command"] = ["sh", "-c", TAKES_ALL]
+    kube.apply(train)
+    kube.wait_running(other, "train")
+    kube.wait_holding(other, "train")
+    (uuid,) = cards_seen_inside(kube, other, "train")
+    with Machine(node_of(kube, mizar_cluster, other, "train").simgpu_dir) as machine:
+        card = machine.card(uuid)
+        free = (card.total - card.used) >> 20
+    assert RESERVE_MIB <= free < RESERVE_MIB + LEFT_MIB, free
+    status, answer = kube.exec(owner, "owner", "cuda-sample", "alloc", str(RESERVE_MIB - LEFT_MIB))
+    assert status == 0, answer
 
 
 def test_a_borrower_saves_its_work_within_its_notice(kube: Kube, stage: "Stage") -> None:

@@ -22,31 +22,39 @@ log = get_logger(__name__)
 
 EVERY_S: Final = 1.0
 """Seconds between two searches for processes of missed containers."""
-STARTS_WITHIN_S: Final = 600.0
-"""Seconds within which a container that was created must have started; later, it does not start any
-more, or its pod's event has been read."""
+LOOK_FOR_S: Final = 600.0
+"""Seconds after which a container is given up: it may take minutes to start on a busy node."""
 
 MISSED: Final = (
-    "container {} was created while the container runtime was not connected to Mizar: it did not "
-    "get its card, and may have access to other cards"
+    "container {} was created without the node agent's answer, which was late or not asked for: it "
+    "has no card, or cards that its image names; "
 )
-IS_KILLED: Final = "it is killed, and gets its card if the pod's restartPolicy lets it start again"
+IS_KILLED: Final = (
+    "the agent kills it, and it gets its card if the pod's restartPolicy lets it start again"
+)
 DELETE: Final = "delete the pod"
 NOT_KILLED: Final = (
     "container {}, which did not get its card, cannot be killed: {}; delete the pod, and see "
     "nodeagent.mayKill of the chart"
+)
+SURVIVES: Final = "SIGKILL does not end its processes"
+NOT_FOUND: Final = (
+    "no process of container {}, which did not get its card, was found within {:.0f} s: if it runs "
+    "nevertheless, delete the pod"
 )
 
 
 @dataclass
 class _Missed:
     """A container. `owner`: its pod and name. `uid`: its pod's UID at the runtime. `until`: when it
-    is given up (seconds of the clock). `seen`: whether processes of it were found."""
+    is given up (seconds of the clock). `seen`: whether processes of it were found. `problem`: why
+    one of those could not be killed at the last search; empty if all were."""
 
     owner: Owner
     uid: str
     until: float
     seen: bool = False
+    problem: str = ""
 
 
 @dataclass
@@ -68,7 +76,7 @@ class MissedContainers:
         `uid`: its pod's UID at the runtime."""
         self.warn(owner, EventReason.NO_CARD_ACCESS, self._message(owner))
         if self.sees:
-            until = self.clock() + STARTS_WITHIN_S
+            until = self.clock() + LOOK_FOR_S
             self._pending[container_id] = _Missed(owner, uid, until)
             self._added.set()
 
@@ -82,32 +90,39 @@ class MissedContainers:
             await asyncio.sleep(EVERY_S)
 
     async def kill(self) -> None:
-        """Kill the processes that the added containers have now. Forget those that have none any
-        more, those that cannot be killed and those that do not start."""
+        """Kill the processes that the added containers have now. Forget those that have ended, and
+        those that are given up, with another event on the pods of these."""
         uids = {one.uid for one in self._pending.values()}
-        outcomes = await asyncio.to_thread(_kill_all, uids, frozenset(self._pending), self.proc)
+        problems = await asyncio.to_thread(_kill_all, uids, frozenset(self._pending), self.proc)
         for container_id, missed in list(self._pending.items()):
-            is_over = self._note(missed, outcomes.get(container_id))
-            if is_over or self.clock() >= missed.until:
+            if self._is_over(missed, problems.get(container_id)):
                 del self._pending[container_id]
 
-    def _note(self, missed: _Missed, problem: str | None) -> bool:
-        """Take the outcome of a search for a container's processes. `problem`: why one cannot be
-        killed; empty if all were, None if there are none. Returns whether there is nothing more to
-        kill."""
-        if problem is None:
-            return missed.seen
-        if problem:
-            message = NOT_KILLED.format(missed.owner.container, problem)
-            self.warn(missed.owner, EventReason.NO_CARD_ACCESS, message)
-            return True
-        if not missed.seen:
+    def _is_over(self, missed: _Missed, problem: str | None) -> bool:
+        """Take the outcome of a search for a container's processes. `problem`: why one could not be
+        killed; empty if all were, None if there are none. Returns whether to forget it."""
+        if missed.seen and problem is None:
             log.warning("a container without its card was killed", **missed.owner.names)
-        missed.seen = True
-        return False
+            return True
+        # The first process's end takes the others along, also those of other users.
+        if problem and missed.problem:
+            self._give_up(missed, NOT_KILLED.format(missed.owner.container, problem))
+            return True
+        missed.seen, missed.problem = missed.seen or problem is not None, problem or ""
+        if self.clock() < missed.until:
+            return False
+        if missed.seen:
+            reason = NOT_KILLED.format(missed.owner.container, problem or SURVIVES)
+        else:
+            reason = NOT_FOUND.format(missed.owner.container, LOOK_FOR_S)
+        self._give_up(missed, reason)
+        return True
+
+    def _give_up(self, missed: _Missed, message: str) -> None:
+        self.warn(missed.owner, EventReason.NO_CARD_ACCESS, message)
 
     def _message(self, owner: Owner) -> str:
-        return f"{MISSED.format(owner.container)}; {IS_KILLED if self.sees else DELETE}"
+        return MISSED.format(owner.container) + (IS_KILLED if self.sees else DELETE)
 
 
 def _kill_all(uids: Iterable[str], containers: frozenset[str], proc: Path) -> dict[str, str]:
@@ -117,6 +132,8 @@ def _kill_all(uids: Iterable[str], containers: frozenset[str], proc: Path) -> di
     found = [one.pid for one in pods if one.container_id in containers]
     outcomes: dict[str, str] = {}
     for process in container_processes.of_containers(found, proc).values():
+        if process.container_id not in containers:
+            continue  # another process has its PID by now
         problem = _kill(process, proc)
         outcomes[process.container_id] = outcomes.get(process.container_id) or problem
     return outcomes

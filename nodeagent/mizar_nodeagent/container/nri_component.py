@@ -50,7 +50,7 @@ class RuntimeComponent:
     minors: Minors
     missed: MissedContainers
     counts: Counts = field(default_factory=Counts)
-    _known: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     async def create(self, pod: pb.PodSandbox, container: pb.Container) -> pb.ContainerAdjustment:
         """The changes to a container that is about to be created; none if Mizar gave it no device,
@@ -77,9 +77,9 @@ class RuntimeComponent:
         """Have the containers killed that were created while the runtime did not ask the agent;
         those of an earlier look, not again."""
         by_id = {pod.id: pod for pod in pods}
-        self._known &= {container.id for container in containers}
+        self._reported &= {container.id for container in containers}
         for container in containers:
-            if container.id in self._known:
+            if container.id in self._reported:
                 continue
             pod = by_id.get(container.pod_sandbox_id)
             if pod is None or container.state not in RUNNING:
@@ -89,7 +89,7 @@ class RuntimeComponent:
                 with suppress(ContainerRefused, DeviceIDRefused):
                     slots = self.grants.slots_of(pod, container)
                     for slot in [one for one in slots if one.by_nri][:1]:
-                        self._known.add(container.id)
+                        self._reported.add(container.id)
                         self._miss(slot, pod, container)
 
     def _is_by_nri(self, pod: pb.PodSandbox, container: pb.Container) -> bool:
@@ -129,7 +129,7 @@ class RuntimeComponent:
 
 def _was_not_asked_for(pod: pb.PodSandbox, container: pb.Container) -> bool:
     # CRI-O passes the pod's annotations, which its tenant writes, on to its containers. A tenant
-    # who guesses the agent's value causes a false report of its own pod, and gains nothing.
+    # who guesses the agent's value has a container of its own killed, and gains nothing.
     given = container.annotations.get(ANNOTATION_CARDS)
     return is_annotated(container) and given in (None, pod.annotations.get(ANNOTATION_CARDS))
 

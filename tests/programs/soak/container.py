@@ -103,7 +103,7 @@ class Truth:
     late_s: float
     """Seconds for which the node agent waited for a processor during that try."""
     took_s: float
-    """Seconds until USABLE percent of the limit were available again."""
+    """Seconds until USABLE percent of the limit were available again, also to a new process."""
     usable_again: float
     """The least percent of a limit that programs could get after that."""
 
@@ -345,9 +345,9 @@ class Container:
         first = self._usable(self.survivor)
         late = waited_s(self._node.pid) - waited
         again = [self._wait_until_usable(self.survivor, first)]
-        took = time.monotonic() - began
         with Shell(self.env) as fresh:
             again.append(self._wait_until_usable(fresh, self._usable(fresh)))
+        took = time.monotonic() - began
         again.append(self._usable(self.survivor))  # a refused process settles the dead ones
         lost, uncounted = self._account()
         self.watch()

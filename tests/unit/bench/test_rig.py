@@ -26,9 +26,7 @@ MS = 1_000_000
 LOAD = "us_200"
 SHARE = 20
 LIMITED = (LOAD, "interrupted", "hiding")
-SETTLING, WAKES = 300, 700
-"""Milliseconds. What a program hides is learned after its long kernels begin: late on a busy
-machine, where it once took 170 ms more than its share until then."""
+SETTLING, WAKES = 300, 700  # ms
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,6 +59,8 @@ def _worked_within_the_shares() -> bool:
     assert not any(second[:WAKES])
     percents = {load: _percent(work[SETTLING:]) for load, work in zip(LIMITED, alone, strict=True)}
     assert max(percents[load] for load in (LOAD, "interrupted")) < SHARE + 10, percents
+    # What a program hides is learned after its long kernels begin: late on a busy machine, where it
+    # once took 170 ms more than its share until then.
     assert percents["hiding"] < 2 * SHARE, percents
     assert all(one.throughput_percent < SHARE + 20 for one in limited_runs)
     recorded = all(any(work) for work in (first, second, *alone))

@@ -269,18 +269,18 @@ def test_budgets_are_as_the_values_say(chart: Chart, section: str) -> None:
 def test_the_webhook_serves_at_its_nodes_where_pods_are_not_reached(chart: Chart) -> None:
     """Only one replica of a node can have its ports, so an update ends one before it starts the
     next."""
-    values: Object = {"hostNetwork": True, "port": 10250, "metricsPort": 19464}
+    values: Object = {"hostNetwork": True, "port": 8443, "metricsPort": 19464}
     deployment = pick(chart.render(webhook=values), *PROGRAMS["webhook"])["spec"]
     assert deployment["strategy"]["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
     spec = deployment["template"]["spec"]
     assert (spec["hostNetwork"], spec["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
     (webhook,) = spec["containers"]
     assert {one["name"]: one["containerPort"] for one in webhook["ports"]} == {
-        "webhook": 10250,
+        "webhook": 8443,
         "metrics": 19464,
     }
     settings = read(WebhookSettings, webhook["args"])
-    assert (settings.port, settings.metrics_port) == (10250, 19464)
+    assert (settings.port, settings.metrics_port) == (8443, 19464)
 
 
 @pytest.mark.parametrize(
@@ -305,6 +305,8 @@ def test_ports_that_the_webhook_cannot_have_are_refused(
     [
         {"operator": {"podDisruptionBudget": {"maxUnavailable": 0}}},
         {"webhook": {"podDisruptionBudget": {"minAvailable": 1}}},
+        {"webhook": {"port": 443}},
+        {"webhook": {"metricsPort": 1023}},
         {"nodeagent": {"serviceAccount": {"create": "no"}}},
         {"revisionHistoryLimit": -1},
         {"global": {"imageRegistry": "https://mirror.example.com"}},

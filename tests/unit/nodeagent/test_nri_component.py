@@ -444,7 +444,7 @@ class TestMissed:
         component = node.component()
         component.look([POD], [node.container()])
         ((reason, message),) = node.warnings
-        assert reason == "NoCardAccess" and "container main was created while" in message
+        assert reason == "NoCardAccess" and "container main was created without" in message
         assert component.counts.missed == 1
         component.look([POD], [node.container()])
         assert component.counts.missed == len(node.warnings) == 1, "the runtime was restarted"
