@@ -15,7 +15,7 @@ NAME ?= mizar
 FAST := fast-properties fast-operator fast-others fast-whole-agents fast-nodeagent fast-shim fast-spot fast-reclaim fast-agent fast-waiting
 MORE := more-shim more-sanitizers more-programs
 
-.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-others e2e-long upgrade-from kueue crio karpenter cert-manager kuberay containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
+.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-first e2e-second upgrade-from kueue crio karpenter cert-manager kuberay containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
 
 help: ## list the targets, then the folders and what may be changed there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ test: export PYTEST_ADDOPTS ?= --tb=short
 test: export MIZAR_FAILURES := $(CURDIR)/build/failures.txt
 test: programs ## every test, none skipped, trying three times as hard as `make check` (root)
 	@mkdir -p build; rm -f "$$MIZAR_FAILURES"
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=none beside-e2e e2e-others \
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=none beside-e2e e2e-first \
 		|| { echo "all failures, once more:"; cat "$$MIZAR_FAILURES" 2>/dev/null; exit 1; }
 
 # A cluster waits more than it works, so these run beside one, and in the end a part of e2e in
@@ -49,7 +49,7 @@ beside-e2e: setup shim-tests
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target $(FAST) $(MORE) lint types
 	@$(MAKE) --no-print-directory harsh
 	@$(MAKE) --no-print-directory integration
-	@$(MAKE) --no-print-directory e2e-long
+	@$(MAKE) --no-print-directory e2e-second
 	@$(MAKE) --no-print-directory chaos
 
 check: setup shim-plain ## lint, types and fast tests of Mizar itself, before each commit; some two minutes on two idle cores, no root
@@ -133,9 +133,9 @@ harsh: setup shim-tests ## the shim's tests on simulated cards that are as unkin
 integration: root-setup shim ## tests against a real API server, kubelet and registry of cards (root)
 	@.venv/bin/pytest -v --no-header tests/integration
 
-# These install Mizar again and again, or start hundreds of pods.
 ACCESS := tests/e2e/test_card_access.py
-LONG := $(ACCESS) $(patsubst %,tests/e2e/test_%.py,node_settings many_pods)
+# Tests of a second cluster, so that both halves of `make test` take about the same time.
+SECOND := $(patsubst %,tests/e2e/test_%.py,spot spot_restarts spot_wake_ups) $(ACCESS) $(patsubst %,tests/e2e/test_%.py,node_settings many_pods)
 CHAOS := tests/e2e/test_chaos.py
 EARLIER := tests/e2e/test_upgrade_from.py
 KUEUE := tests/e2e/test_kueue.py
@@ -145,13 +145,13 @@ CRIO := tests/e2e/test_crio.py
 CERT_MANAGER := tests/e2e/test_cert_manager.py
 KUBERAY := tests/e2e/test_kuberay.py
 
-e2e: e2e-others e2e-long ## the whole of Mizar on a real local Kubernetes (root)
+e2e: e2e-first e2e-second ## the whole of Mizar on a real local Kubernetes (root)
 
-e2e-others: root-setup
-	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(LONG) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD) $(KARPENTER) $(CRIO) $(CERT_MANAGER) $(KUBERAY))
+e2e-first: root-setup
+	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(SECOND) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD) $(KARPENTER) $(CRIO) $(CERT_MANAGER) $(KUBERAY))
 
-e2e-long: root-setup
-	@.venv/bin/pytest -v --no-header --durations=30 $(LONG)
+e2e-second: root-setup
+	@.venv/bin/pytest -v --no-header --durations=30 $(SECOND)
 
 upgrade-from: root-setup ## an upgrade from the commit FROM, and a rollback, beside running pods (root)
 	@MIZAR_UPGRADE_FROM=$(or $(FROM),$(error say FROM=COMMIT)) .venv/bin/pytest -v --no-header $(EARLIER)
