@@ -93,31 +93,34 @@ def check_aliases(
     permitted: Collection[str],
     known: Collection[str] = (),
 ) -> list[Problem]:
-    """The problems of the pool's aliases, except those `known` before: those that the installation
-    does not permit, and those that another pool has."""
-    taken = {
-        alias: other.metadata.name
-        for other in others
-        if other.metadata.name != pool.metadata.name
-        for alias in other.spec.aliases
-    }
+    """The problems of the names that the pool has for profiles and sizes, except those `known`
+    before: those that the installation does not permit, and those that another pool has. Several
+    pools may have a size of the same name, since a namespace's quota decides between them."""
+    rest = [one for one in others if one.metadata.name != pool.metadata.name]
+    aliases = {name: one.metadata.name for one in rest for name in one.spec.aliases}
+    names = {name: one.metadata.name for one in rest for name in one.spec.names}
+    fields = [
+        *(
+            (f"spec.profiles[{at}].alias", one.alias, names)
+            for at, one in enumerate(pool.spec.profiles)
+        ),
+        *((f"spec.sizes[{at}].name", one.name, aliases) for at, one in enumerate(pool.spec.sizes)),
+    ]
     return [
-        Problem(f"spec.profiles[{at}].alias", problem)
-        for at, profile in enumerate(pool.spec.profiles)
-        if profile.alias
-        and profile.alias not in known
-        and (problem := _alias_problem(profile.alias, taken, permitted))
+        Problem(field, problem)
+        for field, name, taken in fields
+        if name and name not in known and (problem := _name_problem(name, taken, permitted))
     ]
 
 
-def _alias_problem(alias: str, taken: Mapping[str, str], permitted: Collection[str]) -> str:
-    if alias not in permitted:
+def _name_problem(name: str, taken: Mapping[str, str], permitted: Collection[str]) -> str:
+    if name not in permitted:
         return (
-            f"Mizar was installed without the name '{alias}': add it to webhook.resourceNames of"
+            f"Mizar was installed without the name '{name}': add it to webhook.resourceNames of"
             " its chart first"
         )
-    if alias in taken:
-        return f"pool '{taken[alias]}' already uses the name '{alias}': choose another one"
+    if name in taken:
+        return f"pool '{taken[name]}' already uses the name '{name}': choose another one"
     return ""
 
 

@@ -9,8 +9,9 @@ import yaml
 
 from cluster import Cluster
 from cluster.mizar import CHART, NAMESPACE, RELEASE
+from e2e.watching import card_of
 from support.kube import Kube, Object
-from support.objects import share_pod
+from support.objects import deployment, share_pod
 from support.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-VGPU = "nvidia.com/vgpu"
+VGPU, MIB, CORES = "nvidia.com/vgpu", "nvidia.com/gpumem", "nvidia.com/gpucores"
+CARD_MIB = 16384
 REGISTER = "hami.io/node-nvidia-register"
 VGPU_NOTE = "hami.io/vgpu-"
 
@@ -47,7 +49,7 @@ def familiar(kube: Kube, mizar_cluster: Cluster) -> Iterator[None]:
     use(
         mizar_cluster,
         kube,
-        webhook={"resourceNames": [VGPU]},
+        webhook={"resourceNames": [VGPU, MIB, CORES]},
         nodeagent={"hamiAnnotations": "JSON"},
     )
     yield
@@ -120,6 +122,43 @@ def test_a_pod_asks_for_vgpu(kube: Kube, stage: "Stage", familiar: None) -> None
     assert inside(kube, tenant, "free", "cat", "/etc/ld.so.preload").strip() == ""
     found = wait_for("the event", lambda: granted(kube, tenant, "free"))
     assert "it has opted out of these limits" in found
+
+
+def test_a_pod_asks_for_mib_and_cores(kube: Kube, stage: "Stage", familiar: None) -> None:
+    """A Deployment as it is written for HAMi: its pods get as many sixteenths of one card as the
+    larger of the two needs."""
+    sixteenths = {"devices": 16, "cards": 1}
+    units = {MIB: CARD_MIB // 16, CORES: 6}
+    sizes = [{"name": name, "devices": 16, "unitsPerDevice": n} for name, n in units.items()]
+    pool = stage.pool(
+        profiles=[sixteenths],
+        sizes=sizes,
+        resourcePrefix=f"t{stage.mark}.example",
+        isolation={"compute": "Hard"},
+    )
+    tenant = stage.tenant({"devices": 16, "min": 0, "max": 1}, pool=pool)
+    web = deployment(tenant, "web", "nvidia.com/gpu", replicas=2)
+    (main,) = web["spec"]["template"]["spec"]["containers"]
+    main["resources"]["limits"] |= {MIB: 3000, CORES: 30}
+    kube.apply(web)
+    kube.run("rollout", "status", "deployment/web", f"--namespace={tenant}", "--timeout=240s")
+    kube.apply(web)
+    pods = [one["metadata"]["name"] for one in kube.all("pods", tenant, "app=web")]
+    assert len(pods) == 2
+    for pod in pods:
+        seen = inside(kube, tenant, pod, "cuda-sample", "smi")
+        assert f"/ {5 * CARD_MIB // 16:6}MiB" in seen
+        found = wait_for("the event", lambda pod=pod: granted(kube, tenant, pod))  # type: ignore[misc]
+        assert f"memory {5 * CARD_MIB // 16} MiB" in found
+    assert len({card for pod in pods for card in wait_card(kube, tenant, pod)}) == 1
+    too_much = share_pod(tenant, "large", MIB, CARD_MIB + 1)
+    status, said = kube.attempt("create", "--filename=-", input=yaml.safe_dump(too_much))
+    assert status != 0 and f"ask for at most {CARD_MIB}, which is a whole card" in said
+
+
+def wait_card(kube: Kube, tenant: str, pod: str) -> set[str]:
+    """The card on which the pod's devices lie."""
+    return wait_for("its devices to be held", lambda: card_of(kube, tenant, pod))
 
 
 def granted(kube: Kube, tenant: str, pod: str) -> str:

@@ -77,14 +77,15 @@ def test_a_pod_gets_its_tenants_resource(kube: Kube, written: str) -> None:
     assert stored["metadata"]["annotations"] == {delay: "8760h"}
 
 
-NAMED = f"{RELEASE}-named"
+NAMED, MIB = f"{RELEASE}-named", "example.com/gpumem"
 
 
 @pytest.fixture
 def named(kube: Kube) -> Iterator[Object]:
     """A pool whose profile has a name in NVIDIA's domain."""
     profiles = [{"devices": 10, "cards": 1, "alias": "nvidia.com/vgpu"}]
-    pool = objects.pool(NAMED, profiles=profiles, resourcePrefix="named.example")
+    sizes = [{"name": MIB, "devices": 10, "unitsPerDevice": 1600}]
+    pool = objects.pool(NAMED, profiles=profiles, sizes=sizes, resourcePrefix="named.example")
     kube.apply(pool)
     yield pool
     kube.delete("gpupool", NAMED)
@@ -97,6 +98,27 @@ def test_a_pool_names_a_resource(kube: Kube, named: Object) -> None:
     deployment = in_template("Deployment", "apps/v1", "nvidia.com/vgpu", **SELECTOR)
     spec = dry_run(kube, deployment)["spec"]["template"]["spec"]
     assert limits_of(spec) == {"nvidia.com/vgpu": "1"}, "Argo CD would see a difference"
+
+
+def test_a_pod_asks_for_mib(kube: Kube, named: Object) -> None:
+    """As one for HAMi does; that its manifest is applied again changes nothing."""
+    pod = objects.share_pod(TENANT, "x", MIB, 3000)
+    pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 1
+    stored = dry_run(kube, pod)
+    assert limits_of(stored["spec"]) == {f"{TENANT}.named.example/gpu.10": "2"}
+    assert stored["metadata"]["annotations"]["mizar.share/same-card"] == "true"
+    deployment = in_template("Deployment", "apps/v1", MIB, **SELECTOR)
+    spec = dry_run(kube, deployment)["spec"]["template"]["spec"]
+    assert limits_of(spec) == {MIB: "1"}, "Argo CD would see a difference"
+    pod["spec"]["nodeSelector"] = {"mizar.share/nowhere": "true"}
+    kube.apply(pod)
+    try:
+        kube.apply(pod)
+        found = kube.get("pod", "x", TENANT)
+        assert found and limits_of(found["spec"]) == limits_of(stored["spec"])
+        kube.run("label", "pod", "x", "a=b", f"--namespace={TENANT}")
+    finally:
+        kube.delete("pod", "x", TENANT)
 
 
 def test_a_name_that_no_pool_has_now(kube: Kube) -> None:
@@ -145,6 +167,7 @@ class TestQuotaNames:
             "the warning",
             lambda: "requests.nvidia.com/vgpu limits nothing" in self.said(kube, "nvidia.com/vgpu"),
         )
+        assert f"requests.{MIB} limits nothing" in self.said(kube, MIB)
 
     def test_in_a_shared_pool_the_plain_name_is_right(self, kube: Kube) -> None:
         name = f"{RELEASE}-for-all"

@@ -73,6 +73,11 @@ def _alias(alias: str, devices: int = 2) -> Object:
     return {"profiles": [{"devices": devices, "cards": 1, "alias": alias}]}
 
 
+def _size(name: str, devices: int = 2, units: int = 4096) -> Object:
+    size = {"name": name, "devices": devices, "unitsPerDevice": units}
+    return {**_alias("a.example/vgpu"), "sizes": [size]}
+
+
 def _numbers(**numbers: int) -> Object:
     return {"profiles": [{"devices": 2, **numbers}]}
 
@@ -220,6 +225,16 @@ REFUSED = {
         _pool({"profiles": _alias("a.b/c")["profiles"] + _alias("a.b/c", 4)["profiles"]}),
         "each alias must be unique",
     ),
+    "size of whole cards": (_pool(_size("nvidia.com/gpu")), OF_WHOLE_CARDS),
+    "size by an alias": (
+        _pool(_size("a.example/vgpu")),
+        "the name of a size must differ from physicalResource and from each alias",
+    ),
+    "size of no profile": (
+        _pool(_size("a.example/mib", devices=4)),
+        "devices of a size must be those of a profile of the pool",
+    ),
+    "size of no unit": (_pool(_size("a.example/mib", units=0)), "greater than or equal to 1"),
     "prefix too long": (
         _pool({"resourcePrefix": "gpu." + "a" * 180}),
         "may not be more than 180 bytes",

@@ -29,7 +29,7 @@ SYSTEM = f"{RELEASE}-system"
 TENANT, OTHER = f"{RELEASE}-a", f"{RELEASE}-b"
 VALUES: Object = {
     "defaultPool": {"create": False},
-    "webhook": {"drainSeconds": 0, "resourceNames": ["nvidia.com/vgpu"]},
+    "webhook": {"drainSeconds": 0, "resourceNames": ["nvidia.com/vgpu", "example.com/gpumem"]},
     "nodeagent": {"nodeSelector": {"mizar.share/nowhere": "true"}},
     "uninstall": {"check": False},
 }

@@ -34,7 +34,7 @@ from mizar_core.names import (
     PHYSICAL_RESOURCE,
     ApiVersion,
 )
-from mizar_core.quantities import WHOLE_CARD, parse_bytes
+from mizar_core.quantities import COUNT_MAX, WHOLE_CARD, parse_bytes
 from mizar_core.schema import (
     LIST_ATOMIC,
     LIST_SET,
@@ -87,6 +87,15 @@ _POOL_RULES = (
         " self.profiles.filter(o, has(o.alias) && o.alias == p.alias).size() == 1)",
         "each alias must be unique and differ from physicalResource",
     ),
+    rule(
+        "self.sizes.all(s, self.profiles.exists(p, p.devices == s.devices))",
+        "devices of a size must be those of a profile of the pool",
+    ),
+    rule(
+        "self.sizes.all(s, s.name != self.physicalResource"
+        " && !self.profiles.exists(p, has(p.alias) && p.alias == s.name))",
+        "the name of a size must differ from physicalResource and from each alias",
+    ),
 )
 
 
@@ -120,6 +129,22 @@ class Profile(Model):
     def memory_bytes(self) -> int | None:
         """Bytes of card memory per device; None for an even share of the card."""
         return None if self.memory is None else parse_bytes(self.memory)
+
+
+class Size(Model):
+    """A resource by whose amount pods request a part of one card, as in HAMi: its MiB or its
+    percent, for example."""
+
+    name: Alias
+    """The resource, such as nvidia.com/gpumem. It must be one of webhook.resourceNames in the
+    chart's values."""
+
+    devices: Devices
+    """The profile whose devices the pods get, by its number of devices."""
+
+    units_per_device: Annotated[int, Field(strict=True, ge=1, le=COUNT_MAX)]
+    """How many units of the resource one device has. A container gets as many devices as the
+    largest of its sizes needs, rounded up, all of them of one card."""
 
 
 BUILT_IN_PROFILES = tuple(Profile(devices=n, cards=n // 2) for n in (2, 4, 8, 16))
@@ -178,6 +203,11 @@ class GPUPoolSpec(Model):
         Field(min_length=1, max_length=15, json_schema_extra=list_map("devices")),
     ] = BUILT_IN_PROFILES
     """The shapes of shadow pods that quotas may name."""
+
+    sizes: Annotated[tuple[Size, ...], Field(max_length=8, json_schema_extra=list_map("name"))] = ()
+    """Resources by whose amounts pods may request a part of one card instead of devices, such as
+    nvidia.com/gpumem with 4000 units (MiB) per device. Other pools may have the same: that of the
+    namespace's quota counts."""
 
     resource_prefix: Prefix = DEFAULT_PREFIX
     """The DNS name before the slash in the resources that share pods request."""
@@ -258,10 +288,27 @@ class GPUPoolSpec(Model):
             raise ValueError("each alias must be unique and differ from physicalResource")
         return self
 
+    @model_validator(mode="after")
+    def _sizes_of_profiles(self) -> GPUPoolSpec:
+        names = {one.name for one in self.sizes}
+        if len(names) < len(self.sizes) or names & {*self.aliases, self.physical_resource}:
+            raise ValueError(
+                "the name of a size must be unique and differ from physicalResource and each alias"
+            )
+        for one in self.sizes:
+            if self.profile(one.devices) is None:
+                raise ValueError(f"size '{one.name}': there is no profile of {one.devices} devices")
+        return self
+
     @property
     def aliases(self) -> dict[str, int]:
         """The number of devices of each profile that has an alias, by the alias."""
         return {one.alias: one.devices for one in self.profiles if one.alias}
+
+    @property
+    def names(self) -> set[str]:
+        """The names that the pool has for profiles and sizes beside its own resources."""
+        return {*self.aliases, *(one.name for one in self.sizes)}
 
     def profile(self, devices: int) -> Profile | None:
         """The pool's profile of that many devices; None if it has none."""

@@ -14,16 +14,20 @@ Patch = list[dict[str, Any]]
 
 
 def rename(
-    kept: Iterable[TranslatedRequest], dropped: Iterable[TranslatedRequest], pointer: str
+    kept: Iterable[TranslatedRequest], dropped: Iterable[TranslatedRequest], base: str
 ) -> Patch:
-    """The patch that gives resources their new names and removes the `dropped` requests. `pointer`:
+    """The patch that gives resources their new names and removes the `dropped` requests. `base`:
     the JSON pointer to the pod spec."""
     renamed = [one for one in kept if one.is_renamed]
-    gone = [*renamed, *dropped]
+    gone = [one.request for one in (*renamed, *dropped)]
     return [
-        *({"op": "remove", "path": _pointer(pointer, one, one.request.key)} for one in gone),
+        *({"op": "remove", "path": pointer(base, one.path, one.key)} for one in gone),
         *(
-            {"op": "add", "path": _pointer(pointer, one, one.target), "value": one.request.amount}
+            {
+                "op": "add",
+                "path": pointer(base, one.request.path, one.target),
+                "value": one.request.amount,
+            }
             for one in renamed
         ),
     ]
@@ -73,8 +77,9 @@ def prefer(pod: PodSpec, pod_affinity: Mapping[str, Any]) -> Patch:
     return [{"op": "add", "path": f"{pod.pointer}/affinity", "value": value}]
 
 
-def _pointer(base: str, one: TranslatedRequest, key: str) -> str:
-    return "/".join((base, *one.request.path, _escaped(key)))
+def pointer(base: str, path: Iterable[str], key: str) -> str:
+    """The JSON pointer to a key of the map at `path` below `base`."""
+    return "/".join((base, *path, _escaped(key)))
 
 
 def _escaped(key: str) -> str:

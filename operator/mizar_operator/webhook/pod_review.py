@@ -7,7 +7,7 @@ pod_patch.py makes the patch.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from mizar_core.names import LABEL_SHARE_POD, PREEMPTION_GATE, SCALE_UP_DELAY
@@ -31,6 +31,7 @@ from mizar_operator.webhook.resource_names import (
     superseded,
     translate,
 )
+from mizar_operator.webhook.size_requests import in_devices
 
 ContainerTarget = tuple[tuple[str, ...], str]
 """Where a request is in the pod spec, and the resource that it is translated to."""
@@ -59,6 +60,18 @@ def review(
 
     A template that no pool can satisfy now passes with a warning: the pool may come later.
     """
+    sized = in_devices(pod, pools)
+    if sized.refusals:
+        return Decision(refusals=sized.refusals, doubtful=True)
+    found = _review(sized.pod, pools, gates, scale_up_delay)
+    if found.refusals or not sized.patch:
+        return found
+    names = {size: found.rewritten.get(name, name) for size, name in sized.rewritten.items()}
+    return replace(found, patch=[*sized.patch, *found.patch], rewritten=names)
+
+
+def _review(pod: PodSpec, pools: VisiblePools, gates: bool, scale_up_delay: str) -> Decision:
+    """The review of a pod that requests no sizes."""
     if wrong := _distinct(misspelt_names(pod, pools)):
         return Decision(refusals=wrong)
     nobodys = list(nobodys_names(pod, pools))

@@ -90,10 +90,10 @@ def unchecked(unreadable: Collection[tuple[str, str]]) -> list[str]:
 def _new_aliases(
     pool: GPUPool, old: GPUPool | None, pools: Sequence[GPUPool], names: Collection[str]
 ) -> list[Problem]:
-    """The problems of the aliases that the pool did not have before: the installation may have lost
-    a name since, which must not prevent other changes, nor the removal of such names one by
-    one."""
-    return check_aliases(pool, pools, names, old.spec.aliases if old else ())
+    """The problems of the aliases and sizes that the pool did not have before: the installation may
+    have lost a name since, which must not prevent other changes, nor the removal of such names one
+    by one."""
+    return check_aliases(pool, pools, names, old.spec.names if old else ())
 
 
 def _unused_scaling(pool: GPUPool) -> tuple[str, ...]:

@@ -4,11 +4,11 @@ resource; decides which of two names of one resource stays. Pure."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from mizar_core.models import GPUPool
+from mizar_core.models import GPUPool, Profile
 from mizar_core.names import (
     DEFAULT_PREFIX,
     ParsedResource,
@@ -28,6 +28,21 @@ class Match:
 
     pool: GPUPool
     tenant: str | None
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """A resource by whose amount pods request devices of this profile of the pool. `units`: how
+    many units of it one device has."""
+
+    pool: GPUPool
+    profile: Profile
+    units: int
+
+    @property
+    def resource(self) -> str:
+        """The resource of the devices, without a tenant."""
+        return resource_name(self.pool.spec.resource_prefix, self.profile.devices)
 
 
 class VisiblePools:
@@ -78,6 +93,19 @@ class VisiblePools:
                 if alias in self.names:
                     parsed = ParsedResource(pool.spec.resource_prefix, devices, "slashed")
                     found.setdefault(alias, parsed)
+        return found
+
+    @cached_property
+    def sizes(self) -> Mapping[str, PoolSize]:
+        """The pools' sizes whose names the installation permits, by name. Of several pools that
+        have a size of that name, one that a quota of the namespace names comes first. A name that
+        is an alias as well, which the webhook refuses, is that."""
+        found: dict[str, PoolSize] = {}
+        for pool in sorted(self._pools, key=lambda one: not self.is_own(one)):
+            for size in pool.spec.sizes:
+                profile = pool.spec.profile(size.devices)
+                if size.name in self.names - self.aliases.keys() and profile:
+                    found.setdefault(size.name, PoolSize(pool, profile, size.units_per_device))
         return found
 
     def match(self, prefix: str, profile: int) -> Match | None:
@@ -281,11 +309,12 @@ def nobodys_names(pod: PodSpec, pools: VisiblePools) -> Iterator[str]:
     """A sentence for each alias that no pool has now, unless an update has left it alone: no
     device plugin would offer it."""
     old = {entry.identity for entry in resource_entries(pod.old or {})}
+    nobodys = pools.names - pools.aliases.keys() - pools.sizes.keys()
     for entry in resource_entries(pod.spec):
-        if entry.key in pools.names - pools.aliases.keys() and entry.identity not in old:
+        if entry.key in nobodys and entry.identity not in old:
             yield (
                 f"container '{entry.container}', {entry.key}: no profile of a GPUPool has this"
-                " alias: add it to a profile, then create the pod again"
+                " alias, and no GPUPool this size: add it to one, then create the pod again"
             )
 
 

@@ -984,6 +984,15 @@ def test_foreign_shares_are_told_of_as_the_values_say(chart: Chart, default: lis
         assert policy["failurePolicy"] == "Ignore"
 
 
+def test_a_name_that_pools_may_have_is_not_foreign(chart: Chart) -> None:
+    objects = chart.render(webhook={"resourceNames": ["nvidia.com/gpumem"]})
+    for end in ("", "-templates", "-cronjobs"):
+        policy = pick(objects, "ValidatingAdmissionPolicy", f"mizar-foreign-shares{end}")["spec"]
+        (foreign,) = [one for one in policy["variables"] if one["name"] == "foreign"]
+        assert "'nvidia.com/gpumem'" not in foreign["expression"]
+        assert "'nvidia.com/gpumem-percentage'" in foreign["expression"]
+
+
 def test_resource_quotas_are_warned_of_and_never_held_up(default: list[Object]) -> None:
     name = "mizar-quota-names"
     binding = pick(default, "ValidatingAdmissionPolicyBinding", name)["spec"]
@@ -998,9 +1007,10 @@ def test_of_aliases_only_those_that_are_translated_limit_nothing(
         spec = pick(objects, "ValidatingAdmissionPolicy", "mizar-quota-names")["spec"]
         return str({one["name"]: one["expression"] for one in spec["variables"]}["wrong"])
 
-    assert "alias" not in wrong(default)
+    assert "alias" not in wrong(default) and "sizes" not in wrong(default)
     named = chart.render(webhook={"resourceNames": ["nvidia.com/vgpu"]})
-    assert "p.alias in ['nvidia.com/vgpu'] && k == 'requests.' + p.alias))" in wrong(named)
+    assert "p.alias in ['nvidia.com/vgpu'] && k == 'requests.' + p.alias)" in wrong(named)
+    assert "s.name in ['nvidia.com/vgpu'] && k == 'requests.' + s.name)" in wrong(named)
 
 
 def test_policies_and_monitors_are_a_choice(chart: Chart) -> None:

@@ -88,6 +88,16 @@ def test_a_wrong_quota_is_refused(spec: dict[str, Any]) -> None:
             "profiles": [{"devices": 2, "cards": 1, "alias": "a.example/b"}],
         },
         {"profiles": [{"devices": n, "cards": 1, "alias": "a.example/b"} for n in (2, 4)]},
+        *(
+            {"profiles": [{"devices": 2, "cards": 1, "alias": "a.example/b"}], "sizes": sizes}
+            for sizes in (
+                [{"name": "nvidia.com/gpu", "devices": 2, "unitsPerDevice": 1}],
+                [{"name": "a.example/b", "devices": 2, "unitsPerDevice": 1}],
+                [{"name": "a.example/mib", "devices": 4, "unitsPerDevice": 1}],
+                [{"name": "a.example/mib", "devices": 2, "unitsPerDevice": 0}],
+                [{"name": "a.example/mib", "devices": 2, "unitsPerDevice": n} for n in (1, 2)],
+            )
+        ),
         {"profiles": [{"devices": 2, "cards": 1, "memory": "63Mi"}]},
         {"tolerations": [{"effect": "NoSchedule"}]},
         {"nodeSelector": {"a b": "c"}},

@@ -222,6 +222,24 @@ class TestAliases:
         assert "pool 'default' already uses the name 'nvidia.com/vgpu'" in problem
         assert not review_pool(self.NAMED, None, [self.NAMED], [], ["nvidia.com/vgpu"]).problems
 
+    def test_sizes_are_names_too(self) -> None:
+        """Only where the installation permits them. Several pools may have the same size, unless
+        it is an alias of one."""
+        size = {"name": "nvidia.com/gpumem", "devices": 2, "unitsPerDevice": 4096}
+        sized = pool("sized", profiles=[{"devices": 2, "cards": 1}], sizes=[size])
+        assert not review_pool(sized, None, [], [], ["nvidia.com/gpumem"]).problems
+        (problem,) = review_pool(sized, None, [], []).problems
+        assert problem.startswith("spec.sizes[0].name: Mizar was installed without the name")
+        assert not review_pool(sized, sized, [], []).problems, "it had the name before"
+        alias = {"devices": 2, "cards": 1, "alias": "nvidia.com/gpumem"}
+        other = pool(sizes=[size])
+        assert not review_pool(sized, None, [other], [], ["nvidia.com/gpumem"]).problems
+        named = pool(profiles=[alias])
+        for one, taken in ((sized, named), (named, sized)):
+            (problem,) = review_pool(one, None, [taken], [], ["nvidia.com/gpumem"]).problems
+            name = taken.metadata.name
+            assert f"pool '{name}' already uses the name 'nvidia.com/gpumem'" in problem
+
     def test_a_name_that_is_permitted_no_more_holds_up_no_other_change(self) -> None:
         profiles = self.NAMED.to_dict()["spec"]["profiles"]
         changed = pool(profiles=profiles, idleTimeoutSeconds=1)
