@@ -98,13 +98,12 @@ class VisiblePools:
     @cached_property
     def sizes(self) -> Mapping[str, PoolSize]:
         """The pools' sizes whose names the installation permits, by name. Of several pools that
-        have a size of that name, one that a quota of the namespace names comes first. A name that
-        is an alias as well, which the webhook refuses, is that."""
+        have a size of that name, one that a quota of the namespace names comes first."""
         found: dict[str, PoolSize] = {}
         for pool in sorted(self._pools, key=lambda one: not self.is_own(one)):
             for size in pool.spec.sizes:
                 profile = pool.spec.profile(size.devices)
-                if size.name in self.names - self.aliases.keys() and profile:
+                if size.name in self.names and profile:
                     found.setdefault(size.name, PoolSize(pool, profile, size.units_per_device))
         return found
 
@@ -309,7 +308,7 @@ def nobodys_names(pod: PodSpec, pools: VisiblePools) -> Iterator[str]:
     """A sentence for each alias that no pool has now, unless an update has left it alone: no
     device plugin would offer it."""
     old = {entry.identity for entry in resource_entries(pod.old or {})}
-    nobodys = pools.names - pools.aliases.keys() - pools.sizes.keys()
+    nobodys = pools.names - pools.aliases.keys()
     for entry in resource_entries(pod.spec):
         if entry.key in nobodys and entry.identity not in old:
             yield (
