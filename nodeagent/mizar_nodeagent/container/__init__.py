@@ -1,7 +1,9 @@
 """Gives each share container its slot, its cards, the shim and its limits.
 
-In a container's order: allocate.py answers the kubelet while the pod is admitted, prestart.py
-before the container starts, nri_component.py when the runtime creates it; limits_update.py changes
-its limits while it runs, and slot_gc.py removes what it, or an Allocate that an agent did not
-finish, leaves behind.
+In the order of a container's life: allocate.py answers the kubelet while the pod is admitted,
+prestart.py before the container starts, and nri_component.py answers the runtime when it creates
+the container; missed_containers.py kills a container that the runtime created without asking.
+limits_update.py changes the limits of a container that runs, usage_trim.py bounds its usage file,
+and slot_gc.py removes slots that no container will use again, including that of an Allocate which
+an agent did not finish. access_choice.py chooses among the ways to give containers their cards.
 """

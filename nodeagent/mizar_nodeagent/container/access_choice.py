@@ -119,7 +119,7 @@ class AccessChoice:
 
     @property
     def _is_dropped(self) -> bool:
-        """Whether the runtime would drop cards that NRI gives in that way."""
+        """Whether NRI is to give cards by CDI, and the runtime would drop these."""
         return bool(self.cdi_dropped) and self._way_of_nri == "CDI"
 
     @property
@@ -129,8 +129,8 @@ class AccessChoice:
 
     @property
     def given_by_nri(self) -> Way:
-        """The way in which NRI gives a container its card: another than CDI where the runtime would
-        drop that, unless CDI is configured."""
+        """The way in which NRI gives a container its card. Where the runtime would drop CDI
+        devices, it is another one, unless CDI is configured."""
         if self._is_dropped and self.config.nri_gives == "Auto":
             return self._found.beside_cdi
         return self._way_of_nri

@@ -22,6 +22,7 @@ class Doubts:
 
 
 NONE = Doubts()
+"""No doubt."""
 
 
 def doubts(
@@ -31,10 +32,11 @@ def doubts(
     reads_variable: bool,
     by_nri: bool = False,
 ) -> Doubts:
-    """The doubts about `ways`, in which a container is given its card, from a look at the node's
-    files. `runtime`: as in the node's status. `reads_variable`: the agent's own container shows
-    that the node's default runtime reads NVIDIA_VISIBLE_DEVICES. `by_nri`: NRI gives the card, not
-    the answer to Allocate."""
+    """The doubts about `ways`, in which a container is given its card, as far as the node's files
+    show them. Reads these files. `runtime`: the container runtime as in the node's status, such as
+    containerd://2.2.9. `reads_variable`: the agent's own container shows that the node's default
+    runtime reads NVIDIA_VISIBLE_DEVICES. `by_nri`: NRI gives the card, not the answer to
+    Allocate."""
     if not {"CDI", "CDIAnnotations"}.isdisjoint(ways):
         if problem := cdi_files.kind_problem(access):
             return Doubts(problem=problem)
@@ -46,7 +48,8 @@ def doubts(
 
 def cdi_dropped(runtime: str) -> str:
     """A sentence that says that the runtime drops CDI devices that are given by NRI; empty if it
-    gives them to containers, or its version is not known. `runtime`: as in the node's status."""
+    gives them to containers, or its version is not known. `runtime`: as in the node's status, such
+    as containerd://2.2.9."""
     if auto_strategy.gives_cdi_by_nri(runtime) is not False:
         return ""
     return (

@@ -15,8 +15,8 @@ from mizar_nodeagent.container.auto_strategy import discover, gives_cdi, named
 LOOK_EVERY_S: Final = 2.0
 """Seconds between two looks at the node, once its container runtime is known."""
 ASK_EVERY_S: Final = 10.0
-"""Seconds between two reads of the node's container runtime while it is not known, or its version
-is the reason why containers get no card."""
+"""Seconds between two reads of the node's status, which names the container runtime, while the
+runtime is not known, or its version is the reason why containers get no card."""
 
 
 class AccessWatch:
@@ -57,9 +57,9 @@ class AccessWatch:
         access.works_beside_cdi = await asyncio.to_thread(self._works_beside_cdi)
 
     def connected(self, runtime: str) -> None:
-        """Take in how the container runtime names itself by NRI: the node's status may not be known
-        yet, and has the old version for a while after an upgrade. Looks for CDI files at once,
-        since the runtime creates containers right after this."""
+        """Use the name and version that the container runtime gives by NRI: the node's status may
+        not be known yet, and has the old version for a while after an upgrade. Looks for CDI files
+        at once, since the runtime creates containers right after this."""
         if not named(runtime)[0] or named(runtime) == named(self._runtime):
             return
         self._set_runtime(runtime)
@@ -81,8 +81,8 @@ class AccessWatch:
 
     @property
     def _asks(self) -> bool:
-        """Whether the runtime is not known, or an upgrade of it, of which NRI does not tell, would
-        end the problem."""
+        """Whether to read the runtime from the node's status: it is not known, or its version is
+        the problem, and no NRI connection would show that it has been upgraded."""
         access = self._access
         by_its_version = access.ways == {"CDI"} and bool(access.doubts.problem)
         return not self._runtime or (by_its_version and not access.may_use_nri)

@@ -60,8 +60,8 @@ class Allocator:
     async def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        """The IDs of the devices that a container should get; empty if there is no good answer,
-        since an error would fail the pod."""
+        """The IDs of the `size` devices that a container should get, of which `must` are some;
+        empty if there is no good answer, since an error would fail the pod."""
         try:
             free, fixed = _parsed(available), _parsed(must)
             held = await self._held(free, fixed, size)
@@ -85,7 +85,7 @@ class Allocator:
             minors = await self._device_nodes(uuids)
         # Look the carvings up again, since a drain may have been completed meanwhile.
         carvings = self._carvings(resource, devices)
-        # All that may be refused comes before the slot, which would not be used then.
+        # All that may refuse the request comes before the slot, which nothing would use then.
         answer = self._answer(devices, uuids, minors)
         slot = self._new_slot(resource, ids, carvings, minors)
         self._state.begin_allocation(devices, self._clock())

@@ -29,8 +29,8 @@ from mizar_nodeagent.nri.plugin import RuntimePlugin
 from mizar_nodeagent.plugin.server import Handlers
 
 RECORDED_AFTER_S = 0.02
-"""Seconds from the agent's answer to a poll of the kubelet, which records an allocation some
-milliseconds after it."""
+"""Seconds from the agent's answer to Allocate until it polls the kubelet, which records the
+allocation some milliseconds after that answer."""
 
 OWN_NODE = Path("/dev/nvidiactl")
 """A device node that the agent's own container has where a runtime gives it the driver."""

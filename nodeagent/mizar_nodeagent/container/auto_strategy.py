@@ -22,14 +22,18 @@ from mizar_nodeagent.container.containerd_config import Containerd
 log = get_logger(__name__)
 
 CONTAINERD: Final = "containerd"
+"""The name by which containerd appears in the node's status."""
 CRIO: Final = "cri-o"
+"""The name by which CRI-O appears in the node's status."""
 _RUNTIME: Final = re.compile(rf"({CONTAINERD}|{CRIO})(?:://| )v?(\d+)\.(\d+)(?:\.(\d+))?")
-"""As in the node's status, such as containerd://2.2.9, or as a runtime names itself by NRI, such as
-containerd v2.2.9."""
+"""A runtime's name and version, as in the node's status, such as containerd://2.2.9, or as the
+runtime gives them by NRI, such as containerd v2.2.9."""
 _OWN_CONTAINERD: Final = "k3s"
 """Part of the version of the containerd that k3s and RKE2 ship."""
 DEFAULT_CONFIG: Final = CardAccess().containerd_config
+"""Path of containerd's configuration if none is configured."""
 VOLUME_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
+"""Key in the configuration of NVIDIA's runtime by which it takes cards from volume mounts."""
 CONNECT_WITHIN_S: Final = 1.0
 """Seconds within which the runtime must accept a connection to count as taking NRI plugins."""
 
@@ -53,20 +57,21 @@ async def discover(access: CardAccess, runtime: str) -> Discovery:
 
 
 def best_way(access: CardAccess, runtime: str) -> Way:
-    """The best way beside NRI: CDI, volume mounts, device nodes where mounts for them are
-    configured, and else the variable."""
+    """The best way other than NRI: CDI, else volume mounts, else device nodes where mounts for the
+    driver's files are configured, else the variable. `runtime`: as for `discover`."""
     return "CDI" if gives_cdi(access, runtime) else best_beside_cdi(access)
 
 
 def best_beside_cdi(access: CardAccess) -> Way:
-    """The best way beside NRI and CDI."""
+    """The best way other than NRI and CDI."""
     if _takes_volume_mounts(access.nvidia_runtime_config):
         return "VolumeMounts"
     return "Mounts" if access.mounts else "EnvVar"
 
 
 def gives_cdi(access: CardAccess, runtime: str) -> bool:
-    """Whether containers can get cards by CDI."""
+    """Whether containers can get cards by CDI: the runtime reads CDI devices, and the node's CDI
+    files name cards."""
     return reads_cdi(access, runtime) and bool(cdi_files.named_cards(access))
 
 
@@ -96,7 +101,8 @@ def gives_cdi_by_nri(runtime: str) -> bool | None:
 
 
 def named(runtime: str) -> tuple[str, tuple[int, ...]]:
-    """The runtime's name and version; both empty if it is unknown."""
+    """The runtime's name and its version's three numbers; both empty if it is neither containerd
+    nor CRI-O. `runtime`: as in the node's status or as given by NRI."""
     found = _RUNTIME.match(runtime)
     if found is None:
         return "", ()

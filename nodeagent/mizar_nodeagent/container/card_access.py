@@ -21,10 +21,12 @@ Found = Mapping[str, Sequence[Path]]
 """The device nodes that each pattern matches, as paths in the agent's container."""
 
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
+"""The variable from which NVIDIA's runtime reads which cards a container gets."""
 VOLUME_MARKS: Final = "/var/run/nvidia-container-devices"
+"""The folder in a container in which NVIDIA's runtime takes the names of mounts for names of cards;
+as the value of NVIDIA_VISIBLE_DEVICES, it says that the cards are named there."""
 NO_CARD: Final = "void"
-"""Value of VISIBLE with which NVIDIA's runtime gives a container nothing."""
-
+"""Value of NVIDIA_VISIBLE_DEVICES with which NVIDIA's runtime gives a container nothing."""
 
 CDI_ANNOTATION: Final = "mizar_cards"
 """The part after the prefix in the key of the annotation that names CDI devices."""
@@ -42,10 +44,14 @@ class Extra:
 
 
 GDS: Final = Extra("NVIDIA_GDS", "gds", ("nvidia-fs*",))
+"""GPUDirect Storage."""
 MOFED: Final = Extra("NVIDIA_MOFED", "mofed", ("infiniband/uverbs*", "infiniband/rdma_cm"))
+"""Access to RDMA network adapters (NVIDIA's MLNX_OFED)."""
 GDRCOPY: Final = Extra("NVIDIA_GDRCOPY", "gdrcopy", ("gdrdrv",))
+"""GDRCopy, by which the processor copies to and from a card's memory."""
 NEEDED: Final = ("nvidiactl", "nvidia-uvm")
-"""Device nodes without which no program uses a card; the others by default are not on all nodes."""
+"""Device nodes without which no program can use a card. The other nodes that containers get by
+default do not exist on every node of a cluster."""
 
 
 @dataclass(frozen=True)

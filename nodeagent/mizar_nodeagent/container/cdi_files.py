@@ -25,6 +25,7 @@ from mizar_nodeagent.errors import NotYet
 log = get_logger(__name__)
 
 VENDOR: Final = "nvidia.com"
+"""The vendor in the kinds of CDI devices that nvidia-ctk writes."""
 MADE_BY_RUNTIME: Final = f"runtime.{VENDOR}/"
 """Kinds for which NVIDIA's runtime makes the specification itself: no file has them."""
 KINDS: Final = (f"{VENDOR}/gpu", f"k8s.device-plugin.{VENDOR}/gpu")
@@ -34,6 +35,7 @@ WRITE_ANEW: Final = (
     "run `nvidia-ctk cdi generate` on the node again, with the --output of before, or start the "
     "pod of NVIDIA's device plugin again if the file is the plugin's"
 )
+"""What to do about CDI files that are older than the node's cards, as a clause for a message."""
 _CARDS_NODE: Final = re.compile(r"nvidia([0-9]+)")
 
 

@@ -19,13 +19,16 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 Table = Mapping[str, Any]
+"""A table of a TOML file."""
 
 CRI: Final = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "cri")
-"""The plugin that serves the kubelet, as versions of containerd call it."""
+"""Names of the plugin that serves the kubelet: in containerd 2, in containerd 1, and in the first
+version of the configuration's format."""
 NVIDIAS: Final = "nvidia-container-runtime"
 """Beginning of the file names of NVIDIA's runtimes."""
 PLAIN: Final = ("", "runc", "crun")
-"""File names of runtimes that read no variable; empty for containerd's own default."""
+"""File names of runtimes that do not read NVIDIA_VISIBLE_DEVICES; empty for containerd's own
+default."""
 DROP_INS: Final = "conf.d/*.toml"
 """Files that containerd reads in addition to its own; from 2.2 by default."""
 
@@ -33,10 +36,10 @@ DROP_INS: Final = "conf.d/*.toml"
 @dataclass(frozen=True)
 class Containerd:
     """The settings of containerd that matter for cards. `nvidia_default`: NVIDIA's runtime is the
-    default for containers. `plain_default`: the default is a runtime that reads no variable.
-    `handlers`: names of NVIDIA's runtimes, as a RuntimeClass selects them. `cdi`: whether CDI is
-    enabled; None if the configuration does not say. `complete`: all files that the configuration
-    consists of could be read."""
+    default for containers. `plain_default`: the default is known not to read
+    NVIDIA_VISIBLE_DEVICES. `handlers`: names of NVIDIA's runtimes, as a RuntimeClass selects them.
+    `cdi`: whether CDI is enabled; None if the configuration does not say. `complete`: all files
+    that the configuration consists of could be read."""
 
     nvidia_default: bool
     plain_default: bool

@@ -1,7 +1,7 @@
 """Decides who starts if the kubelet has given a device to two containers.
 
-The kubelet does so if it forgets a device that it is giving away (see allocate.py), and never
-changes it. PreStartContainer names devices, and not the container that is to start: of two
+The kubelet does so if it forgets a device that it is giving away (see allocate.py), and never takes
+the device back. PreStartContainer names devices, and not the container that is to start: of two
 containers with exactly the same devices, neither can start before the other one's pod has ended.
 """
 
@@ -16,8 +16,8 @@ from mizar_nodeagent.container.slots import Owner, Slot
 from mizar_nodeagent.pods import Key, Pod
 
 _REPLACING = frozenset({"DaemonSet", "ReplicaSet", "ReplicationController", "StatefulSet"})
-"""The kinds of controllers that replace a lost pod whatever happens. A Job counts the pod as
-failed, and so may any other: the step of an Argo Workflow fails unless it may be retried."""
+"""The kinds of controllers that always replace a lost pod. A Job counts the pod as failed, and so
+may controllers of other kinds: the step of an Argo Workflow fails unless it may be retried."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Holding:
 
     @property
     def pod(self) -> Key:
+        """Namespace and name of the container's pod."""
         return self.owner.namespace, self.owner.pod
 
 
@@ -54,8 +55,8 @@ class Sharing:
 
     @property
     def leaving(self) -> list[Key]:
-        """The pods that have to go, by name. Those that are being deleted are left out, and all
-        while a pod is not known yet."""
+        """The pods that have to go, by namespace and name, without those that are being deleted;
+        empty while one of the pods is not known yet."""
         if any(one.pod not in self.pods for one in self.holdings):
             return []
         return sorted(pod.key for pod in self._staying() if pod.key != self.first)
@@ -91,6 +92,9 @@ class Sharing:
         return frozenset(a.pod for a, b in pairs if a.pod == b.pod and a.ids & b.ids)
 
     def _rank(self, pod: Pod) -> tuple[bool, bool, bool, int, Key]:
+        """The lowest rank keeps the devices: a pod that has started with one of them, then one that
+        no controller replaces, then one whose controller may not replace it, then the one of the
+        highest priority, then the first by name."""
         replaced = bool(pod.controller), pod.controller in _REPLACING
         return pod.key not in self.started, *replaced, -pod.priority, pod.key
 

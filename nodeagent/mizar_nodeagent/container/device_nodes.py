@@ -1,9 +1,9 @@
 """Looks up the device nodes of cards, /dev/nvidia{minor}, whose numbers change.
 
 The driver gives a card the lowest number that is free, so that numbers move when a card drops out
-and comes back. So they are looked up by UUID whenever they are used, and never cached. The numbers
-that a container got are recorded in its slot, and prestart_checks.py compares them before each of
-its starts.
+and comes back. They are therefore looked up by UUID whenever they are used, never cached. The
+numbers that a container got are recorded in its slot, and prestart_checks.py compares them before
+each of its starts.
 """
 
 from __future__ import annotations

@@ -102,7 +102,8 @@ def gets_less(groups: Iterable[DeviceGroup], found: ContainerLimits) -> bool:
 
 
 def _wanted(groups: Iterable[DeviceGroup]) -> dict[str, tuple[int, int]]:
-    """For each card, the devices on it and the bytes that the profile names for each, if any."""
+    """For each card, by UUID, the number of devices on it and the bytes that the profile names for
+    each of them. Cards whose profile names none are left out."""
     found = {}
     for carving, devices in groups:
         held = Counter(card_of(one.index, carving.carve) for one in devices)

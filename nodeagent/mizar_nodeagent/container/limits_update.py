@@ -44,12 +44,13 @@ AT_ONCE: Final = 100
 microseconds. Each container that has ended keeps its slot for half a minute or more."""
 
 Terms = tuple[tuple[Carve, tuple[Card, ...]], ...]
-"""All that a container's limits are computed from, but for its priority, which never changes."""
+"""All that a container's limits are computed from, except its priority, which never changes."""
 
 KEEPS_LIMITS = (
     "isolation.backend is now None: this container keeps its memory limits until its pod is "
     "deleted; new pods have none"
 )
+"""A sentence for containers whose shim stays although their isolation sets no limits any more."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,12 @@ class _Change:
 
     @property
     def terms(self) -> Terms:
+        """All that the slot's limits are computed from now."""
         return tuple((carving.carve, carving.cards) for carving, _ in self.groups)
 
     @property
     def wants_shim(self) -> bool:
+        """Whether the isolation of one of the devices sets limits."""
         return any(wants_shim(carving.carve.isolation) for carving, _ in self.groups)
 
 
@@ -111,8 +114,8 @@ class LimitsUpdater:
             pass
 
     async def update_with_pauses(self) -> None:
-        """Do the same, and let the kubelet's calls be answered each time that AT_ONCE slots were
-        compared with the state."""
+        """As `update`, but pause whenever AT_ONCE slots were compared with the state, so that the
+        kubelet's calls are answered meanwhile."""
         for _ in self._update():
             await let_calls_in()
 

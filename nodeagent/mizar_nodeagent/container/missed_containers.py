@@ -1,4 +1,4 @@
-"""Kills the containers that the runtime created without asking the agent.
+"""Kills the containers that the runtime created without asking the agent by NRI.
 
 Such a container has no card, or those that a variable of its image names, and cannot be given its
 card any more. The kubelet then has another one created, about which the agent is asked.
@@ -23,25 +23,32 @@ log = get_logger(__name__)
 EVERY_S: Final = 1.0
 """Seconds between two searches for processes of missed containers."""
 LOOK_FOR_S: Final = 600.0
-"""Seconds after which a container is given up: it may take minutes to start on a busy node."""
+"""Seconds after which the search for a container's processes is given up: a container may take
+minutes to start on a busy node."""
 
 MISSED: Final = (
     "container {} was created without the node agent's answer, which was late or not asked for: it "
     "has no card, or cards that its image names; "
 )
+"""The beginning of the event about a missed container, with the container's name."""
 IS_KILLED: Final = (
     "the agent kills it, and it gets its card if the pod's restartPolicy lets it start again"
 )
+"""The end of that event where the agent can kill containers."""
 DELETE: Final = "delete the pod"
+"""The end of that event where the agent cannot kill containers."""
 NOT_KILLED: Final = (
     "container {}, which did not get its card, cannot be killed: {}; delete the pod, and see "
     "nodeagent.mayKill of the chart"
 )
+"""The event about a missed container that cannot be killed, with its name and the problem."""
 SURVIVES: Final = "SIGKILL does not end its processes"
+"""The problem if processes are still there when the search for them is given up."""
 NOT_FOUND: Final = (
     "no process of container {}, which did not get its card, was found within {:.0f} s: if it runs "
     "nevertheless, delete the pod"
 )
+"""The event about a missed container without processes, with its name and seconds of searching."""
 
 
 @dataclass
@@ -104,7 +111,8 @@ class MissedContainers:
         if missed.seen and problem is None:
             log.warning("a container without its card was killed", **missed.owner.names)
             return True
-        # The first process's end takes the others along, also those of other users.
+        # If the first process has ended, the kernel ends the others too, whoever their users are.
+        # So a problem counts only if it is still there at the next search.
         if problem and missed.problem:
             self._give_up(missed, NOT_KILLED.format(missed.owner.container, problem))
             return True

@@ -16,10 +16,13 @@ from mizar_nodeagent.errors import ContainerRefused
 from mizar_nodeagent.proto import nri_pb2 as pb
 
 OTHER_CARDS: Final = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
-"""Variables that give rights on cards beside NVIDIA_VISIBLE_DEVICES."""
+"""Variables, other than NVIDIA_VISIBLE_DEVICES, that give rights on cards."""
 MARKS: Final = tuple(map(PurePosixPath, (VOLUME_MARKS, VOLUME_MARKS.removeprefix("/var"))))
+"""The folder in a container where NVIDIA's runtime takes the names of mounts for names of cards, by
+both of its paths: /var/run is a link to /run."""
 
 Stat = Callable[[Path], os.stat_result]
+"""Returns the status of a device node. Raises OSError."""
 
 
 def adjustment(

@@ -28,6 +28,7 @@ from mizar_nodeagent.proto import nri_pb2 as pb
 log = get_logger(__name__)
 
 RUNNING = (pb.CONTAINER_CREATED, pb.CONTAINER_PAUSED, pb.CONTAINER_RUNNING)
+"""States of containers that have not ended."""
 
 
 @dataclass
@@ -74,8 +75,9 @@ class RuntimeComponent:
         return adjust
 
     def look(self, pods: Sequence[pb.PodSandbox], containers: Sequence[pb.Container]) -> None:
-        """Have the containers killed that were created while the runtime did not ask the agent;
-        those of an earlier look, not again."""
+        """Have the containers killed that the runtime created without asking the agent. `pods`,
+        `containers`: all that the runtime has now. A container that was found before is not killed
+        again."""
         by_id = {pod.id: pod for pod in pods}
         self._reported &= {container.id for container in containers}
         for container in containers:
@@ -85,7 +87,8 @@ class RuntimeComponent:
             if pod is None or container.state not in RUNNING:
                 continue
             if _was_not_asked_for(pod, container):
-                # A container that names no devices of one resource was not given any by Mizar.
+                # Mizar gives a container devices of exactly one resource: one whose annotations
+                # name other devices was given none by Mizar.
                 with suppress(ContainerRefused, DeviceIDRefused):
                     slots = self.grants.slots_of(pod, container)
                     for slot in [one for one in slots if one.by_nri][:1]:
@@ -93,9 +96,9 @@ class RuntimeComponent:
                         self._miss(slot, pod, container)
 
     def _is_by_nri(self, pod: pb.PodSandbox, container: pb.Container) -> bool:
-        """Whether NRI gives the container its cards: also if new ones do not get theirs by NRI any
-        more, since nothing else gives them, and a variable of its image would. Raises
-        MizarError."""
+        """Whether NRI gives the container its cards. It does so even if new containers no longer
+        get theirs by NRI: otherwise nothing would give this one its cards, and a variable of its
+        image would give it others. Raises MizarError."""
         if not self.access.by_nri and not self.grants.any_by_nri(pod):
             return False
         slots = self.grants.slots_of(pod, container)

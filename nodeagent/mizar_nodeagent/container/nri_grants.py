@@ -25,7 +25,8 @@ from mizar_nodeagent.planning.carving import Carving
 from mizar_nodeagent.proto import nri_pb2 as pb
 
 FROM, IDS = container_devices_from(""), container_devices_ids("")
-"""Beginnings of the annotations' keys, to which a container's name belongs."""
+"""The keys, without the container's name at their end, of the annotations that name a container's
+devices (FROM), and the cards that a spot container borrows (IDS)."""
 
 
 @dataclass(frozen=True)

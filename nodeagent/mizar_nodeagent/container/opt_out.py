@@ -13,10 +13,13 @@ REFUSED: Final = (
     f"container {{}} has limits although the pod's {ANNOTATION_WITHOUT_LIMITS} names it: opting "
     "out requires isolation.mayOptOut in the GPUQuota or its pool"
 )
+"""A sentence for a container that asks to opt out where that is not permitted; its name goes into
+the braces."""
 NO_MORE: Final = (
     "isolation.mayOptOut is no longer true: this container stays without limits until it restarts; "
     "delete the pod to enforce them now"
 )
+"""A sentence for a container that has opted out where that is no longer permitted."""
 
 
 def wants_out(pod: Pod | None, container: str) -> bool:

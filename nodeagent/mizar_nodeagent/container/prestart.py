@@ -63,9 +63,12 @@ from mizar_nodeagent.regions import limits_file, usage_file
 log = get_logger(__name__)
 
 OPTED_OUT = "; it has opted out of these limits"
+"""The end of an event's message about the limits of such a container."""
 
 Poll = Callable[[], Awaitable[Claims]]
+"""Returns the kubelet's present claims. Raises KubeletAway."""
 Records = Callable[[], tuple[Entry, ...]]
+"""Returns the kubelet's own record of allocations. Raises KubeletAway."""
 
 
 async def _no_check(slots: Sequence[Slot], uuids: Collection[str]) -> None: ...
@@ -78,8 +81,9 @@ class PreStart:
     an event on the pod about its devices. `warn`: emits a warning event on the pod that says why it
     does not start as it asks. `contexts`: the memory that CUDA contexts take.
     `minors`: returns the minor numbers of cards' device nodes. `check_access`: raises NotYet or
-    StartRefused if the slots' container would not get its cards. `pods`: returns the node's present
-    pods; without it, those of the last plan are used. `by_way`: returns in words the way by which
+    StartRefused if the slots' container would not get its cards. `turns`: has containers that start
+    at the same moment prepared one after the other. `pods`: returns the node's present pods;
+    without it, those of the last plan are used. `by_way`: returns in words the way in which
     containers get their cards."""
 
     state: AgentState
@@ -102,7 +106,7 @@ class PreStart:
             claims = await self.poll()
         except KubeletAway as error:
             raise NotYet(str(error)) from error
-        # Of many containers that start at once, all have waited for the same answer.
+        # If many containers start at once, all of them have waited for the same answer.
         await self.turns.wait()
         owner = self.owner(resource, ids, claims)
         bind(**owner.names)
@@ -260,7 +264,8 @@ class PreStart:
 
     def _kept_by_init(self, resource: str, ids: frozenset[str]) -> Iterable[Holding]:
         """The init containers that have one of the devices, which only the kubelet's record
-        names. While it cannot be read, they are left out, or no container could start."""
+        names. While the record cannot be read, they are left out: otherwise no container could
+        start."""
         asking = [one for one in self._running() if one.requested(resource) and one.init_containers]
         pods = {uid: pod for pod in asking for uid in pod.uids}
         for entry in self._readable_entries() if pods else ():
@@ -284,6 +289,7 @@ class PreStart:
         return pod is not None and pod.ended
 
     def pod(self, namespace: str, name: str) -> Pod | None:
+        """The node's pod of that name; None if it is not known."""
         return self._pods().get((namespace, name))
 
     def _pods(self) -> Mapping[Key, Pod]:
@@ -354,9 +360,9 @@ class PreStart:
         return found
 
     def _recorded_containers(self, slots: Sequence[Slot]) -> Mapping[str, str]:
-        """The container of each slot, by the slot's name, if there are several new slots. After an
-        init container had the devices, claims name the container that has them next, and only the
-        kubelet's record says which slot is whose."""
+        """The container of each slot, by the slot's name, if several slots are new; otherwise
+        empty. If an init container had the devices first, the claims name the container that has
+        them next, and only the kubelet's record says which slot is whose."""
         if sum(slot.owner is None for slot in slots) < 2:
             return {}
         recorded = recorded_slots(self._readable_entries(), self._running(), self.slots.root)

@@ -20,6 +20,7 @@ WITHOUT_SHIM = (
     "the pod was admitted while isolation.backend was None, so its containers run without Mizar's "
     "shim and cannot be limited: delete the pod, so that a new one is limited"
 )
+"""A sentence for containers that must be limited and have no shim."""
 
 
 def present_carving(state: AgentState, device: DeviceID) -> Carving:

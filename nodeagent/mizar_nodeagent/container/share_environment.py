@@ -17,9 +17,13 @@ from mizar_nodeagent.container.limits import ContainerLimits, DeviceGroup, conta
 from mizar_nodeagent.errors import StartRefused
 
 HAMI_MEMORY: Final = "CUDA_DEVICE_MEMORY_LIMIT_{}"
+"""HAMi's variable for the memory limit on the card with this index, in MiB, such as 8192m."""
 HAMI_CORES: Final = "CUDA_DEVICE_SM_LIMIT"
+"""HAMi's variable for the smallest share of a card's time, in percent."""
 MEMORY_FRACTION: Final = "MIZAR_MEMORY_FRACTION"
+"""Variable for the smallest share of a card's memory, such as 0.2500."""
 COMPUTE_FRACTION: Final = "MIZAR_COMPUTE_FRACTION"
+"""Variable for the smallest share of a card's time, such as 0.2500."""
 
 
 def share_environment(groups: Sequence[DeviceGroup], uuids: Sequence[str]) -> dict[str, str]:

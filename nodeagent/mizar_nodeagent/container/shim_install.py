@@ -13,8 +13,11 @@ from mizar_nodeagent.errors import ConfigRefused
 from mizar_nodeagent.files import read_promptly, write_atomically
 
 IN_CONTAINER = "/run/mizar/libmizar.so"
+"""Path of the shim in a container."""
 PRELOAD_IN_CONTAINER = "/etc/ld.so.preload"
+"""The file from which the dynamic loader reads which libraries to load into every program."""
 PRELOAD = f"{IN_CONTAINER}\n".encode()
+"""Content of the ld.so.preload that loads the shim."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,9 @@ class Shim:
             raise
 
     def is_cut_off(self, copy: Path) -> bool:
-        """Whether the file is only the beginning of the library, or empty: a power cut leaves this
-        of a copy that the kernel had not written to the disk yet. Raises OSError."""
+        """Whether the file is empty, or only the beginning of the library: no more than that is
+        left after a power cut if the kernel had not written the copy to the disk yet. Raises
+        OSError."""
         size = copy.stat().st_size
         if size >= self.library.stat().st_size:
             return False
@@ -84,8 +88,9 @@ def mount_remark(state_dir: Path) -> str:
 
 def remove_old(shim: Shim, mounted: Container[str]) -> list[Path]:
     """Remove what earlier agents installed and no container mounts (`mounted`: host paths): their
-    libraries, and an ld.so.preload for all. Since each container has its own copies, that is all of
-    it. Raises OSError."""
+    libraries, and the ld.so.preload that containers shared in earlier versions. Since each
+    container has its own copies today, usually nothing of it is mounted. Returns the removed paths.
+    Raises OSError."""
     folder = shim.library.parent
     old = [
         path

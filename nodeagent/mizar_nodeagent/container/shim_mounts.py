@@ -12,7 +12,9 @@ from mizar_nodeagent.container.shim_install import IN_CONTAINER, PRELOAD_IN_CONT
 from mizar_nodeagent.container.slots import Slot
 
 LIMITS_IN_CONTAINER: Final = "/run/mizar/limits"
+"""Path in the container of the file from which the shim reads its limits."""
 USAGE_IN_CONTAINER: Final = "/run/mizar/usage"
+"""Path in the container of the file in which the shim keeps the container's usage."""
 
 
 class ShimMount(NamedTuple):

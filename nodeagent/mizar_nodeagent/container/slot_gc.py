@@ -62,10 +62,10 @@ class SlotGarbageCollector:
                 log.warning("unused slots cannot be removed", error=error)
 
     async def collect(self) -> None:
-        """Do one round. Old versions of the shim are removed by the kubelet's record alone; no slot
-        is removed unless the kubelet has answered within FRESH_S and the API server has listed the
-        pods, nor one that was not unused in the round before: record, claims and pods may all be
-        older than a container that has just started. Raises KubeletAway, OSError."""
+        """Do one round. For old versions of the shim, the kubelet's record suffices. Slots are
+        removed only if the kubelet has answered within FRESH_S and the API server has listed the
+        pods, and only those that were unused in the round before as well: record, claims and pods
+        may all be older than a container that has just started. Raises KubeletAway, OSError."""
         before, self._unused = self._unused, frozenset()
         entries = await asyncio.to_thread(device_checkpoint.read, self._plugin_dir)
         mounted = {path for entry in entries for path in entry.mounts}
@@ -115,7 +115,8 @@ def unused_slots(
 ) -> list[Slot]:
     """The slots that neither the kubelet's record (`recorded`, names of slots) nor a claim shows in
     use. Slots of this boot (`boot`, its ID) whose container has not started yet are left out until
-    they are older than `grace_s` seconds, or as far in the future, since the clock went back.
+    they are older than `grace_s` seconds, or lie as far in the future because the clock was set
+    back.
 
     A claim on a device for which the record names a slot of the same pod does not count for other
     slots: an agent that ended before it answered Allocate leaves a slot behind, and the kubelet

@@ -108,24 +108,28 @@ class Slot:
 
     @cached_property
     def limits(self) -> Path:
+        """Path of the file with the container's limits, which the agent writes."""
         return self.folder / LIMITS
 
     @cached_property
     def usage(self) -> Path:
+        """Path of the file with the container's usage, which its shim writes."""
         return self.folder / USAGE
 
     @property
     def library(self) -> Path:
+        """Path of the container's copy of the shim."""
         return self.folder / LIBRARY
 
     @property
     def preload(self) -> Path:
+        """Path of the container's ld.so.preload, which loads the shim."""
         return self.folder / PRELOAD_LIST
 
 
 class Slots:
     """All slots of the node, as folders below `root` and in memory. `boot`: ID of this boot.
-    `times`: for the shims of all containers."""
+    `times`: how long the shims of all containers wait for the agent and for lent memory."""
 
     def __init__(
         self, root: Path, shim: Shim, boot: str = "", times: ShimTimes = BY_THE_SHIM
@@ -160,9 +164,10 @@ class Slots:
         self._changed = next(self._changes)
 
     def is_certain(self, slot: Slot, owner: Owner) -> bool:
-        """Whether the slot must be one of the owner's pod: its UID is known to be the same, or this
-        agent made the slot. What an earlier one made without an owner may be for a container that
-        never started, and what has an owner without a UID another pod's of that name."""
+        """Whether the slot certainly belongs to the owner's pod: the pod's UID is known to be the
+        same, or this agent made the slot. A slot without an owner that an earlier agent made may be
+        that of a container which never started; and a slot whose owner has no UID may be that of
+        another pod of the same name."""
         if slot.owner is None:
             return slot.name not in self._loaded
         return bool(owner.pod_uid) and slot.owner.pod_uid == owner.pod_uid

@@ -23,14 +23,20 @@ RETRY_S = 30.0
 """Seconds to wait after a failure, for example on a full disk."""
 
 RECORD: Final = "slot.json"
+"""Name of a slot's file that says which devices and container it is for."""
 LIMITS: Final = "limits"
+"""Name of a slot's file with the container's limits."""
 USAGE: Final = "usage"
+"""Name of a slot's file with the container's usage."""
 LIBRARY: Final = "libmizar.so"
+"""Name of a slot's copy of the shim."""
 PRELOAD_LIST: Final = "ld.so.preload"
+"""Name of a slot's file by which the dynamic loader loads the shim."""
 
 
 class SpareSlots:
-    """Folders with all files of a slot, beside the library, whose slot.json is still empty."""
+    """Folders with all files of a slot, in which slot.json is still empty. They lie next to the
+    installed shim."""
 
     def __init__(self, shim: Shim) -> None:
         self._shim = shim

@@ -22,7 +22,8 @@ from mizar_nodeagent.regions import usage_file
 log = get_logger(__name__)
 
 EVERY_S: Final = 0.25
-"""Seconds between two looks at all usage files, in which a tenant can fill the disk."""
+"""Seconds between two looks at all usage files. In that time a tenant can fill the free space of
+the disk, so it is short."""
 TELL_EVERY_S: Final = 60.0
 """Seconds between two events about one container."""
 
@@ -47,7 +48,8 @@ class UsageTrimmer:
             await asyncio.sleep(EVERY_S)
 
     async def trim(self) -> None:
-        """Trim all files once. An error with one does not keep the others from it."""
+        """Trim all files once. An error with one file does not keep the others from being
+        trimmed."""
         slots = self._slots.all()
         if not slots:
             return

@@ -1,6 +1,6 @@
-"""The slots that containers use: those that the kubelet's record mounts, and those of containers
-that hold devices now. slot_gc.py removes the others. And the devices that the containers of slots
-have, if the kubelet has forgotten them."""
+"""Finds the slots that containers use: those that the kubelet's record mounts, and those of
+containers that hold devices now. slot_gc.py removes the others. Also finds, by the slots, the
+devices of containers that the kubelet has forgotten."""
 
 from __future__ import annotations
 
