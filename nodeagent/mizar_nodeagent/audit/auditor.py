@@ -1,10 +1,10 @@
 """Audits containers: compares the memory that NVML reports for each with the container's own
 account.
 
-Memory that the account leaves out is taken off the container's limit. processes_without_shim.py
-reports the processes without the shim. Code, which the driver loads at its first use, is such
-memory: the shim counts the uses, and reserves memory for them until an audit has measured the code
-(shim/src/memory/lazy_code.h).
+Memory that the account leaves out is taken off the container's limit. Code, which the driver loads
+at its first use, is such memory: the shim counts the uses, and reserves memory for them until an
+audit has measured the code (shim/src/memory/lazy_code.h). processes_without_shim.py reports and
+kills the processes that no limits bind.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ TOO_WEAK: Final = (
     "isolation.enforcement is Strict, but the node agent has no CAP_KILL: of the processes that "
     "bypass the shim it can only kill those that run as root; set nodeagent.mayKill of the chart"
 )
+"""The problem in the log where an isolation is Strict and the agent cannot enforce that."""
 
 
 class Auditor:
@@ -94,7 +95,7 @@ class Auditor:
 
     @property
     def without_shim(self) -> Sequence[ProcessWithoutShim]:
-        """The processes that no limits bind."""
+        """The processes that no limits bind, by the last audits."""
         return self._without_shim.found
 
     @property

@@ -58,9 +58,10 @@ def unlimited(
 
 @dataclass(frozen=True)
 class ProcessWithoutShim:
-    """A process with memory on the card `uuid` that no limits bind: it has never registered, or has
-    a second driver. `bytes`: memory that it holds by NVML. `permitted`: None; for the largest
-    registered process of a container that holds far more than it may, the bytes that it may."""
+    """A process with memory on the card `uuid` that no limits bind: it has never registered or has
+    a second driver, or is the largest registered process of a container that holds far more memory
+    than it may. `bytes`: memory that the process holds by NVML. `permitted`: in the last case, the
+    bytes that the container may hold; otherwise None."""
 
     owner: Owner
     uuid: str
@@ -144,8 +145,8 @@ def _beyond(
     found: Mapping[ContainerProcess, int],
     bound: frozenset[ProcessKey],
 ) -> Iterable[ProcessWithoutShim]:
-    """Yield the largest registered process of a container that holds far more than it may: a tenant
-    can forge the account, and the lock that marks a process as registered."""
+    """Yield the largest registered process of a container that holds over BEYOND bytes more than it
+    may: a tenant can forge the account, and the lock that marks a process as registered."""
     permitted = max(before.permitted.get(uuid, 0), after.permitted.get(uuid, 0))
     registered = [process for process in found if process.key in bound]
     if not permitted or not registered or sum(found.values()) <= permitted + BEYOND:
@@ -180,10 +181,12 @@ def _pair(
 
 
 def _excess(size: int, before: Holding | None, after: Holding | None, uses: int) -> int:
-    """Bytes that a process has on the card beyond its account.
+    """Bytes that a process has on the card beyond its account. `size`: what it has there by NVML.
+    `before`, `after`: its account at the two reads; None if it has none. `uses`: the container's
+    number of first uses of code.
 
-    Charged memory that is not on the card can hide as many bytes of code there. These count too,
-    but no more of them than the uses of code can have taken.
+    Memory that is charged but not on the card (`absent`) hides as many bytes of code that are
+    there. These count too, but at most as many as the uses of code can have taken.
     """
     accounts = [one for one in (before, after) if one]
     shown = size - max((one.bytes for one in accounts), default=0)

@@ -29,7 +29,8 @@ EVERY_S: Final = 1.0
 RETRY_MOST_S: Final = 60.0
 """Most seconds until a failed write is tried again, unless the API server asks for more."""
 MANAGER: Final = f"{FIELD_MANAGER_NODEAGENT}-isolation"
-"""A separate field manager, so that what others write to a pod's status stays theirs."""
+"""The condition's field manager. It is a separate one, so that the fields that others write to a
+pod's status stay theirs."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class _Condition:
 
 
 ENFORCED: Final = _Condition("True", "AllBound", "no process uses a card past the pod's limits")
+"""The condition of a pod that had such processes and has none any more."""
 
 
 @dataclass
@@ -138,8 +140,9 @@ class IsolationConditions:
 
 
 def _wanted(sentence: str | None, has: str) -> _Condition | None:
-    """The condition to write; None where the pod's is right. `has`: its present status, empty if it
-    has none."""
+    """The condition to write; None if the pod's is right. `sentence`: about its processes that no
+    limits bind, None if it has none. `has`: the present status of its condition, empty if it has
+    none."""
     if sentence is not None:
         return None if has == "False" else _Condition("False", "ProcessWithoutShim", sentence)
     return ENFORCED if has == "False" else None

@@ -1,4 +1,5 @@
-"""Kills a process that uses a card past its limits, where isolation.enforcement is Strict."""
+"""Kills a process that uses a card past its container's limits. processes_without_shim.py decides
+which ones."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from mizar_nodeagent import container_processes, process_kill
 from mizar_nodeagent.container_processes import ContainerProcess
 
 CAP_KILL: Final = 5
-"""The capability's number."""
+"""Number of the Linux capability CAP_KILL, with which a program may kill the processes of other
+users."""
 
 
 def may_kill_others(status: Path = Path("/proc/self/status")) -> bool:
@@ -20,7 +22,7 @@ def may_kill_others(status: Path = Path("/proc/self/status")) -> bool:
 
 def kill(process: ContainerProcess, proc: Path = container_processes.PROC) -> str:
     """Kill this very process, and not another that has its PID by now. Returns the outcome as a
-    clause for an event; raises nothing if it cannot be killed."""
+    clause for an event, also if the process cannot be killed."""
     try:
         process_kill.kill(process, proc)
     except ProcessLookupError:

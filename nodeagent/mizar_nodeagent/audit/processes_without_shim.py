@@ -1,5 +1,9 @@
-"""Reports processes that several audits found without the shim, in events on their pods, and kills
-them where isolation.enforcement is Strict."""
+"""Reports processes that no limits bind, in events on their pods, and kills them where
+isolation.enforcement is Strict.
+
+Most of them run without the shim. The others are the largest processes of containers that hold far
+more memory than they may. Several audits must agree (compare.py).
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,14 @@ from mizar_nodeagent.pods import Key
 log = get_logger(__name__)
 
 STEADY: Final = 3
-"""Number of audits, auditor.EVERY_S apart, that must find a process without the shim before it is
-reported: a process that is just ending is no longer registered, but NVML may still list it."""
+"""Number of audits, auditor.EVERY_S apart, that must find a process before it is reported or
+killed: a process that is just ending is no longer registered, but NVML may still list it."""
 
 
 class ProcessesWithoutShim:
-    """The processes that the last STEADY audits found without the shim, and their reports. `warn`:
-    emits a warning event on a pod. `is_strict`: whether the process must be killed. `found`: the
-    processes."""
+    """The processes that each of the last STEADY audits found, and the reports about them. `warn`:
+    emits a warning event on a pod. `is_strict`: returns whether the process must be killed. `proc`:
+    the node's /proc. `found`: the processes."""
 
     def __init__(
         self, warn: Notify, is_strict: Callable[[ProcessWithoutShim], bool], proc: Path
@@ -38,8 +42,9 @@ class ProcessesWithoutShim:
         self.found: Sequence[ProcessWithoutShim] = ()
 
     def add(self, result: AuditResult) -> None:
-        """Add one more audit's result; report and kill what follows from it. What was found on a
-        card that does not answer now is kept, and nothing new follows about it."""
+        """Add one more audit's result; report and kill the processes that all of the last STEADY
+        audits have found. What was found on a card that does not answer now is kept, but leads to
+        no new report."""
         before = {_identity(one) for one in self.found}
         result = replace(result, without_shim=[*result.without_shim, *self._of_silent(result)])
         self._results = [*self._results, result][-STEADY:]

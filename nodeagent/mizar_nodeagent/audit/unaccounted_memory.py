@@ -66,8 +66,9 @@ class UnaccountedMemory:
         return len(self._findings) == AUDITS and same and self._findings[0].sure
 
     def _most(self, key: ProcessKey, uses: int) -> int:
-        """Bytes that the process holds, if it has been idle since; otherwise the most that its code
-        can have taken since it was last idle, or that the audits have shown."""
+        """Bytes that the process holds beyond its account: as measured while it was idle, if the
+        container has used no more code since. Otherwise the most that the audits have shown, or
+        that the code can have taken in addition, whichever is more."""
         samples = self._samples[key]
         measured = max(size for _, size in samples)
         since = uses - samples[0][0]
