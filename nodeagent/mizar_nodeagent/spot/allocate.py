@@ -47,9 +47,10 @@ class SpotAllocator:
     async def preferred(
         self, resource: str, available: Sequence[str], must: Sequence[str], size: int
     ) -> list[str]:
-        """Return devices that no container has, which are equally good, and perhaps too few: the
-        kubelet may call one free that it gave to a container a moment ago (see
-        container/allocate.py)."""
+        """The IDs of the devices that a container should get: those in `must`, and others that no
+        container has, all of which are equally good. They may be fewer than `size`, since the
+        kubelet may call a device free that it gave to a container a moment ago (see
+        container/allocate.py); none if the kubelet does not say who has which."""
         try:
             claims = await self.poll()
         except KubeletAway:

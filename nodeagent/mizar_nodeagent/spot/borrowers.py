@@ -41,9 +41,9 @@ class Borrower:
 
 
 def with_init_containers(snapshot: NodeSnapshot, slots: Iterable[Slot]) -> NodeSnapshot:
-    """The snapshot, with claims also of init containers, which the kubelet leaves out. Such a
-    container's devices stay its pod's until the pod ends. It is known by its slot once it has
-    started."""
+    """The snapshot, with the claims of init containers added, which the kubelet leaves out. The
+    devices of an init container stay its pod's until the pod ends. Its slot shows which it has,
+    once it has started."""
     known = {(one.namespace, one.pod, one.resource, one.ids) for one in snapshot.claims.all}
     more = [
         Claim(owner.namespace, owner.pod, owner.container, slot.resource, slot.ids)

@@ -99,8 +99,8 @@ class Lender:
         self._cards_read = False
         self._knows_owners = False
         self._complete = False
-        # Their shims may know what an earlier agent told them, or this one before it failed to.
-        # Those of other slots know nothing at first.
+        # The slots whose shims were told something by an earlier agent, or by this one in a write
+        # that failed, and it is not known what. The shims of all others were told nothing at first.
         self._unsure = {slot.name for slot in slots.all()}
         self._shims: dict[str, frozenset[str]] = {}
         self._told: set[PodIdentity] = set()
@@ -111,8 +111,8 @@ class Lender:
         self._timer: asyncio.TimerHandle | None = None
 
     def attach(self, outputs: SpotOutputs) -> None:
-        """Set the parts that apply decisions. They need the lender themselves, so this is no
-        argument of the constructor. Must be called before any other method."""
+        """Set the parts that apply decisions. This is no argument of the constructor, since these
+        parts need the lender themselves. Must be called before any other method."""
         self._outputs = outputs
 
     # ---- input ----
@@ -128,7 +128,8 @@ class Lender:
             carvings = self._state.carvings
             self._take(detectors.owner_pods.look(holding, carvings, self._agrees))
             self._note_what_is_known()
-            # Before, an owner may be new only because its card was not known at the last snapshot.
+            # Until then, an owner may look new only because its card was unknown at the last
+            # snapshot.
             if snapshot.pods is not None and self._knows_owners:
                 now = self._clock()
                 self._take(detectors.starts.look(self.owners, snapshot.pods, now))

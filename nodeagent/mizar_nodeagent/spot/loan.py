@@ -17,11 +17,11 @@ from mizar_core.names import SpotEvictionReason
 from mizar_nodeagent.spot.owner_events import Activity, OwnerEvent, PodIdentity, Source
 
 FLAPPING_S: Final = 600.0
-"""A card that its owners took back more than once within these seconds, rests not counted, rests
-before it is lent again."""
+"""If the owners of a card take it back more than once within these seconds, it rests before it is
+lent again. The time for which it rests does not count as part of them."""
 REST_TIMES: Final = 8
-"""A card's first rest lasts twice the idle time of its rule, the next one four times. This factor
-is the largest."""
+"""The largest number of the rule's idle times that a rest lasts: a card's first rest lasts two of
+them, the next one four, and so on, doubling each time."""
 REST_MAX_S: Final = 600.0
 """Longest rest, in seconds."""
 REMEMBERED: Final = 4
@@ -120,9 +120,9 @@ class CardLoan:
 
     `reason`: why the card is being taken back; None in other states. `since`: when the state began
     (monotonic seconds). `lenders`: the owners when the card was last lent or lendable.
-    `taken_back`: the recent times at which owners took the card back
-    (monotonic seconds), each shifted later by all rests since then. So none expires during a rest,
-    and the last one is the end of the latest rest.
+    `taken_back`: the recent times at which owners took the card back (monotonic seconds), each
+    shifted later by all rests since then. So none expires during a rest, and the last one is the
+    end of the latest rest.
     """
 
     uuid: str
@@ -188,8 +188,9 @@ class CardLoan:
         return self if owners in ((), self.lenders) else replace(self, lenders=owners)
 
     def _with_last_reason(self, facts: CardFacts) -> CardLoan:
-        """The loan, with a reason that permits no notice in place of one that does, such as when
-        the owner goes that came back. It is revised only until the eviction is counted."""
+        """The loan, with a reason that permits no notice in place of one that does, for example if
+        the owner that came back is gone by now. The reason is revised only until the eviction is
+        counted."""
         if self.reason not in WITH_NOTICE or facts.counted:
             return self
         reason = self.refusal(facts)
@@ -199,8 +200,9 @@ class CardLoan:
 
     @property
     def _has_newcomer(self) -> bool:
-        """Whether an owner came after the card was lent, and does not agree. While no rule lends
-        the card, those that agreed by the rule do not agree any more, and are none."""
+        """Whether an owner came after the card was lent, and does not agree to lend it. Earlier
+        owners do not count: those that a rule made agree no longer do so when no rule lends the
+        card any more."""
         late = self.owners.keys() - self.lenders if self.lenders else ()
         return any(not self.owners[pod].agrees for pod in late)
 

@@ -12,6 +12,7 @@ from mizar_core.names import SpotEvictionReason
 from mizar_nodeagent.spot.loan import CardLoan, CardState
 
 BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Bounds, in seconds, of the histogram of how long cards take to be taken back."""
 
 
 class SpotMetrics(Collector):

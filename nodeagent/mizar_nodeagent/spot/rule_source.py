@@ -1,4 +1,4 @@
-"""Reads the rules for lending this node's cards, from the operator's ConfigMap, and the node's
+"""Reads the rules for lending this node's cards from the operator's ConfigMap, and the node's
 labels, by which the rules select nodes."""
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ RETRY_MOST_S: Final = 60.0
 class RuleSource:
     """Follows the rules and the node's labels. Labels are read only while there are rules. If the
     ConfigMap is damaged or empty, the previous rules stay in force: `helm upgrade --force` empties
-    it, and the operator, which also writes that nothing is lent, fills it again: within 30 s while
-    cards are lent, otherwise with its next resync.
-    `changed` is called when rules or labels change; `random` returns numbers in [0, 1)."""
+    it, and the operator fills it again, even if nothing is lent: within 30 s while cards are lent,
+    otherwise with its next resync. `changed` is called when rules or labels change; `random`
+    returns numbers in [0, 1)."""
 
     def __init__(
         self,

@@ -22,12 +22,13 @@ this often."""
 BLIND_S: Final = 5.0
 """Seconds without an answer of NVML about a card after which its owners count as busy."""
 BLIND_QUERIES: Final = 3
-"""Unanswered queries in a row after which its owners count as busy, once BLIND_S has passed too:
-otherwise an agent that was itself delayed for BLIND_S would take cards back for one late answer."""
+"""Unanswered queries in a row after which a card's owners count as busy, once BLIND_S has passed
+too: otherwise an agent that was itself delayed for BLIND_S would take cards back for one late
+answer."""
 FIRST_S: Final = 60.0
-"""Seconds after which the owners of a borrowed card count as busy about which NVML has not answered
-since the agent started: NVML may need some seconds to initialise each card. The borrower is paused
-until the first answer."""
+"""Seconds after the agent's first query of NVML after which the owners of a borrowed card count as
+busy if NVML has never answered about that card. They are many, since NVML may need some seconds to
+initialise each card. The borrower is paused until the first answer."""
 
 ProcessLoads = Mapping[int, ProcessLoad]
 """The load of each process on a card, by PID on the node."""
@@ -128,7 +129,8 @@ def _look(seen: _Seen | None, loads: ProcessLoads, most: int, now: float) -> _Se
     """The card after NVML's answer. Processes that the first look finds may have been there for
     long, so only processes and memory that later looks find count as new."""
     known = seen.memory if seen else {}
-    # The driver may fail to tell now and then: what it tells next is compared with the last known.
+    # The driver may now and then not say how much memory a process has. What it says next is
+    # compared with what it said last.
     memory = {pid: load.memory_bytes or known.get(pid, 0) for pid, load in loads.items()}
     before = seen or _Seen(memory, now, now)
     works = _is_more(memory, before.memory) or any(load.percent > most for load in loads.values())
@@ -136,8 +138,8 @@ def _look(seen: _Seen | None, loads: ProcessLoads, most: int, now: float) -> _Se
 
 
 def _is_more(memory: _Memory, before: _Memory) -> bool:
-    """Whether there is a new process, or one has more memory than before. Less is no work: an owner
-    that frees memory needs nothing."""
+    """Whether there is a new process, or one has more memory than before. Having less is no sign of
+    work: an owner that frees memory needs nothing."""
     return any(pid not in before or 0 < before[pid] < held for pid, held in memory.items())
 
 

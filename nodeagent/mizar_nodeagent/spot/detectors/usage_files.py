@@ -21,6 +21,7 @@ from mizar_nodeagent.spot.owners import CardOwner
 log = get_logger(__name__)
 
 NS: Final = 1_000_000_000
+"""Nanoseconds in a second."""
 QUIET_S: Final = 0.3
 """Seconds after its last work for which a container counts as working."""
 
@@ -106,8 +107,8 @@ def _compared(raw: bytes, before: _Read | None, now: float) -> _Read:
 
 
 def _works(before: CardActivity, now: CardActivity) -> bool:
-    """Whether the container worked on a card between two looks. That it freed memory is no work: an
-    owner that ends needs nothing."""
+    """Whether the container worked on a card between two looks. Freeing memory is no work: an owner
+    that ends needs nothing."""
     if usage_snapshot.takes_memory(before.memory, now.memory):
         return True
     return replace(now, memory=before.memory) != before
