@@ -21,6 +21,8 @@ REPLICAS: Final = (
     "that its holder does not have it alone; turn that off on this node, or leave the node out by "
     "the pool's nodeSelector"
 )
+"""What is wrong where NVIDIA's plugin gives a card to several pods, and what to do about it, as the
+end of a message."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,8 @@ def _stray(snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> DeviceID | N
 
 
 def _is_out_of_use(carving: Carving, snapshot: NodeSnapshot) -> bool:
-    """Whether no device of the carving is held or will be: a leaving carving gives out none."""
+    """Whether no device of the carving is held or will be: it is leaving, and so gives out none,
+    and the kubelet has said since that none is held."""
     leaving = carving.stage is DrainStage.LEAVING and snapshot.claims.asked_at > carving.since
     return leaving and carving.idle_since is not None
 

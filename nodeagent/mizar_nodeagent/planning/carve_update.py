@@ -1,5 +1,5 @@
-"""Updates a carving when its shadow pod's annotation changes: to other limits, or to closed, so
-that the shadow pod takes no new pods."""
+"""Updates a carving when the annotation of its shadow pod changes: its limits differ, or it is
+closed, so that the shadow pod takes no new pods."""
 
 from __future__ import annotations
 

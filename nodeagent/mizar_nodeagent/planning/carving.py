@@ -19,10 +19,11 @@ from mizar_nodeagent.pods import Key
 
 
 class DrainStage(StrEnum):
-    """Stage of a shadow pod's drain: Serving without a drain; a requested drain goes through
-    Lowered and Blocked to Drained."""
+    """Stage of a shadow pod's drain. A requested drain goes from Serving through Lowered and
+    Blocked to Drained."""
 
     SERVING = "Serving"
+    """No drain is requested: the devices are offered."""
     LOWERED = "Lowered"
     """The node's status does not offer the devices any more; the kubelet may still allocate
     them."""
@@ -86,10 +87,12 @@ class Carving:
 
     @property
     def key(self) -> Key:
+        """Namespace and name of the shadow pod."""
         return self.namespace, self.name
 
     @property
     def resource(self) -> str:
+        """The resource that the devices are offered as."""
         return self.carve.resource
 
     @cached_property
@@ -109,8 +112,9 @@ class Carving:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another pod has one of its cards, or none is in the node any more, so that its
-        devices end. While only some are gone, those of the others are used as before."""
+        """Whether another pod has one of its cards, or none of them is in the node any more, so
+        that its devices are given up. While only some cards are gone, the devices of the others are
+        used as before."""
         return bool(self.taken_by) or all(card.uuid in self.gone for card in self.cards)
 
     def changed(self, **changes: Any) -> Carving:
@@ -122,7 +126,8 @@ class Carving:
     @cached_property
     def limits(self) -> Mapping[str, CardLimit]:
         """The limit of a single device, by its card's UUID: all devices of one card have the same.
-        Empty if a share would be nothing, in which case containers' starts are refused."""
+        Empty if a device would get no memory or time, in which case containers' starts are
+        refused."""
         first = range(0, self.carve.devices, self.carve.devices // self.carve.cards)
         try:
             return {one.uuid: one for one in limits_for(self.carve, self.cards, first)}
@@ -179,8 +184,8 @@ class Carving:
 
 
 def _gone(found: list[str] | str, cards: tuple[Card, ...]) -> frozenset[str]:
-    """The cards that are gone, from the checkpoint. Earlier agents kept one card as a string, empty
-    for none, and gave all cards up with it."""
+    """UUIDs of the cards that are gone, by the checkpoint. Earlier agents wrote one UUID as a
+    string (empty for none), and gave up all cards of the carving with that card."""
     if isinstance(found, list):
         return frozenset(found)
     return frozenset(card.uuid for card in cards) if found else frozenset()

@@ -26,8 +26,10 @@ class Device:
 UNCONFIRMED = (
     "the node was restarted, and the kubelet has not reported yet which cards the shadow pod has"
 )
+"""Why no container may use an unconfirmed carving, as a clause for a message."""
 
 BACK = "the card was gone: it is offered again when those who used it have ended"
+"""Why no container may use a card that has come back, as a clause for a message."""
 
 Lists = dict[str, tuple[Device, ...]]
 """Devices per resource, in order of their IDs."""
@@ -80,10 +82,10 @@ def refusal(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> str |
 
 
 def counts(lists: Lists, carvings: Iterable[Carving], snapshot: NodeSnapshot) -> dict[str, Counts]:
-    """The counts for the node's status; none while the kubelet does not answer. Allocatable is at
-    most the number of healthy devices that the kubelet has, and of these at least as many as pods
-    bound to the node hold and wait for: the kubelet goes by the node's status as the scheduler
-    does, and would otherwise reject the waiting pods for good.
+    """The counts for the node's status, by resource; none while the kubelet does not answer.
+    Allocatable is at most the number of healthy devices that the kubelet has, and of these at least
+    as many as pods bound to the node hold and wait for: the kubelet compares pods with the node's
+    status as the scheduler does, and would otherwise reject the waiting pods for good.
 
     Resources with healthy devices of which the kubelet has none yet are left out. Resources that no
     longer have a list are zero.

@@ -24,8 +24,8 @@ class Facts:
     being allocated. `free`: indices of the devices that are neither. `in_kubelet`: the kubelet
     considers a device healthy, or has not been asked since the stage began. `waited_for`: a bound
     pod waits for the resource, or did at the last step. `lowered`: a write of the node's status
-    that began after the stage did is confirmed, so it offers none of the devices. `sure_at`: the
-    time for which claims are known (monotonic seconds).
+    that began after the stage did is confirmed, so the status offers none of the devices.
+    `sure_at`: the time for which claims are known (monotonic seconds).
     """
 
     pod: Pod | None

@@ -16,6 +16,7 @@ from mizar_nodeagent.planning.snapshot import Counts, NodeSnapshot
 from mizar_nodeagent.pods import Key
 
 Carvings = Mapping[Key, Carving]
+"""The carvings of a node by the namespaces and names of their shadow pods."""
 
 
 @dataclass(frozen=True)

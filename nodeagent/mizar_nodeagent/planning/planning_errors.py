@@ -24,7 +24,9 @@ MESSAGE_MAX = 1000
 length."""
 
 Planner = Callable[[Carvings, NodeSnapshot, Collection[Key]], Plan]
+"""Makes a plan without the shadow pods that are named last, as `plan.plan` does."""
 Errors = Mapping[Key, Exception]
+"""The error that planning for each of these shadow pods raises."""
 
 
 def plan_isolated(

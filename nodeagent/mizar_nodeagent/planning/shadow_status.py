@@ -27,6 +27,7 @@ UNSAVED: Final = (
     "no container holds a device, but the node agent cannot write that to the node's disk yet: its "
     "log says why"
 )
+"""Message of the condition Draining while a complete drain cannot be saved."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class ConditionState:
 class Report:
     """The agent's part of a ShadowPod's status. `uid`: the ShadowPod's UID, empty if not known.
     `idle_since`: since when no device has been held; None while one is. `failed`: what is wrong
-    with each of its cards that have failed, by UUID, which only events need."""
+    with each of its cards that have failed, by UUID; only events need this."""
 
     key: Key
     uid: str
@@ -55,6 +56,7 @@ class Report:
 
     @property
     def ready(self) -> bool:
+        """Whether the condition Ready is True."""
         return self.conditions[0].status == "True"
 
     def without_promise(self) -> Report:

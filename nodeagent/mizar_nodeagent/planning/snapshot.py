@@ -110,8 +110,8 @@ class NodeSnapshot:
         return {device: claim.holder for device, claim in Claims(self._live).share()}
 
     def claims_of(self, pod: Pod, resource: str) -> tuple[Claim, ...]:
-        """The pod's claims on the resource. None of them count if the kubelet was asked before this
-        very pod was first seen: they may be those of an earlier pod of the same name."""
+        """The pod's claims on the resource; none if the kubelet was asked before this very pod was
+        first seen, since they may be those of an earlier pod of the same name."""
         if self.claims.asked_at < self.seen_at.get(pod.uid, float("inf")):
             return ()
         return self.claims.of_pod(pod.namespace, pod.name, resource)
