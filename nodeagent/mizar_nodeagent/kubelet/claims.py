@@ -14,6 +14,7 @@ from mizar_nodeagent import mig
 from mizar_nodeagent.proto import podresources_pb2 as pb
 
 Numa = tuple[int, ...]
+"""Numbers of NUMA nodes; empty if they are not known."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Claim:
 
     @property
     def holder(self) -> Holder:
+        """The container as it is named in the status of a ShadowPod."""
         return _holder(self.namespace, self.pod, self.container)
 
     @property
@@ -104,8 +106,8 @@ class Claims:
 
 
 def card_uuid(device: str) -> str:
-    """The card's UUID in a device ID of NVIDIA's device plugin, which appends `::{n}` for
-    replicas."""
+    """The card's UUID in a device ID of NVIDIA's device plugin, which appends `::{n}` to it where
+    it gives a card to several pods."""
     return device.partition("::")[0]
 
 

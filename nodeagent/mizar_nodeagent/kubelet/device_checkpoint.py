@@ -1,8 +1,8 @@
 """Reads the checkpoint of the kubelet's device manager, for what podresources leaves out.
 
-The file kubelet_internal_checkpoint also has init containers, the pods' UIDs, and the answers to
-Allocate, whose mounts name the slots. Its format is internal to the kubelet, so
-podresources is used wherever that suffices.
+The checkpoint also has init containers, the pods' UIDs, and the answers to Allocate, whose mounts
+name the slots. Its format is internal to the kubelet, so podresources is used wherever that
+suffices.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 
 FILE = "kubelet_internal_checkpoint"
+"""Name of the checkpoint in the kubelet's folder for device plugins."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ class Entry:
 
 
 def read(plugin_dir: Path) -> tuple[Entry, ...]:
-    """The entries of virtual and spot devices. Raises KubeletAway if the file is missing or cannot
-    be parsed."""
+    """The entries of virtual and spot devices. `plugin_dir`: the kubelet's folder for device
+    plugins. Raises KubeletAway if the file is missing or cannot be parsed."""
     path = plugin_dir / FILE
     try:
         body = json.loads(path.read_bytes())

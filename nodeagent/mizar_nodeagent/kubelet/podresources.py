@@ -19,12 +19,13 @@ from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 
 TIMEOUT_S = 2.0
-"""Seconds after which a call of the kubelet fails, and for which an old channel is kept open."""
+"""Seconds after which a call to the kubelet fails, and for which an old channel is kept open."""
 CALL_EVERY_S = 0.02
-"""Seconds between two calls on average. The kubelet answers 100 calls a second to all callers
+"""Seconds between two calls to the kubelet on average. It answers 100 calls a second to all callers
 together; half of them are left to others."""
 BURST = 10
-"""Number of calls that may follow one another at once before CALL_EVERY_S delays them."""
+"""Number of calls to the kubelet that may follow one another at once before CALL_EVERY_S delays
+them."""
 # Answers may be long: each of a node's pods may hold thousands of devices.
 _OPTIONS = (
     ("grpc.max_receive_message_length", 16 << 20),
@@ -38,9 +39,10 @@ _OPTIONS = (
 class PodResources:
     """A client that replaces its channel when the kubelet restarts.
 
-    `started_at`: when the kubelet that was called first had started, by its socket's age.
-    `restarted_at`: when the kubelet was first called after its last restart. Both in monotonic
-    seconds; minus infinity if there was no call or restart since the agent's start."""
+    `started_at`: when the kubelet that the agent called first had started, by the age of its
+    socket; minus infinity before the first call. `restarted_at`: when the kubelet was first called
+    after its last restart; minus infinity if it has not restarted since the agent's start. Both in
+    monotonic seconds."""
 
     def __init__(self, socket: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._socket = socket

@@ -24,8 +24,8 @@ RETRY_S = 0.5
 
 
 STARTS_S = 30.0
-"""Seconds for which a kubelet that has just started may answer without knowing its pods, counted
-from when the API server, from which it gets them, answers."""
+"""Seconds for which a kubelet that has just started may answer without knowing its pods. They count
+from when the API server answers, from which the kubelet gets its pods."""
 
 
 @dataclass(frozen=True)
@@ -196,12 +196,14 @@ class KubeletPoller:
 
     def _with_forgotten(self, claims: Claims) -> Claims:
         """The claims, and those of containers whose devices the kubelet has forgotten: a kubelet
-        that starts without its record, or with a damaged one, gives the containers that run no
-        devices, and theirs to others. It gives new ones to a pod's containers that do not run just
-        then. Such containers are those that are missing from the first complete answer since the
-        start of kubelet or agent; later, containers are missing whose pods end."""
+        that starts without its record, or with a damaged one, counts running containers as having
+        no devices, and gives theirs to others. Containers of their pods that do not run at that
+        moment get new ones.
+
+        A container has been forgotten if it is missing from the first complete answer since the
+        start of the kubelet or the agent. If it is missing only from a later one, its pod ends."""
         if claims.asked_at < self.claims.asked_at:
-            # `_take` does not keep it, but who asked for it reads it.
+            # `_take` discards this answer, but the caller that asked for it uses it.
             return self._completed(claims, self.claims_of_forgotten(self._forgotten) or ())
         if self._complete_since != self._podresources.restarted_at:
             self._complete_since = self._podresources.restarted_at
@@ -228,10 +230,10 @@ class KubeletPoller:
         return replace(claims, all=(*claims.all, *more)) if more else claims
 
     def _is_doubtful(self, claims: Claims, missing: set[tuple[str, str]]) -> bool:
-        """Whether the answer lacks a pod that should be in it: a kubelet that starts learns of its
-        static pods first, and adds all others one after the other. Of a kubelet that the agent
-        found at its start, only the first answer is in doubt, and if the kubelet had started long
-        before, only one without any claim."""
+        """Whether the answer may lack the `missing` pods because the kubelet does not know them
+        yet: a kubelet that starts learns of its static pods first, and adds all others one after
+        the other. If the kubelet ran when the agent started, only its first answer is in doubt;
+        and if it had run for long, only a first answer without any claim."""
         podresources = self._podresources
         if not missing:
             return False
@@ -240,8 +242,8 @@ class KubeletPoller:
         return not claims.all or claims.asked_at < podresources.started_at + STARTS_S
 
     def _note_api(self, asked_at: float) -> None:
-        """Note at the first answer since the kubelet's restart at which the API server had been
-        heard again, when it was asked for."""
+        """Note when the kubelet was asked for its first answer that came after its restart and
+        after the API server had been heard again."""
         restarted_at = self._podresources.restarted_at
         if self._api_back is None or self._api_back[0] != restarted_at:
             is_back = self.api_heard_at() > restarted_at

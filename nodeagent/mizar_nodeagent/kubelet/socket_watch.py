@@ -11,12 +11,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 SOCKET = "kubelet.sock"
+"""Name of the registration socket in the kubelet's folder for device plugins."""
 EVERY_S = 0.1
 """Seconds between two checks of the socket while a plugin is not registered: a pod that starts
 before the plugins have registered again gets no device."""
 CONNECTED_S = 2.0
-"""Seconds between two checks while the kubelet has a plugin's stream open: the end of that tells of
-its restart sooner."""
+"""Seconds between two checks of the socket while the kubelet has a plugin's stream open: if the
+kubelet restarts, the stream ends, which shows the restart sooner."""
 
 Identity = tuple[int, int]
 """A socket's inode number and its change time in nanoseconds, since the number alone may be reused

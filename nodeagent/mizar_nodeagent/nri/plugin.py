@@ -37,7 +37,7 @@ class RuntimePlugin:
         named: Named = lambda runtime: None,
     ) -> None:
         self.runtime = ""
-        """Name and version of the runtime, once it was connected to."""
+        """Name and version of the runtime that was connected last; empty before any was."""
         self.problem = f"NRI at {socket}: not tried yet"
         """Why there is no connection; empty while there is one."""
         self.connections = 0

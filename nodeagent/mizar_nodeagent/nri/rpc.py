@@ -19,8 +19,9 @@ from mizar_nodeagent.proto import ttrpc_pb2 as ttrpc
 log = get_logger(__name__)
 
 PLUGIN_SERVES: Final = 1
+"""Number of the connection on the socket on which the runtime asks and the agent answers."""
 RUNTIME_SERVES: Final = 2
-"""Numbers of the two connections on the socket, named by the side that answers on each."""
+"""Number of the connection on the socket on which the agent asks and the runtime answers."""
 
 READ_BYTES: Final = 1 << 16
 """The most bytes of one read from the runtime's socket."""

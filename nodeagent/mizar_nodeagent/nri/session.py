@@ -14,6 +14,7 @@ from mizar_nodeagent.nri.rpc import Rpc, parsed
 from mizar_nodeagent.proto import nri_pb2 as pb
 
 NAME: Final = "mizar"
+"""The name by which the agent registers as an NRI plugin."""
 INDEX: Final = "80"
 """The agent's place in the order in which the runtime calls NRI plugins: after most others, so that
 the agent also sees their changes."""
@@ -23,7 +24,9 @@ REGISTERED_WITHIN_S: Final = 10.0
 """Seconds within which the runtime must have listed its containers; otherwise the agent
 reconnects."""
 RUNTIME: Final = "nri.pkg.api.v1alpha1.Runtime"
+"""NRI's name of the service that the runtime offers."""
 PLUGIN: Final = "nri.pkg.api.v1alpha1.Plugin"
+"""NRI's name of the service that a plugin offers."""
 
 Create = Callable[[pb.PodSandbox, pb.Container], Awaitable[pb.ContainerAdjustment]]
 """Returns the changes to a container that is about to be created. Raises MizarError to refuse
