@@ -54,7 +54,7 @@ class ClosedGates:
         self._namespaces.keep_only(namespaces)
 
     def pods(self, now: float) -> Mapping[str, str]:
-        """The messages by the UIDs of the pods that are not tried now."""
+        """The API server's message about each pod whose gate is not to be tried now, by its UID."""
         return dict(self._pods.active(now))
 
     def namespaces(self, now: float) -> Mapping[str, str]:
@@ -62,7 +62,7 @@ class ClosedGates:
         return dict(self._namespaces.active(now))
 
     def next(self, now: float) -> float | None:
-        """Seconds until one may be tried again; None if there is none."""
+        """Seconds until the first gate may be tried again; None if there is none."""
         waits = (self._pods.next(now), self._namespaces.next(now))
         return min((one for one in waits if one is not None), default=None)
 

@@ -14,9 +14,10 @@ from mizar_operator.node_needs import needs_of
 from mizar_operator.object_views import Json, condition_of
 from mizar_operator.pod_views import EPOCH, time_or_none, unschedulable_message
 
-# The API server overwrites the node agent's reason by its own before it deletes an evicted pod. If
-# it fails before the deletion, only its reason says that the pod must go.
 REASONS = {str(one): one for one in SpotEvictionReason} | {BY_EVICTION: SpotEvictionReason.DRAIN}
+"""Why a pod has lost its cards, by the reason of its condition DisruptionTarget. Before the API
+server deletes an evicted pod, it overwrites a node agent's reason by its own (BY_EVICTION). If it
+fails between the two, only that reason says that the pod must go."""
 
 
 def spot_view(obj: Object) -> SpotView | None:

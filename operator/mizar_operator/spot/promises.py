@@ -1,4 +1,4 @@
-"""Follows promises, the cards that were promised to spot pods when their gates were opened."""
+"""Keeps track of promises: when the gate of a spot pod is opened, the pod is promised cards."""
 
 from __future__ import annotations
 

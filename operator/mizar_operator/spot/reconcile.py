@@ -23,6 +23,7 @@ from mizar_operator.spot.promises import Promises
 from mizar_operator.spot.rules_writer import RulesWriter
 
 RunsPlan = Callable[[Callable[[], SpotPlan]], Awaitable[SpotPlan]]
+"""Makes a plan by the given function and returns it: in the event loop or in a thread."""
 
 
 class SpotReconciler:

@@ -19,6 +19,7 @@ BELIEVED_S = 30.0
 an upgrade of the chart creates an empty one, and no card is lent until the operator notices."""
 
 NO_RULES = SpotRules().to_json()
+"""The ConfigMap's content if nothing is lent."""
 
 
 class RulesWriter:
