@@ -28,6 +28,7 @@ from mizar_operator.snapshot_index import SnapshotIndex
 log = get_logger(__name__)
 
 EVENT_KEYS = {"Pod": "pod", "ShadowPod": "shadow", "GPUQuota": "quota"}
+"""The key under which log lines name the object of an event, by the object's kind."""
 
 
 def object_fields(action: Action, index: SnapshotIndex) -> dict[str, str]:
@@ -51,7 +52,8 @@ def object_fields(action: Action, index: SnapshotIndex) -> dict[str, str]:
 
 
 def log_done(action: Action, index: SnapshotIndex) -> None:
-    """Log that an action is done; its object is bound to the log lines already."""
+    """Log that an action is done. The line names the action's object if the caller has bound its
+    keys (`object_fields`)."""
     match action:
         case CreateQuota():
             log.info("default quota created")
@@ -91,7 +93,7 @@ def _shadow(key: Key) -> dict[str, str]:
 
 
 def log_placed(old: SharePod | None, new: SharePod | None) -> None:
-    """A listener to changes of share pods: logs when a waiting one has got a node."""
+    """A listener to changes of share pods: logs that a waiting one has been given a node."""
     if old is not None and new is not None:
         before, after = old.demands[0][1], new.demands[0][1]
         if before.node is None and after.node is not None:

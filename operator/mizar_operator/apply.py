@@ -57,6 +57,7 @@ from mizar_operator.voided_actions import STATUSES, VoidedActions
 log = get_logger(__name__)
 
 KINDS: dict[str, Kind] = {"Pod": POD, "ShadowPod": SHADOW_POD, "GPUQuota": GPU_QUOTA}
+"""The kinds of objects that events are about, by the name in the planned event."""
 
 
 def _never() -> bool:
@@ -92,8 +93,8 @@ class Applier:
         self, snapshot: Snapshot, actions: Iterable[Action], has_news: Callable[[], bool] = _never
     ) -> Result:
         """Apply all actions in order, consecutive ones of one type at the same time, except those
-        that an earlier failure voids. While `has_news` is true, statuses are left to the next
-        plan."""
+        that an earlier failure voids (voided_actions.py). While `has_news` returns True, statuses
+        are left to the next plan. Raises nothing: errors are in the result."""
         # This comes first: an action may drop the budget of a namespace when its last shadow pod is
         # deleted.
         await self.budgets.keep(snapshot)
@@ -212,7 +213,7 @@ class Applier:
     async def _patch_pod(self, index: SnapshotIndex, key: Key, meta: Object) -> None:
         pod = index.shadows[key].pod
         if pod is not None and pod.uid:
-            # The precondition keeps the patch off another pod of the same name.
+            # With this precondition, the API server does not patch another pod of the same name.
             meta["uid"] = pod.uid
         ref = Ref(POD, key[1], key[0])
         self._caches.holders.observe(await self._client.patch_merge(ref, {"metadata": meta}))

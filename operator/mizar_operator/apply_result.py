@@ -1,5 +1,5 @@
-"""What became of a plan's actions: what the API server carried out, refused or did not answer, for
-the next plan."""
+"""The outcome of a plan's actions, which the next plan needs: what the API server carried out,
+refused, or did not answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from mizar_operator.shadow_creation import NameTaken
 from mizar_operator.snapshot_index import SnapshotIndex
 
 CREATIONS = CreateShadow | CreatePod
+"""Actions that create a part of a shadow pod."""
 CHANGES = Drain | CancelDrain | SetInUse | Recarve
+"""Actions that change the pod of a shadow pod."""
 
 TERMINATING = "because it is being terminated"
 """Part of the API server's message about a namespace that is being deleted, whose GPUQuota will be
@@ -33,8 +35,9 @@ gone in a moment."""
 class Result:
     """The result of applying a plan.
 
-    `used`: UIDs of shadow pods that turned out to be in use. `refused`: the API server's message
-    about shadow pods and default quotas that it refuses, by quota and devices. `names_taken`:
+    `errors`: those that are neither refusals nor about a namespace that is being deleted. `used`:
+    UIDs of shadow pods that turned out to be in use. `refused`: the API server's message about
+    shadow pods and default quotas that it refuses to create, by quota and devices. `names_taken`:
     shadow pods that were not created because another client's object has the name. `unanswered`:
     (quota, devices, sequence) of shadow pods whose creation got no answer. `unchangeable`: shadow
     pods that the API server refuses to change. `announced`: the posted events. `postponed`: whether
@@ -53,7 +56,7 @@ class Result:
     failed: list[Action] = field(default_factory=list)
 
     def note_error(self, index: SnapshotIndex, action: Action, error: KubeError) -> None:
-        """Note by which error the action failed."""
+        """Note the error by which the action failed."""
         if isinstance(action, CREATIONS) and isinstance(error, NameTaken):
             self.names_taken.add(action.shadow)
         elif isinstance(action, CreateQuota | CreateShadow | CreatePod) and is_refusal(error):
@@ -69,7 +72,7 @@ class Result:
 
     @property
     def refused_quotas(self) -> list[tuple[Key, int]]:
-        """The quota and devices of what is refused, save in namespaces that are being deleted."""
+        """The keys of `refused`, without those in namespaces that are being deleted."""
         return [key for key, message in self.refused.items() if not is_terminating(message)]
 
     def tells_next_plan(self, index: SnapshotIndex, action: Action) -> bool:

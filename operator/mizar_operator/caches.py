@@ -30,7 +30,7 @@ UNREADABLE = "?"
 them."""
 
 SPOT = "mizar.spot"
-"""The key of spot pods, whose cards may be any pool's. No pool may have it for a prefix."""
+"""The key of spot pods, whose cards may be any pool's. No pool may have it as its prefix."""
 
 UNBOUND = "spec.nodeName=,status.phase=Pending"
 """Field selector of pods without a node. Some of them wait for cards that idle shadow pods hold."""
@@ -130,10 +130,10 @@ class Caches:
         return {self.key_of_pool(one.pool) for one in found}
 
     def note_created(self, made: Object, wanted: Object) -> None:
-        """Keep the newly created pod of a shadow pod, and the constraints on its node that the
-        operator asked for if admission has added others, such as the namespace's node selector.
-        They are kept in memory only: after a restart of the operator, shadow pods of this kind that
-        have no node yet may be created again."""
+        """Keep the newly created pod of a shadow pod (`made`). If admission has added constraints
+        on its node, such as the namespace's node selector, keep those that the operator asked for
+        (in `wanted`) too. They are in memory only: after a restart of the operator, such shadow
+        pods that have no node yet may be created again."""
         self.holders.observe(made)
         if needs_of(made) != (asked := needs_of(wanted)):
             there = {one.view.uid for one in self.holders.values()}
@@ -171,7 +171,7 @@ class Caches:
         }
 
     def keys_serving(self, prefix: str) -> set[str]:
-        """As `keys_of_prefix`, or NO_POOL if no pool serves share pods of this prefix."""
+        """As `keys_of_prefix`, or NO_POOL alone if there are none."""
         return self.keys_of_prefix(prefix) or {NO_POOL}
 
     def keys_of_demand(self, prefix: str, resource: str) -> set[str]:

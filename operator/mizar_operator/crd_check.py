@@ -20,11 +20,16 @@ from mizar_kube.logs import get_logger
 log = get_logger(__name__)
 
 Schema = dict[str, Any]
+"""A JSON schema, or a part of one."""
 
 MODELS: tuple[type[Model], ...] = (GPUPool, GPUQuota, ShadowPod)
+"""The models of the kinds whose CRDs are checked."""
 PARTS = ("spec", "status")
+"""The fields of an object that are checked, with all that is in them."""
 PATH = f"/openapi/v3/apis/{API_VERSION}"
+"""Where the API server publishes the schemas of Mizar's kinds."""
 REFERENCE = "#/$defs/"
+"""Prefix of a reference within a model's schema."""
 
 
 async def lacking_fields(client: KubeClient) -> list[str]:

@@ -1,7 +1,7 @@
-"""The default pool, which quotas name unless they say otherwise: the leader creates it.
+"""Creates the default pool, which quotas name unless they say otherwise. Only the leader does so.
 
-The chart cannot: the webhook, which checks pools, does not answer yet when helm applies objects.
-And once the pool exists it belongs to its administrators, so no upgrade may reset it.
+The chart cannot create it: the webhook, which checks pools, does not answer yet when helm applies
+objects. And once the pool exists it belongs to its administrators, so no upgrade may reset it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
 
 
 async def ensure(client: KubeClient, spec: Object) -> None:
-    """Create the default pool with this spec unless there is one. Tries until the API server
-    answers."""
+    """Create the default pool with this spec unless there is one. Tries until the API server has
+    created it, has one already, or refuses it."""
     delay = RETRY_FIRST_S
     while True:
         try:

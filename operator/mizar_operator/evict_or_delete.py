@@ -24,10 +24,12 @@ BUDGET_CAUSE = "DisruptionBudget"
 """The cause in the details of a refusal by a PodDisruptionBudget. Its status, 429, is also that of
 an API server with too much to do, which says nothing about budgets."""
 TOO_MANY_REQUESTS = 429
+"""HTTP status with which the API server refuses an eviction because of a PodDisruptionBudget."""
 DENIED = "denied the request"
 """Part of the message of a refusal by an admission webhook, which may choose the status: webhooks
 for evictions choose 429 as well."""
 INTERNAL_ERROR = 500
+"""HTTP status of an internal error of the API server."""
 SEVERAL_BUDGETS = "more than one PodDisruptionBudget"
 """Part of the message of the internal error with which the API server refuses to evict a pod that
 several PodDisruptionBudgets select."""

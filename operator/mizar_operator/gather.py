@@ -51,14 +51,14 @@ CONFIRMED_FOR_S = 30.0
 TAKEN_FOR_S = 10.0
 """Seconds for which the number of cards that other pods hold on a node is cached."""
 LOOKS_AT_ONCE = 16
-"""The most objects that are read live at the same time, and nodes with idle shadow pods whose pods
-one plan reads."""
+"""The most objects that are read live at the same time. Also the most nodes with idle shadow pods
+whose pods are read for one plan."""
 JUDGED_NODES_MOST = 64
 """The most nodes whose free cards are looked at to find out whether a pod lacks cards. A pod that
 fits more of them waits for idle shadow pods to reach their timeout."""
 JUDGED_SHAPES_MOST = 64
-"""The most kinds of such pods for which one plan finds the nodes that fit; first those that name
-their nodes, since the others mostly fit too many."""
+"""The most kinds of pods that may lack cards (by needs and resource) for which one plan finds the
+nodes that fit: first those that name their nodes, since the others mostly fit too many."""
 
 
 @dataclass
@@ -305,7 +305,8 @@ class Gatherer:
         return found
 
     def _fitting(self, needs: Needs, resource: str) -> frozenset[str]:
-        """The nodes with such cards that fit the needs; one more than JUDGED_NODES_MOST at most."""
+        """The nodes with cards of the resource that fit the needs; of more than JUDGED_NODES_MOST,
+        one more than that."""
         nodes = (one for one in self._caches.nodes.values() if resource in one.cards)
         fitting = (one.name for one in nodes if one.available and fits(needs, one))
         return frozenset(islice(fitting, JUDGED_NODES_MOST + 1))
@@ -320,7 +321,7 @@ class Gatherer:
                 try:
                     taken[name] = until, await self._cards_on(name, pools)
                 except KubeError as error:
-                    # Of a node where nobody looked, no free card is known, which delays a
+                    # No free card is known on a node that could not be read, which delays a
                     # preemption. It must not delay everything else.
                     log.info("a node's pods could not be read", node=name, error=error)
 
@@ -353,8 +354,8 @@ class Gatherer:
 
 
 def _cards_held(pod: Object, pools: Container[str]) -> Mapping[str, int]:
-    """The cards that a pod on a node holds, by resource, other than as a shadow pod of these
-    pools, whose shadow pods are in the snapshot."""
+    """The cards that a pod on a node holds, by resource. Empty for a shadow pod of these `pools`,
+    since the snapshot has it already, and for a pod that has ended."""
     labels, phase = pod["metadata"].get("labels") or {}, pod["status"].get("phase")
     own = labels.get(LABEL_SHADOW_POD) == "true" and labels.get(LABEL_POOL, "") in pools
     if own or phase in ("Succeeded", "Failed"):
@@ -376,8 +377,8 @@ def _bound_by(volumes: Mapping[Key, Terms], share: ShareView) -> ShareView:
 def _waiting(
     shares: Iterable[ShareView], pending: Iterable[PendingView], shadows: Iterable[ShadowView]
 ) -> set[str]:
-    """The UIDs of those that an attempt may be about: pods and shadow pods that wait for a node,
-    and the controllers of pods that can never start with their devices."""
+    """The UIDs of the objects that an attempt may be meant to help: pods and shadow pods that wait
+    for a node, and the controllers of pods that can never start with their devices."""
     found = {one.uid for one in pending}
     for one in shares:
         if one.node is None:

@@ -1,4 +1,4 @@
-"""Gauges whose series come and go with what they are about."""
+"""Gauges whose series appear and disappear with the objects that they are about."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ Labels = tuple[str, ...]
 
 
 class Series:
-    """A gauge whose series appear and disappear with pools, quotas and nodes. Keys of the queue may
-    have the same series, as a namespace that waits in several pools: it is the sum of their values,
-    or what else `together` makes of them."""
+    """A gauge whose series appear and disappear with pools, quotas and nodes. Several keys of the
+    queue may have values for the same series, for example if a namespace waits in several pools.
+    The series then shows their sum, or whatever `together` returns for them. `text`: the gauge's
+    description; `labels`: the names of its labels."""
 
     def __init__(
         self,
@@ -28,7 +29,7 @@ class Series:
         self._values: dict[str, dict[Labels, float]] = {}
 
     def show(self, key: str, values: Mapping[Labels, float]) -> None:
-        """Set all values of a key; series that no key has a value of are removed."""
+        """Set all values of a key; series for which no key has a value any more are removed."""
         before = self._values.pop(key, {})
         if values:
             self._values[key] = dict(values)

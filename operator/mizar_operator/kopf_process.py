@@ -42,7 +42,7 @@ async def cleanup(memo: Memo, **_: Any) -> None:
 
 def kopf_settings() -> kopf.OperatorSettings:
     """Kopf's settings: it writes nothing and posts no events, does not scan for kinds that come and
-    go, and every wait has a bound."""
+    go, and waits for each answer of the API server for a limited time."""
     chosen = kopf.OperatorSettings()
     chosen.scanning.disabled = True
     chosen.posting.enabled = False
@@ -60,8 +60,8 @@ def kopf_settings() -> kopf.OperatorSettings:
 
 
 class EndlessBackoff:
-    """Seconds between tries while the API server does not answer, without end. Kopf iterates anew
-    for each call, and gives up where the delays end."""
+    """Seconds between tries while the API server does not answer, without an end: Kopf would give a
+    call up where the delays end. It iterates anew for each call."""
 
     def __iter__(self) -> Iterator[float]:
         return itertools.chain((0.2, 0.5, 1, 2), itertools.repeat(5))

@@ -32,7 +32,8 @@ T = TypeVar("T")
 RETRY_S = 2.0
 """Seconds from a failed list to the next try."""
 LATE_S = 60.0
-"""Seconds, beyond two periods, without a list after which the copy cannot be relied on."""
+"""Seconds without a list, in addition to two periods between lists, after which the copy cannot be
+relied on."""
 GONE_MAX = 20_000
 """How many UIDs of deleted objects are remembered. Only an answer or a list that overlaps with the
 deletion can still bring such an object, and that time is too short for so many deletions."""
@@ -151,8 +152,8 @@ class KopfStore(StoreReader[T]):
                 restored = self._is_restored(version)
                 corrected += sum(self._put(obj, even_older=restored) for obj in page.items)
                 keys.update(map(key_of, page.items))
-        # What is not in a backup is gone, however new. Should an object have been created since the
-        # list, the next one brings it: its UID is not buried.
+        # After a restore, an object that is not in the backup is gone, however new it is. If one
+        # was created since the list, the next list brings it back: its UID is not buried.
         for uid in self._store.keep_only(keys, as_of="" if restored else version):
             corrected += 1
             if not restored:

@@ -39,7 +39,7 @@ class Pace:
 
 
 class _Held(Enum):
-    """The outcome of a try to take or renew the Lease."""
+    """Which replica has the Lease, after this one tried to take or renew it."""
 
     HERE = "it is ours"
     ELSEWHERE = "it names another replica, and is good"

@@ -47,6 +47,7 @@ from mizar_operator.spot import assembly as spot_assembly
 log = get_logger(__name__)
 
 LEASE_NAME = "mizar-operator"
+"""Name of the Lease by which the replicas elect a leader."""
 TELL_EVERY_S = 60.0
 """Seconds between log lines that say which caches are not filled yet."""
 STUCK_AFTER_S = 120.0
@@ -56,12 +57,13 @@ RETRY_MOST_S = 15.0
 RESYNC_SPREAD_S = 5.0
 """Seconds over which a resync spreads the keys."""
 KOPF_ENDS_WITHIN_S = 0.5
-"""Seconds that the release of the Lease and Kopf together, and then the other tasks, get to end
-before they are abandoned."""
+"""Seconds for which the process, when it ends, waits for the release of the Lease and Kopf
+together, and then for the other tasks, before it abandons them."""
 LAST_EVENTS_WITHIN_S = 0.2
 """Seconds for which the events of the last plan are written before the process ends. In a burst
 there may be thousands, of which some are lost."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+"""The signals at which the process ends."""
 
 
 class Operator:
@@ -287,7 +289,7 @@ def _take_signals(stop: asyncio.Event) -> None:
 
 
 async def _checked(readiness: Readiness | None) -> None:
-    """Check readiness for ever, as no part of the process ends."""
+    """Check readiness and never return: the process ends when one of its parts does."""
     if readiness is not None:
         await readiness.run()
     await asyncio.Event().wait()

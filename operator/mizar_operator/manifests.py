@@ -41,18 +41,20 @@ LEFT_OUT_LABELS = {
     # A shadow pod needs none of the AWS permissions of its namespace's default service account.
     "eks.amazonaws.com/skip-pod-identity-webhook": "true",
 }
+"""Labels that make well-known webhooks skip shadow pods, which need nothing that these add."""
 LEFT_OUT_ANNOTATIONS = {
     "linkerd.io/inject": "disabled",
     "consul.hashicorp.com/connect-inject": "false",
     "dynatrace.com/inject": "false",
 }
-"""Labels and annotations that make well-known webhooks skip shadow pods: these need no sidecar and
-no tracing, and the chart's policies allow them only one container, without volumes."""
+"""Annotations that make well-known webhooks skip shadow pods: these need no sidecar and no tracing,
+and the chart's policies allow them only one container, without volumes."""
 
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"
+"""Kubernetes' label that names the program which manages an object."""
 
 NOBODY = 65535
-"""User and group ID of the container."""
+"""User and group ID of a shadow pod's container."""
 
 
 @dataclass(frozen=True)
@@ -172,8 +174,9 @@ def in_use(*, on: bool) -> Object:
 
 def budget(namespace: str, pods: int) -> Object:
     """The manifest of the budget that allows no eviction of the namespace's shadow pods in use.
-    `pods`: at least how many of them are marked as in use. For `maxUnavailable: 0`, Kubernetes
-    would read the scale of each pod's owner whenever one of the pods changes."""
+    `pods`: how many pods it demands, at least as many as are marked as in use. It has no
+    `maxUnavailable: 0` instead, for which Kubernetes would read the scale of each pod's owner
+    whenever one of the pods changes."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

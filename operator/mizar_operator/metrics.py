@@ -27,6 +27,7 @@ START_BUCKETS = (1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0, 300.0, 
 """Bounds, in seconds, of the histogram of share pods' start times: from a start on a warm shadow
 pod to one that waits for a node."""
 QUOTA_LABELS = ("namespace", "quota", "profile")
+"""Names of the labels of metrics about a quota's profile."""
 
 
 class Metrics:
@@ -122,7 +123,7 @@ class Metrics:
 
     @contextmanager
     def counting_failure(self) -> Iterator[None]:
-        """Count a round that raises an error, in whatever step."""
+        """Count the reconcile as failed if an error is raised inside."""
         try:
             yield
         except Exception:
@@ -159,8 +160,8 @@ class Metrics:
             self._count_refusals_of((namespace, name, str(devices))).inc()
 
     def _count_refusals_of(self, labels: Labels) -> Counter:
-        """The series of a quota's profile, which start at 0: a series that starts at 1 shows no
-        increase."""
+        """The series that counts the refusals of a quota's profile. It is created here, so that it
+        starts at 0: a series that starts at 1 shows no increase."""
         self._refused.add(labels)
         return self.refused.labels(*labels)
 
@@ -174,7 +175,7 @@ class Metrics:
                 self._refused.discard(labels)
 
     def pod_changed(self, old: SharePod | None, new: SharePod | None) -> None:
-        """Observe how long a share pod took to start, when its containers have begun to run."""
+        """Record how long a share pod took to start, once all of its containers run."""
         if old is None or new is None or old.running_at:
             return
         if new.running_at is not None:

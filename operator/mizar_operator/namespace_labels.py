@@ -17,9 +17,10 @@ log = get_logger(__name__)
 BELIEVED_S = 30.0
 """Seconds for which a namespace's labels are cached."""
 READS_AT_ONCE = 16
-"""Namespaces that are read at the same time."""
+"""The most namespaces that are read at the same time."""
 
 Labels = Mapping[str, str]
+"""The labels of a namespace."""
 
 
 class NamespaceLabels:

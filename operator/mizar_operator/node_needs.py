@@ -22,8 +22,10 @@ from mizar_core.planning.node_fit import (
 from mizar_kube.kinds import Object
 
 Json = Mapping[str, Any]
+"""An object, or a part of one, as the API server sends it."""
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+"""Kubernetes' name of the part of an affinity that a node must satisfy."""
 
 KUBERNETES_OWN = "node.kubernetes.io/"
 """Prefix of the taints by which Kubernetes marks nodes as unhealthy or unschedulable. Every pod
@@ -41,8 +43,8 @@ AUTOSCALERS_OWN = frozenset(
 OUTAGES = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 """The taints, of effect NoExecute, of a node whose kubelet does not answer."""
 NO_TOLERATIONS = frozenset[Toleration]()
-"""The one empty set that all pods without such tolerations share: an empty set takes as much memory
-as one of four, and most pods have none."""
+"""The empty set that all pods share that tolerate an outage no longer than pods do by default. Most
+pods are such ones, and an empty set takes as much memory as one of four."""
 OUTAGE_TOLERATED_S = 300
 """Seconds for which a pod tolerates the taints of OUTAGES by default."""
 

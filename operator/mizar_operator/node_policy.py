@@ -10,8 +10,10 @@ from mizar_core.names import LABEL_IN_USE, LABEL_POOL, LABEL_PROFILE, LABEL_SHAD
 from mizar_core.planning.node_fit import HOSTNAME
 
 Object = dict[str, Any]
+"""A part of a pod's spec."""
 
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+"""Kubernetes' name of the part of an affinity that a node should satisfy."""
 WEIGHT: Final = 100
 """The largest weight that Kubernetes permits."""
 

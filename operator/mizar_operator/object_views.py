@@ -24,6 +24,7 @@ from mizar_kube.kinds import Object
 from mizar_operator.node_needs import marks_unavailable
 
 Json = Mapping[str, Any]
+"""An object, or a part of one, as the API server sends it."""
 
 
 def pool_view(obj: Object) -> GPUPool:
@@ -147,5 +148,6 @@ def interned(name: str | None) -> str | None:
 
 
 def condition_of(status: Json, type: str) -> Json:
+    """The condition of this type in an object's status; empty if there is none."""
     found: Iterable[Json] = status.get("conditions") or ()
     return next((one for one in found if one["type"] == type), {})

@@ -34,8 +34,10 @@ from mizar_operator.object_views import Json, condition_of, interned
 from mizar_operator.refusal_topology import refusal_topology
 
 EPOCH = datetime.fromtimestamp(0, UTC)
+"""Stands for a time that is missing or cannot be parsed."""
 
 DEFAULT_SCHEDULER = "default-scheduler"
+"""Name of Kubernetes' own scheduler, which pods have that name none."""
 
 NOT_CREATED = "CreateContainerConfigError"
 """The kubelet's reason for a container whose device plugin refuses its start."""

@@ -12,9 +12,9 @@ from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.snapshot import Announcement, Subject, Wording
 
 SUBJECT_S = 300.0
-"""Seconds between two events of a subject, even if a count in the message changes all the time:
-10,000 waiting pods whose messages all change cost 33 events a second. Kubernetes' own recorder
-permits an object one event in as many seconds too, after its first 25."""
+"""Least seconds between two events of a subject (an object and a reason), even if a count in the
+message changes all the time: 10,000 waiting pods whose messages all change cost 33 events a second.
+Kubernetes' own recorder permits an object one event in as many seconds too, after its first 25."""
 
 WORDING_S = 1800.0
 """Seconds after which an event is posted again where it still holds. API servers keep events for an
@@ -27,7 +27,8 @@ are."""
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """When (seconds of the clock) and with which message a subject's last event was posted."""
+    """The last event of a subject. `at`: when it was posted (seconds of the clock). `wordings`: its
+    message, or several if the subject had several events at once."""
 
     at: float
     wordings: frozenset[Wording]
@@ -68,8 +69,8 @@ class PostedEvents:
         )
 
     def next(self, held_back: Iterable[Subject]) -> float | None:
-        """Seconds until the next plan is due, so that the first of these is posted; None if
-        there are none."""
+        """Seconds until the next plan is due, which posts the first of the messages about these
+        subjects that were held back; None if there are none."""
         now = self._clock()
         ends = (self._last[one].at + SUBJECT_S for one in held_back if one in self._last)
         first = min(ends, default=None)

@@ -33,18 +33,20 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.2, 2.0
 NAMED = 3
 """The most lacking fields that the problem names."""
 ASKED_AGAIN_S = 60.0
-"""Seconds between two tries whether the API server still reaches the webhook, once it has. An alert
-needs no more: a firewall or a CA bundle that somebody changes stays changed."""
+"""Seconds between two checks whether the API server still reaches the webhook, once it has. That is
+often enough for an alert: a firewall or a CA bundle that somebody changes stays changed."""
 ANSWERS = (AlreadyExists, Invalid, Forbidden)
 """Errors of a dry run that reached the webhook. Forbidden comes from a policy, which is evaluated
 after the webhook; or from missing permissions, so that the webhook cannot be asked at all."""
 ASKS_ALSO_THE_MUTATING: dict[str, object] = {"memoryScaling": 1 << 63}
-"""A pool's spec that goes through the mutating webhook too, which only pools with other values than
-text go through. API servers read a whole number that is so large as a fraction: the webhook lets it
-pass, and the schema refuses it. Of this field, whose schema is int-or-string, API servers do not
-check the type before that; of others they do, and log an error each time. Mutating and validating
-webhooks have configurations of their own, and so their own certificate authorities, which
-cert-manager sets one after the other. Pods go through mutating ones."""
+"""The spec of a pool whose dry run shows whether the API server reaches the mutating webhook. That
+is checked apart from the validating one: each kind has a configuration of its own, and so its own
+certificate authorities, which cert-manager sets one after the other. Pods go through the mutating
+one, but of pools only those that have values other than text.
+
+This pool is never created: API servers read so large a whole number as a fraction, which the
+webhook lets pass and the schema refuses. API servers check the type of most fields before the
+webhook, and log an error each time, but not of this one, whose schema is int-or-string."""
 NOT_REACHED = re.compile(r'calling webhook "[a-z]+\.mizar\.share"')
 """Part of the API server's message when it has got no answer from Mizar's webhook."""
 POOL_WITHIN_S = 30.0
@@ -59,8 +61,9 @@ _OLDER = (
 
 class Readiness:
     """Checks readiness by reading the CRDs' schemas, and by dry runs that create pools. After one
-    success the operator stays ready: whether the API server still reaches the webhook is a
-    metric from then on, `reached`, since another replica would reach it no better."""
+    success the operator stays ready: from then on, only the metric `reached` shows whether the API
+    server still reaches the webhook, since another replica of the operator would not help.
+    `makes_pool`: whether the operator creates the default pool. `clock` counts seconds."""
 
     def __init__(
         self,
@@ -128,9 +131,9 @@ class Readiness:
         return None
 
     async def _dry_run(self) -> KubeError | None:
-        """The error of two dry runs, of which the first goes through a mutating webhook: the
-        first's, unless that reached the webhook. The second creates the default pool, and has no
-        error if there is no such pool."""
+        """The error of two dry runs. The first goes through the mutating webhook; its error is
+        returned if it did not reach that. The second creates the default pool; its error is
+        returned otherwise, and is None if there is no such pool yet."""
         error = await self._try(ASKS_ALSO_THE_MUTATING)
         if error is not None and not isinstance(error, ANSWERS):
             return error

@@ -31,10 +31,10 @@ whole seconds."""
 STATUSES_LATE_S = 2.0
 """Seconds for which statuses may be postponed while more changes arrive."""
 UNSETTLED_EVERY_S = 60.0
-"""Least seconds between two log lines about plans that do not settle: each may cause the next at
-once."""
+"""Least seconds between two log lines about plans whose steps disagree: each such plan may cause
+the next one at once."""
 UNSETTLED_MOST = 10
-"""How many shadow pods such a line names."""
+"""The most shadow pods that a log line about such a plan names."""
 
 
 T = TypeVar("T")
@@ -43,6 +43,7 @@ Step = Callable[[], IsolatedPlan | None]
 """A step of a plan; the last one returns the plan."""
 
 RunsStep = Callable[[Step], Awaitable[IsolatedPlan | None]]
+"""Runs a step and returns its result: in the event loop or in a thread."""
 
 
 async def run_here(step: Callable[[], T]) -> T:

@@ -107,6 +107,7 @@ Kubernetes deletes the pods of such a node no sooner than after 40 s (quarantine
 package), without saying why to anybody."""
 
 Excluded = Mapping[PartName, tuple[Part, Exception]]
+"""The parts of snapshots that plans leave out, each with the error that planning for it raises."""
 
 
 @dataclass

@@ -1,5 +1,5 @@
-"""Reads from the scheduler's message by which of a pod's constraints on groups of nodes, such as
-zones, it refuses nodes."""
+"""Finds in the scheduler's message which of a pod's constraints on groups of nodes, such as zones,
+is the reason for which it refuses nodes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mizar_core.planning.refusal_message import AFFINITY, ANTI_AFFINITY, SPREAD
 from mizar_operator.node_needs import REQUIRED
 
 Json = Mapping[str, Any]
+"""An object, or a part of one, as the API server sends it."""
 
 
 def refusal_topology(spec: Json, message: str | None) -> str | None:

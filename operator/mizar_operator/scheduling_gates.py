@@ -12,9 +12,9 @@ log = get_logger(__name__)
 
 
 async def open_gate(client: KubeClient, pod: Key, uid: str, gate: str) -> Object | None:
-    """Remove the gate of this very pod. Gates of other programs stay until these remove them.
-    Returns the pod as it is now, also if it has other gates or none by now, as after an answer that
-    was lost; None if it is gone. Raises other KubeErrors."""
+    """Remove the gate of this very pod, if it is its only one: otherwise the gates stay until the
+    other programs have removed theirs. Returns the pod as it is now, also if it has other gates or
+    none by now, as after an answer that was lost; None if it is gone. Raises KubeError."""
     path = "/spec/schedulingGates"
     patch: list[Object] = [
         {"op": "test", "path": "/metadata/uid", "value": uid},

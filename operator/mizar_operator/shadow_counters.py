@@ -1,5 +1,5 @@
-"""Prometheus counters of shadow pods that were created, reaped and lost, incremented after the
-fact."""
+"""Prometheus counters of shadow pods that were created, reaped and lost. They count what the API
+server has carried out, not what is planned."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from mizar_core.planning.snapshot import Key, ShadowView, Snapshot
 
 
 class ShadowCounters:
-    """`applied` gets the actions that the API server has carried out; `changed` is a listener to
-    changes of ShadowPods. `now` returns seconds since 1970."""
+    """The counters. `applied` must be called with the actions that the API server has carried out,
+    and `changed` when a ShadowPod changes. `now` returns seconds since 1970."""
 
     def __init__(self, registry: CollectorRegistry, now: Callable[[], float] = time.time) -> None:
         def counter(name: str, text: str) -> Counter:

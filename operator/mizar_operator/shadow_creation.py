@@ -1,5 +1,6 @@
-"""Creates a ShadowPod and its pod; takes over objects that an earlier try created. What follows
-when the API server refuses one, such as for a ResourceQuota: apply.py."""
+"""Creates a ShadowPod and its pod; takes over objects that an earlier try created. If the API
+server refuses one, for example because of a ResourceQuota, apply_result.py notes that for the next
+plan."""
 
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ class ShadowCreator:
         self._under_way: set[Key] = set()
 
     def is_under_way(self, shadow: Key) -> bool:
-        """Whether the shadow pod is being created now: a pod that no read shows may be there in a
-        moment. Plans for two pools may run at the same time, and a ShadowPod whose pool is deleted
-        passes from one to the other."""
+        """Whether the shadow pod is being created now, so that its pod may exist in a moment even
+        if no read shows it. Two plans can deal with the same shadow pod: plans for two pools may
+        run at the same time, and a ShadowPod whose pool is deleted passes from one to the other."""
         return shadow in self._under_way
 
     async def create(self, index: SnapshotIndex, action: CreateShadow) -> None:

@@ -16,6 +16,7 @@ from mizar_operator.delete_guard import StillInUse, confirm_unused
 from mizar_operator.shadow_disruption_budgets import DisruptionBudgets
 
 Observe = Callable[[Object], None]
+"""Puts an object that the API server has returned into a cache."""
 
 GRACE_S = 1
 """Grace period, in seconds, of an unused shadow pod. With 0, the API server would forget the pod,
@@ -90,6 +91,7 @@ class ShadowDeleter:
         )
 
     def _is_unprotected(self, shadow: ShadowView) -> bool:
-        """Whether its pod is gone or is being deleted, so that no budget can protect it."""
+        """Whether the shadow pod's pod is gone or is being deleted, so that no budget can protect
+        it."""
         holder = self._caches.holders.get(shadow.name, shadow.namespace)
         return holder is None or holder.view.deleting

@@ -46,13 +46,14 @@ LATE_MARK_S: Final = 90.0
 WRITES_MOST: Final = 3
 """Maximum number of attempts to write a budget that other clients change at the same time."""
 RAISED_BY: Final = 8
-"""A budget is raised by an eighth more than is needed, so that very many shadow pods of a namespace
-that come into use one after the other do not cause as many writes."""
+"""A budget is raised to the number of pods that is needed and an eighth of that (this is the
+divisor), so that very many shadow pods of a namespace that come into use one after the other do not
+cause as many writes."""
 AT_ONCE: Final = 16
 """Maximum number of budgets that are read or written concurrently."""
 KEPT_AT_ONCE: Final = 64
-"""Budgets that are looked for, raised or lowered before a plan is applied, which waits for them;
-the others follow with the next plans."""
+"""The most budgets that are each looked for, raised and lowered before a plan is applied, which
+waits for them; the others follow with the next plans."""
 FOREIGN: Final = 2**31
 """Stands for the number of pods of a budget of the same name that another client made, which is
 never changed: greater than any real number."""
@@ -70,9 +71,10 @@ class DisruptionBudgets:
     """One budget per namespace, from the first use of a shadow pod until the namespace has no
     shadow pod.
 
-    Its minAvailable is the number of pods that are marked as in use. So it permits no eviction of
-    one, and is met. It is raised before a pod is marked, and lowered some time later. `holders`:
-    the shadow pods' pods. `clock` counts seconds.
+    Its minAvailable is at least the number of pods that are marked as in use, so that it permits no
+    eviction of one. It is raised before a pod is marked, to somewhat more than is needed
+    (RAISED_BY), and lowered to the number of marked pods some time later. `holders`: the shadow
+    pods' pods. `clock` counts seconds.
     """
 
     def __init__(
@@ -95,9 +97,10 @@ class DisruptionBudgets:
 
     @asynccontextmanager
     async def marking(self, shadow: Key) -> AsyncIterator[None]:
-        """Inside, the pod of this shadow pod may be marked as in use: the namespace's budget counts
-        it. If the API server refuses the budget, shadow pods have none: their annotations still
-        keep autoscalers away. Raises KubeError when the API server does not answer."""
+        """Inside, the pod of this shadow pod may be marked as in use, since the namespace's budget
+        counts it. If the API server refuses the budget, the pod may be marked all the same: its
+        annotations still keep autoscalers away. Raises KubeError if the API server does not
+        answer."""
         namespace, name = shadow
         marking, late = self._marking[namespace], False
         marking[name] = math.inf
@@ -161,7 +164,7 @@ class DisruptionBudgets:
         await self._delete(namespace, found["metadata"]["uid"])
 
     def _note(self, before: HolderPod | None, now: HolderPod | None) -> None:
-        """A shadow pod's pod has changed."""
+        """A listener to changes of shadow pods' pods: keeps the set of those that are marked."""
         if before is not None:
             namespace, name = before.key
             self._marked[namespace].discard(name)
@@ -257,9 +260,9 @@ class DisruptionBudgets:
             self._errors.pop(namespace, None)
 
     async def _written(self, needed: int, namespace: str) -> Budget:
-        """Write the budget, unless it demands enough: one that an earlier operator made is not
-        lowered, since the copies may not have all of its marks yet. Nor is one that another client
-        has changed since it was read. Raises KubeError."""
+        """Write the budget, unless it demands enough. It is never lowered here: the caches may not
+        have all marks yet for which an earlier operator has raised it. If another client changes it
+        at the same time, it is read and written again. Raises KubeError."""
         pods = needed + needed // RAISED_BY
         for _ in range(WRITES_MOST):
             if (known := self._known.get(namespace)) is None:

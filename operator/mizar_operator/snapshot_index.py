@@ -15,7 +15,7 @@ from mizar_core.planning.snapshot import (
 )
 
 NAMED = 5
-"""The most share pods that a log line names; the others have lines of their own."""
+"""The most waiting share pods that the log line about a created shadow pod names."""
 
 
 class SnapshotIndex:

@@ -34,9 +34,10 @@ PAUSE_S = 1.0
 HOLD_PAUSE_S = 10.0
 """Seconds between two looks at who holds cards, while the uninstall is held."""
 SAID_AGAIN_S = 180.0
-"""After so long, the reasons of an uninstall that is held are printed again, though the same."""
+"""Seconds after which the reasons why an uninstall is held are printed again if they stay the
+same."""
 NAMED = 3
-"""How many of the pods that use shadow pods a refusal names."""
+"""The most pods that a refusal names."""
 
 
 class Settings(common.Settings):
@@ -61,8 +62,8 @@ class Settings(common.Settings):
 
 @dataclass(frozen=True)
 class Held:
-    """A shadow pod that exists. `going`: whether it is deleted as soon as it is unused. `users`:
-    the pods that hold a device of it, as namespace/name."""
+    """A shadow pod that exists. `name`: its namespace/name. `going`: whether it is deleted as soon
+    as it is unused. `users`: the pods that hold a device of it, as namespace/name."""
 
     name: str
     going: bool

@@ -1,4 +1,4 @@
-"""The actions of a plan that are not applied, because earlier ones have failed."""
+"""Decides which actions of a plan are not applied because earlier ones have failed."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ BOUND_BELIEVED_S = 30.0
 """Seconds for which the volume of a bound claim is cached. A bound claim keeps its volume, and a
 volume its nodes, but either may be deleted and created again under the same name."""
 UNBOUND_BELIEVED_S = 5.0
-"""Seconds for which it is cached that a claim is not bound: few, since it may be bound at any
-time."""
+"""Seconds for which it is cached that a claim is not bound: few, since it may be bound at any time.
+Also the seconds until a claim is read again whose read failed."""
 UNREAD_BELIEVED_S = 60.0
-"""Seconds after a forbidden read of a claim until it is read again: many, since the operator may
-lack the permission for good. After any other failure, they are UNBOUND_BELIEVED_S."""
+"""Seconds until a claim is read again whose read was forbidden: many, since the operator may lack
+the permission for good."""
 
 READS_AT_ONCE = 16
 """Maximum number of claims that are read concurrently."""
@@ -34,6 +34,7 @@ READS_MAX = 64
 rest are read for later plans; until then, earlier results are used."""
 
 Terms = tuple[Term, ...]
+"""A volume's node affinity: a node must satisfy one of the terms; empty for any node."""
 
 
 class VolumeNodes:

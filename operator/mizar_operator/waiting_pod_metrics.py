@@ -1,4 +1,5 @@
-"""The metrics of share pods that wait: how many, why, and since when for what is to come soon."""
+"""The metrics of share pods that wait: how many and why, and since when the oldest has waited for
+devices that should come soon."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from mizar_core.planning.events import SCHEDULING
 from mizar_operator.gauge_series import Labels, Series
 
 COMING = frozenset({EventReason.NODE_AGENT_SILENT, EventReason.WAITING_FOR_SHADOW, SCHEDULING})
-"""The reasons of pods for which nothing is left to decide: there are devices for them, or will be
-soon."""
+"""The reasons for which pods wait whose devices should come soon: there are such devices, or shadow
+pods are on their way."""
 
 
 class WaitingPods:
@@ -37,8 +38,8 @@ class WaitingPods:
         self._since: dict[str, dict[Labels, float]] = {}
 
     def planned(self, key: str, waiting: Mapping[Labels, Collection[str]]) -> None:
-        """Show a key's waiting pods: their UIDs, by (namespace, reason). A pod whose reason changes
-        to another one of COMING goes on waiting."""
+        """Show a key's waiting pods: their UIDs, by (namespace, reason). For a pod whose reason
+        changes to another one of COMING, the time since which it has waited stays the same."""
         self._count.show(key, {labels: len(uids) for labels, uids in waiting.items()})
         before, now = self._since.pop(key, {}), self._now()
         due: dict[Labels, float] = {
