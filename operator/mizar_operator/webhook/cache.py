@@ -1,6 +1,8 @@
-"""The webhook's cache of pools and quotas, kept by informers, and live reads beside it.
+"""The webhook's cache of pools and quotas, which informers keep current, and its live reads of
+them.
 
-Until it is filled, no pod is reviewed: see `NotReady` in reviewer.py.
+Until the cache is filled, reviewer.py raises NotReady for pods and templates, and server.py answers
+them with status 503.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ from mizar_operator.webhook.spot_review import Borrower
 log = get_logger(__name__)
 
 ASK_AGAIN_S = 5.0
-"""Most seconds between two requests to an API server that does not answer. Until a webhook
-that started meanwhile has its copies and its certificate, it accepts no share pods."""
+"""Most seconds between two requests to an API server that does not answer. They are few: a webhook
+that starts at such a time reviews no pods until it has its copies and its certificate."""
 READ_TIMEOUT_S = 2.0
 """Timeout of a live read, in seconds: the API server gives up its own request after a few."""
 
@@ -111,7 +113,7 @@ class Cache:
             self._read_at = started
 
     def now(self) -> float:
-        """The clock of `refresh`, in seconds."""
+        """The time to pass to `refresh`, in seconds of its clock."""
         return self._clock()
 
     async def read_pools(self) -> list[GPUPool]:

@@ -31,6 +31,7 @@ PROPAGATION = timedelta(hours=1)
 it within seconds."""
 
 Key = ec.EllipticCurvePrivateKey
+"""The private key of a certificate or of an authority."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,8 @@ def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bo
 
 
 def _dns_names(certificate: x509.Certificate) -> list[str]:
-    """The names that a certificate is for; none where it has no alternative names, as one that
-    somebody made by hand may, since API servers accept no other names."""
+    """The alternative names that a certificate is for, since API servers accept no other names. A
+    certificate that was made by hand may have none."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:

@@ -84,8 +84,8 @@ class Webhook:
         return [*([own] if own else []), *(one for one in stale if one)]
 
     def _stuck(self) -> list[str]:
-        """What a restart would solve. One while the API server is away would only lose the
-        cache."""
+        """The problems that a restart would solve. An unreachable API server is not one: a restart
+        would only lose the cache."""
         stuck = (one.stands_still() for one in self._cache.informers)
         return [one for one in stuck if one]
 

@@ -7,7 +7,8 @@ from prometheus_client import Counter, Gauge, Histogram
 from mizar_kube import probes
 
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
-"""Seconds: most reviews take less than a millisecond; some read from the API server."""
+"""Bounds, in seconds, of the histogram of the duration of reviews: most take less than a
+millisecond; some read from the API server."""
 
 
 class Metrics:

@@ -1,5 +1,5 @@
-"""The JSON patch of a pod: its translated resource names, the label by which Mizar finds it, and
-what keeps schedulers and autoscalers from acting on it too early."""
+"""Makes the JSON patch of a pod: its translated resource names, the label by which Mizar finds it,
+and the gate and the annotation that keep schedulers and autoscalers from acting too early."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ def gate(pod: PodSpec, name: str) -> Patch:
 
 
 def prefer(pod: PodSpec, pod_affinity: Mapping[str, Any]) -> Patch:
-    """The patch that adds pod affinity to a pod that is created, unless its user has said beside
-    which pods it may run or how its pods are spread."""
+    """The patch that adds pod affinity to a pod that is created, unless its user has set pod
+    affinity, pod anti-affinity or topology spread constraints."""
     affinity = pod.spec.get("affinity") or {}
     own = affinity.get("podAffinity") or affinity.get("podAntiAffinity")
     if pod.template or pod.old is not None or own or pod.spec.get("topologySpreadConstraints"):

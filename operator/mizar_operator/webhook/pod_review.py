@@ -84,7 +84,7 @@ def _review(pod: PodSpec, pools: VisiblePools, gates: bool, scale_up_delay: str)
     doubtful = any(one.translation.doubt or not one.translation.pool for one in everything)
     ours = [one for one in everything if one.translation.is_mizars]
     dropped = superseded(ours, pod.old_requests(pools.aliases))
-    # By their identity: a template may have thousands, which would have to be compared in pairs.
+    # Found by identity: a template may have thousands of requests, too many to compare in pairs.
     gone = {id(one) for one in dropped}
     kept = [one for one in ours if id(one) not in gone]
     refusals = _refusals(kept, pod)
@@ -108,7 +108,7 @@ def _marks(
     """The label of share pods, the annotation for autoscalers, the gate of those that may preempt
     others, and the affinity of those that are packed onto few nodes."""
     gated = gates and pod.may_preempt and not pod.template and any(one.request.asks for one in kept)
-    # A static pod's mirror has a node already, and the API server allows no gate beside it.
+    # A static pod's mirror has a node already, and the API server allows no gate in addition.
     gated = gated and not pod.spec.get("nodeName")
     return [
         *label(pod, LABEL_SHARE_POD),
@@ -175,8 +175,8 @@ def _fraction(entry: ResourceEntry) -> str:
 
 
 def named_twice(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
-    """A sentence for each resource that is requested under two names, so that it is not clear which
-    number holds."""
+    """A sentence for each resource that a container requests under several names, so that it is
+    not clear which number holds."""
     for (_, target), same in groupby(sorted(requests, key=_target), key=_target):
         found = list(same)
         if len(found) > 1:

@@ -18,7 +18,8 @@ from mizar_core.pod_requests import (
 )
 
 KUBELETS = "system:nodes"
-"""The group of all kubelets. Users may set the annotation MIRROR as well."""
+"""The group of all kubelets. The annotation MIRROR counts only if one of them has set it, since
+users may set it as well."""
 
 _TEMPLATE = ("spec", "template", "spec")
 
@@ -72,7 +73,7 @@ class PodSpec:
 
     @property
     def entries(self) -> int:
-        """The entries of all limits and requests, before and after an update."""
+        """The number of entries in all limits and requests, before and after an update."""
         return entry_count(self.spec) + entry_count(self.old or {})
 
     def requests(self, aliases: Aliases = NO_ALIASES) -> list[DeviceRequest]:

@@ -20,7 +20,7 @@ from mizar_core.validation import (
 )
 
 NAMED = 3
-"""How many quotas a warning names: API servers cut long ones."""
+"""The most quotas that a warning names: API servers cut long warnings."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,9 @@ def _unused_scaling(pool: GPUPool) -> tuple[str, ...]:
 
 
 def _newly_broken(quota: GPUQuota, pool: GPUPool, old: GPUPool | None) -> list[str]:
-    """A sentence for each field of the quota that fits the old pool but not the new one.
-
-    The sentence about a field that was wrong before may change, since it lists what the pool has.
-    """
+    """A sentence for each field of the quota that fits the old pool but not the new one. Fields are
+    compared, not sentences: the sentence about a field that was wrong before may change, since it
+    lists what the pool has."""
     if old is None:
         return []
     wrong_before = {problem.field for problem in check_quota_against_pool(quota, old)}

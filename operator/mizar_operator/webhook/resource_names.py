@@ -237,6 +237,7 @@ def _target(parsed: ParsedResource, pool: GPUPool, namespace: str, template: boo
 
 
 _PROFILE = re.compile(r"v?gpus?[./_-]?0*([1-9][0-9]{0,3})", re.IGNORECASE)
+"""The end of a misspelt name from which the meant profile can be told, such as GPU-02."""
 
 
 @dataclass(frozen=True)
@@ -305,8 +306,8 @@ def misspelt_names(pod: PodSpec, pools: VisiblePools) -> Iterator[str]:
 
 
 def nobodys_names(pod: PodSpec, pools: VisiblePools) -> Iterator[str]:
-    """A sentence for each alias that no pool has now, unless an update has left it alone: no
-    device plugin would offer it."""
+    """A sentence for each alias that the installation permits and no pool has now, unless an update
+    has left it alone. The pod would wait for ever, since no device plugin offers such a name."""
     old = {entry.identity for entry in resource_entries(pod.old or {})}
     nobodys = pools.names - pools.aliases.keys()
     for entry in resource_entries(pod.spec):

@@ -42,11 +42,13 @@ SPOT_IS_OFF = (
     "spec.spot.enabled has no effect: Mizar was installed with spot.enabled: false. Set it to true"
     " in the chart's values to lend cards"
 )
+"""A warning about a pool that lends cards where the installation lends none."""
 STRICT_NEEDS_KILL = (
     "isolation.enforcement Strict kills only processes that run as root: this Mizar was installed"
     " without nodeagent.mayKill, so its node agents may not kill others until that chart value is"
     " true"
 )
+"""A warning about an isolation that the node agents cannot enforce."""
 
 
 Answer = dict[str, Any]
@@ -62,7 +64,8 @@ class Reviewer:
     to profiles. `gates`: whether share pods that may preempt others get a scheduling gate.
     `scale_up_delay`: for how long autoscalers ignore share pods; empty for no delay.
     `strict_kills_root_only`: the node agents may not kill processes of other users. Raises
-    NotReady, KubeError."""
+    KubeError if the API server does not answer a live read, and ValidationError for a pool or quota
+    to be validated that does not fit its model."""
 
     def __init__(
         self,
@@ -82,7 +85,7 @@ class Reviewer:
 
     async def mutate(self, request: Request) -> Answer:
         """Translate the resources that a pod or template requests, or refuse it; refuse a pool
-        with numbers that need quotes."""
+        with numbers that need quotes. Raises NotReady while the cache is not filled."""
         if request["resource"]["resource"] == "gpupools":
             sentences = list(unquoted_numbers(request["object"]))
             return _refused(request, sentences) if sentences else allowed(request["uid"])

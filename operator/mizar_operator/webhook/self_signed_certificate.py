@@ -25,8 +25,10 @@ log = get_logger(__name__)
 CHECK_EVERY_S = 60.0
 """Seconds between two checks of the certificate when nothing changes."""
 RETRY_FIRST_S, RETRY_MOST_S = 1.0, 60.0
-"""Seconds between tries while they fail, and between renewals in a row: at first, and at most."""
+"""Seconds between attempts that fail, and between renewals that follow one another: at first, and
+at most."""
 CONFIGURATIONS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
+"""The kinds of objects that say which authorities API servers trust for a webhook."""
 HELM = "meta.helm.sh/"
 """Prefix of the annotations by which helm knows the objects of its releases."""
 
@@ -116,9 +118,9 @@ class SelfSigned:
             self._renewals.reset()
 
     async def reconcile(self) -> bool:
-        """Renew the bundle if it is due, have the current one trusted, and serve with it. Returns
-        whether it was renewed. Raises KubeError; if the bundle cannot be trusted now, the former
-        one serves on, which API servers still trust."""
+        """Renew the bundle if it is due, have API servers trust the current one, and serve with it.
+        Returns whether it was renewed. Raises KubeError: if API servers cannot be made to trust the
+        bundle now, the webhook serves on with the former one, which they still trust."""
         self._bundle, renewed_now = await self._current()
         for kind in CONFIGURATIONS:
             await self._trust(Ref(kind, self._configuration), self._bundle)
@@ -128,7 +130,7 @@ class SelfSigned:
         return renewed_now
 
     async def _current(self) -> tuple[Bundle, bool]:
-        """The bundle that counts, and whether it was made just now."""
+        """The bundle that all replicas use now, and whether this one has just made it."""
         try:
             found = await self._client.get(self._secret)
         except NotFound:

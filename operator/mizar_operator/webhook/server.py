@@ -28,16 +28,19 @@ LARGE_BYTES = 128 << 10
 """Size, in bytes, from which reviews take turns: one may take twenty times its size in memory, and
 any user who may create pods could send a hundred of 3 MiB at once. Usual reviews never wait."""
 LARGE_AT_ONCE = 2
-"""Large reviews that are handled at the same time."""
+"""The most large reviews that are handled at the same time."""
 READ_S = 5.0
 """Seconds within which a request must have arrived: a large one keeps its turn meanwhile."""
 
 RESOURCES = (*(resource for _, resource in POD_SPECS), "gpupools", "gpuquotas")
+"""The values of the metrics' label `resource`. All others count as `other`, since any pod of the
+cluster can send requests with arbitrary values."""
 OPERATIONS = ("CREATE", "UPDATE")
-"""The label values of metrics; all others count as `other`, since any pod of the cluster can send
-requests with arbitrary values."""
+"""The values of the metrics' label `operation`. All others count as `other`, since any pod of the
+cluster can send requests with arbitrary values."""
 
 Review = Callable[[Request], Awaitable[Answer]]
+"""Answers a request; `mutate` or `validate` of a Reviewer."""
 
 
 def review_app(
@@ -98,8 +101,9 @@ def _handler(
 
 
 async def _body(http: web.Request) -> bytes:
-    """The request's body. Raises HTTPRequestEntityTooLarge, HTTPRequestTimeout. aiohttp's own
-    `read` would keep the body as long as the connection lasts."""
+    """The request's body. Raises HTTPRequestEntityTooLarge if it is longer than MAX_REVIEW_BYTES,
+    HTTPRequestTimeout if it has not arrived within READ_S. aiohttp's own `read` would keep the body
+    in memory as long as the connection lasts."""
     parts, size = list[bytes](), 0
     try:
         async with asyncio.timeout(READ_S):

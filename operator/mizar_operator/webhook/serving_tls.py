@@ -10,7 +10,9 @@ from cryptography import x509
 
 
 class ServingTLS:
-    """New connections get the certificate that was set last; open ones keep theirs."""
+    """The TLS context and its certificate: new connections get the one that was set last, open ones
+    keep theirs. `expires`: when it expires; None before there is one. `lifetime`: how long it is
+    valid in all."""
 
     def __init__(self) -> None:
         self.context = _context()

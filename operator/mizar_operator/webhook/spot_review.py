@@ -34,7 +34,7 @@ from mizar_operator.webhook.pod_specs import PodSpec
 _MEANS_SPOT = re.compile(r"mizar\.spot[./].*")
 _NVIDIAS = (PHYSICAL_RESOURCE, *WHOLE_CARDS)
 """Prefixes of the resources by which the device plugins of NVIDIA and others offer cards and parts
-of them, whether a pool has these cards or not."""
+of them. No pod that borrows may request such a resource, whether a pool has these cards or not."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,7 @@ class SpotSettings:
 
 
 LENDS_NOTHING = SpotSettings()
+"""The settings of an installation that lends no cards."""
 
 
 @dataclass(frozen=True)
