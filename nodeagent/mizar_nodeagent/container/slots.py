@@ -372,7 +372,7 @@ def _parsed(folder: Path, body: dict[str, Any]) -> Slot:
     )
 
 
-def is_slot_path(root: Path, path: str) -> str | None:
+def slot_of_path(root: Path, path: str) -> str | None:
     """The slot's name in the host path of one of its files; None for any other path."""
     folder, file = os.path.split(path)
     parent, name = os.path.split(folder)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from mizar_nodeagent.container.slots import Slot, is_slot_path
+from mizar_nodeagent.container.slots import Slot, slot_of_path
 from mizar_nodeagent.kubelet.claims import Claim
 from mizar_nodeagent.kubelet.device_checkpoint import Entry
 from mizar_nodeagent.planning.snapshot import NodeSnapshot
@@ -23,7 +23,7 @@ def recorded_slots(entries: Iterable[Entry], pods: Iterable[Pod], root: Path) ->
         for entry in entries
         if entry.pod_uid in running
         for path in entry.mounts
-        if (name := is_slot_path(root, path)) is not None
+        if (name := slot_of_path(root, path)) is not None
     }
 
 

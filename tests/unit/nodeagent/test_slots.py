@@ -20,7 +20,7 @@ from mizar_nodeagent.card_health import KnownHealth
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.shim_install import PRELOAD
 from mizar_nodeagent.container.slot_gc import GRACE_S, unused_slots
-from mizar_nodeagent.container.slots import Owner, Slots, is_slot_path
+from mizar_nodeagent.container.slots import Owner, Slots, slot_of_path
 from mizar_nodeagent.container.spare_slots import SPARES
 from mizar_nodeagent.container.used_slots import recorded_slots
 from mizar_nodeagent.errors import ConfigRefused, KubeletAway
@@ -314,9 +314,9 @@ class TestForgetting:
 
 def test_only_a_slots_own_limits_tell_its_name() -> None:
     root = Path("/var/lib/mizar/slots")
-    assert is_slot_path(root, "/var/lib/mizar/slots/a/limits") == "a"
-    assert is_slot_path(root, "/var/lib/mizar/slots/a/usage") is None
-    assert is_slot_path(root, "/elsewhere/a/limits") is None
+    assert slot_of_path(root, "/var/lib/mizar/slots/a/limits") == "a"
+    assert slot_of_path(root, "/var/lib/mizar/slots/a/usage") is None
+    assert slot_of_path(root, "/elsewhere/a/limits") is None
 
 
 def test_the_kubelets_record_may_be_missing_or_damaged(tmp_path: Path) -> None:
