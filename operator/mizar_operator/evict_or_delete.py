@@ -1,6 +1,7 @@
-"""Evicts pods that have lost their card, as their PodDisruptionBudgets and the chart's policies
-allow, and deletes those that these hold for too long. The plan decides when a refused eviction is
-tried again: see `RETRY_AFTER` in mizar_core/planning/evict_share_pods.py."""
+"""Evicts pods that have lost their card, as their PodDisruptionBudgets and the cluster's policies
+and webhooks allow, and deletes those whose eviction these hold off for too long. The plan decides
+when a refused eviction is tried again: see `RETRY_AFTER` in
+mizar_core/planning/evict_share_pods.py."""
 
 from __future__ import annotations
 
@@ -46,9 +47,9 @@ BY_EVICTION = "EvictionByEvictionAPI"
 
 
 class Evictor:
-    """Evicts pods, and deletes those that a PodDisruptionBudget holds for too long, or that may not
-    be evicted where they are, with the condition that an eviction sets. `clock` counts seconds,
-    `now` returns the condition's time.
+    """Evicts pods, and deletes those whose eviction a PodDisruptionBudget or a policy holds off for
+    too long, with the condition that an eviction sets. `clock` counts seconds, `now` returns the
+    condition's time.
 
     The time of the first refusal is in memory only: another leader waits from the start.
     """
