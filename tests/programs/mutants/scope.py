@@ -63,6 +63,7 @@ _WEBHOOK = _files(
         "quota_review",
         "resource_names",
         "reviewer",
+        "size_requests",
         "spot_review",
     ),
 )
