@@ -20,7 +20,7 @@ from hypothesis import Phase, settings
 from mutants.mutations import Mutation
 from mutants.players import play
 from mutants.scope import named
-from mutants.swap import Loaded, Statement, forget
+from mutants.swap import Loaded, Statement
 
 SLACK_S, SLACK_CPU_S, SLACKNESS = 5.0, 2.0, 10.0
 """Seconds, seconds of processor time, and a factor: a test hangs if it takes longer than SLACK_S
@@ -90,7 +90,7 @@ class Suite:
             self._loaded.probe(module, hits.add)
         for number, item in enumerate(self._items):
             self._failed = lambda: coverage.failed.append(number)  # noqa: B023
-            forget()
+            self._loaded.forget()
             hits.clear()
             start = time.monotonic()
             self._run(item, None)

@@ -35,8 +35,14 @@ class Loaded:
         names = {str(path): named(path) for path in files}
         self._sources = {names[str(path)]: path.read_bytes() for path in files}
         self._functions: dict[str, dict[Place, list[FunctionType]]] = {}
+        self._caches: list[functools._lru_cache_wrapper[Any]] = []
+        gc.unfreeze()  # what was frozen is not among the objects
         for found in gc.get_objects():
-            if isinstance(found, FunctionType) and (name := names.get(found.__code__.co_filename)):
+            if isinstance(found, functools._lru_cache_wrapper):
+                self._caches.append(found)
+            elif isinstance(found, FunctionType) and (
+                name := names.get(found.__code__.co_filename)
+            ):
                 places = self._functions.setdefault(name, {})
                 places.setdefault(_place(found.__code__), []).append(found)
 
@@ -49,7 +55,12 @@ class Loaded:
         codes = [code for code in _codes(tree) if _place(code) == place]
         for function in self._functions[mutation.module][place]:
             function.__code__ = codes[-1]
-        forget()
+        self.forget()
+
+    def forget(self) -> None:
+        """Empty the caches of functions."""
+        for one in self._caches:
+            one.cache_clear()
 
     def probe(self, module: str, told: Callable[[Statement], None]) -> None:
         """Make each statement of the module's functions report itself before it runs."""
@@ -60,13 +71,6 @@ class Loaded:
             for function in self._functions.get(module, {}).get(_place(code), []):
                 if function.__code__.co_freevars == code.co_freevars:
                     function.__code__ = code
-
-
-def forget() -> None:
-    """Empty the caches of functions."""
-    for found in gc.get_objects():
-        if isinstance(found, functools._lru_cache_wrapper):
-            found.cache_clear()
 
 
 def _place(code: CodeType) -> Place:

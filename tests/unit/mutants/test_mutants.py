@@ -46,6 +46,11 @@ def endless(count):
     return count
 
 
+@lru_cache
+def doubled(one):
+    return one * 2
+
+
 class Tank:
     def __init__(self):
         self.parts = []
@@ -81,6 +86,14 @@ def test_endless():
     assert tiny.endless(3) == 0
 
 
+def test_doubled_is_called():
+    tiny.doubled(4)
+
+
+def test_doubled():
+    assert tiny.doubled(4) == 8
+
+
 def test_tank():
     tank = tiny.Tank()
     tank.add(1)
@@ -92,6 +105,14 @@ def test_tank():
 def test_fails():
     assert tiny.limit(0) == 1
 """
+CONFTEST = """
+import gc
+
+
+def pytest_collection_finish():
+    gc.freeze()
+"""
+"""As Mizar's own tests do."""
 LIST = """
 # {path}
 
@@ -122,6 +143,7 @@ def played(
     tiny, tests = folder / "tiny.py", folder / "test_tiny.py"
     tiny.write_text(TINY)
     tests.write_text(TESTS)
+    (folder / "conftest.py").write_text(CONFTEST)
     (folder / "list.md").write_text(LIST.format(path=tiny))
     asked = [str(tiny), "--tests", str(tests)]
     files = ["--harmless", str(folder / "list.md"), "--out", str(folder / "out.json")]
@@ -151,6 +173,7 @@ def test_the_report_names_the_test_that_noticed_each_fault(played: Played) -> No
     assert noticed["return one - FIRST"] == "test_bigger"
     assert noticed["return len(self.parts) == 3"] == "test_tank"
     assert noticed["count -= 2"] == "test_endless"
+    assert noticed["return one * 3"] == "test_doubled", "it is not hidden by a cache"
 
 
 def test_what_never_ends_is_ended(played: Played) -> None:
