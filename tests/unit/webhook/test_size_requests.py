@@ -80,13 +80,13 @@ def test_the_pool_of_the_namespaces_quota_decides() -> None:
 def test_each_container_is_its_own() -> None:
     pod = spec(
         container({MIB: "4096"}, name="one"),
-        container({"cpu": "1"}, name="two"),
+        container({PLAIN: "2"}, name="two"),
         container({GPU: "2"}, name="three"),
         init=[container({CORES: "50"}, name="first")],
     )
     after = made(pod)
     assert limits(after) == {TWENTY: "1"}
-    assert after["containers"][1:] == pod["containers"][1:]
+    assert limits(after, 1) == {TWENTY: "2"} and limits(after, 2) == {GPU: "2"}
     first = after["initContainers"][0]["resources"]["limits"]
     assert first == {"team-a.mizar.share/gpu.8": "2"}
 
