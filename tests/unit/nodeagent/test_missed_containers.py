@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from mizar_nodeagent import container_processes
+from mizar_nodeagent.container import missed_containers
 from mizar_nodeagent.container.missed_containers import LOOK_FOR_S, MissedContainers
 from mizar_nodeagent.container.slots import Owner
 from mizar_nodeagent.container_processes import PodProcess
@@ -137,6 +138,7 @@ async def test_nor_if_it_does_not_start(node: Node) -> None:
     await node.agent.kill()
     assert lives(late)
     _, told = node.warnings
+    assert "no process of container main" in told
     assert "was found within 600 s: if it runs nevertheless, delete the pod" in told
 
 
@@ -165,7 +167,10 @@ async def test_what_may_not_be_killed_is_told_once(
         await node.agent.kill()
     assert lives(one)
     _, told = node.warnings
-    assert "cannot be killed: [Errno 1] Operation not permitted; delete the pod" in told
+    assert told.startswith(
+        "container main, which did not get its card, cannot be killed: [Errno 1]"
+    )
+    assert "Operation not permitted; delete the pod" in told
     assert "nodeagent.mayKill" in told
 
 
@@ -194,6 +199,7 @@ async def test_what_survives_is_told(node: Node, monkeypatch: pytest.MonkeyPatch
     node.now = LOOK_FOR_S
     await node.agent.kill()
     _, told = node.warnings
+    assert told.startswith("container main, which")
     assert "cannot be killed: SIGKILL does not end its processes; delete the pod" in told
     assert not node.agent._pending
 
@@ -218,10 +224,15 @@ async def test_an_agent_that_sees_no_processes_asks_for_the_pods_deletion(node: 
     assert lives(one)
 
 
-async def test_it_is_killed_without_being_asked(node: Node) -> None:
+async def test_it_is_killed_without_being_asked(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody searches when there is nothing to kill."""
+    monkeypatch.setattr(missed_containers, "EVERY_S", 0.01)
     one = node.start()
     running = asyncio.create_task(node.agent.run())
     await asyncio.sleep(0)
     node.agent.add(MISSED, POD, OWNER)
     await until(lambda: one.poll() == -signal.SIGKILL)
+    await until(lambda: not node.agent._added.is_set())
     running.cancel()
