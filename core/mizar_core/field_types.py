@@ -164,7 +164,7 @@ _ALIAS_RULES = rules(
     rule(
         f"self.matches('^{EXTENDED_RESOURCE}$')"
         " && !self.contains('kubernetes.io') && !self.startsWith('requests.')",
-        "alias must be an extended resource with one slash, such as nvidia.com/vgpu",
+        "must be an extended resource with one slash, such as nvidia.com/vgpu",
     ),
     rule(
         f"self != '{PHYSICAL_RESOURCE}' && !{list(WHOLE_CARDS)}.exists(w, self.startsWith(w))",

@@ -102,23 +102,27 @@ def test_a_pool_names_a_resource(kube: Kube, named: Object) -> None:
 
 def test_a_pod_asks_for_mib(kube: Kube, named: Object) -> None:
     """As one for HAMi does; that its manifest is applied again changes nothing."""
-    pod = objects.share_pod(TENANT, "x", MIB, 3000)
+    pod = objects.share_pod(OTHER, "x", MIB, 3000, nodeSelector={"mizar.share/nowhere": "true"})
     pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 1
-    stored = dry_run(kube, pod)
-    assert limits_of(stored["spec"]) == {f"{TENANT}.named.example/gpu.10": "2"}
-    assert stored["metadata"]["annotations"]["mizar.share/same-card"] == "true"
-    deployment = in_template("Deployment", "apps/v1", MIB, **SELECTOR)
-    spec = dry_run(kube, deployment)["spec"]["template"]["spec"]
-    assert limits_of(spec) == {MIB: "1"}, "Argo CD would see a difference"
-    pod["spec"]["nodeSelector"] = {"mizar.share/nowhere": "true"}
     kube.apply(pod)
     try:
         kube.apply(pod)
-        found = kube.get("pod", "x", TENANT)
-        assert found and limits_of(found["spec"]) == limits_of(stored["spec"])
-        kube.run("label", "pod", "x", "a=b", f"--namespace={TENANT}")
+        kube.run("label", "pod", "x", "a=b", f"--namespace={OTHER}")
+        found = kube.get("pod", "x", OTHER)
+        assert found and limits_of(found["spec"]) == {f"{OTHER}.named.example/gpu.10": "2"}
+        assert found["metadata"]["annotations"]["mizar.share/same-card"] == "true"
     finally:
-        kube.delete("pod", "x", TENANT)
+        kube.delete("pod", "x", OTHER)
+    said = refusal(kube, objects.share_pod(TENANT, "x", MIB, 3000))
+    assert f"pool '{NAMED}' has it, but no GPUQuota of the namespace names that pool" in said
+
+
+def test_a_template_keeps_its_mib(kube: Kube, named: Object) -> None:
+    deployment = in_template("Deployment", "apps/v1", MIB, **SELECTOR)
+    limits = deployment["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    limits["nvidia.com/gpu"] = 1
+    spec = dry_run(kube, deployment)["spec"]["template"]["spec"]
+    assert limits_of(spec) == {MIB: "1", "nvidia.com/gpu": "1"}, "Argo CD would see a difference"
 
 
 def test_a_name_that_no_pool_has_now(kube: Kube) -> None:

@@ -61,13 +61,19 @@ def review(
     A template that no pool can satisfy now passes with a warning: the pool may come later.
     """
     sized = in_devices(pod, pools)
-    if sized.refusals:
-        return Decision(refusals=sized.refusals, doubtful=True)
+    if sized.refusals or (sized.doubts and not pod.template):
+        return Decision(refusals=(*sized.refusals, *sized.doubts), doubtful=True)
     found = _review(sized.pod, pools, gates, scale_up_delay)
-    if found.refusals or not sized.patch:
+    if found.refusals:
         return found
     names = {size: found.rewritten.get(name, name) for size, name in sized.rewritten.items()}
-    return replace(found, patch=[*sized.patch, *found.patch], rewritten=names)
+    return replace(
+        found,
+        patch=[*sized.patch, *found.patch],
+        warnings=(*sized.doubts, *sized.warnings, *found.warnings),
+        doubtful=found.doubtful or sized.guessed or bool(sized.doubts),
+        rewritten=names if sized.patch else found.rewritten,
+    )
 
 
 def _review(pod: PodSpec, pools: VisiblePools, gates: bool, scale_up_delay: str) -> Decision:

@@ -4,11 +4,11 @@ resource; decides which of two names of one resource stays. Pure."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from mizar_core.models import GPUPool, Profile
+from mizar_core.models import GPUPool
 from mizar_core.names import (
     DEFAULT_PREFIX,
     ParsedResource,
@@ -28,21 +28,6 @@ class Match:
 
     pool: GPUPool
     tenant: str | None
-
-
-@dataclass(frozen=True)
-class PoolSize:
-    """A resource by whose amount pods request devices of this profile of the pool. `units`: how
-    many units of it one device has."""
-
-    pool: GPUPool
-    profile: Profile
-    units: int
-
-    @property
-    def resource(self) -> str:
-        """The resource of the devices, without a tenant."""
-        return resource_name(self.pool.spec.resource_prefix, self.profile.devices)
 
 
 class VisiblePools:
@@ -73,6 +58,16 @@ class VisiblePools:
         """The resource prefixes of all pools."""
         return {pool.spec.resource_prefix for pool in self._pools}
 
+    @property
+    def all(self) -> list[GPUPool]:
+        """The pools, by name."""
+        return self._pools
+
+    @property
+    def has_quotas(self) -> bool:
+        """Whether the namespace has a quota."""
+        return bool(self._own)
+
     def is_own(self, pool: GPUPool) -> bool:
         """Whether a quota of the namespace names the pool."""
         return pool.metadata.name in self._own
@@ -96,16 +91,9 @@ class VisiblePools:
         return found
 
     @cached_property
-    def sizes(self) -> Mapping[str, PoolSize]:
-        """The pools' sizes whose names the installation permits, by name. Of several pools that
-        have a size of that name, one that a quota of the namespace names comes first."""
-        found: dict[str, PoolSize] = {}
-        for pool in sorted(self._pools, key=lambda one: not self.is_own(one)):
-            for size in pool.spec.sizes:
-                profile = pool.spec.profile(size.devices)
-                if size.name in self.names and profile:
-                    found.setdefault(size.name, PoolSize(pool, profile, size.units_per_device))
-        return found
+    def size_names(self) -> frozenset[str]:
+        """The names of the pools' sizes that the installation permits."""
+        return self.names & {one.name for pool in self._pools for one in pool.spec.sizes}
 
     def match(self, prefix: str, profile: int) -> Match | None:
         """The pool whose resources have this prefix, with or without a tenant before it; None if
@@ -309,7 +297,7 @@ def nobodys_names(pod: PodSpec, pools: VisiblePools) -> Iterator[str]:
     """A sentence for each alias that the installation permits and no pool has now, unless an update
     has left it alone. The pod would wait for ever, since no device plugin offers such a name."""
     old = {entry.identity for entry in resource_entries(pod.old or {})}
-    nobodys = pools.names - pools.aliases.keys()
+    nobodys = pools.names - pools.aliases.keys() - pools.size_names
     for entry in resource_entries(pod.spec):
         if entry.key in nobodys and entry.identity not in old:
             yield (

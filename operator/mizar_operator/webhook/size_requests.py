@@ -6,24 +6,31 @@ container that requests sizes gets as many devices as the largest of them needs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
-from mizar_core.names import ANNOTATION_SAME_CARD
-from mizar_core.pod_requests import (
-    ResourceEntry,
-    Spec,
-    is_countable,
-    is_whole,
-    resource_entries,
-    whole_count,
+from mizar_core.names import (
+    ANNOTATION_SAME_CARD,
+    PHYSICAL_RESOURCE,
+    parse_resource,
+    resource_name,
 )
+from mizar_core.pod_requests import ResourceEntry, Spec, is_countable, is_whole, resource_entries
+from mizar_core.pod_requests import whole_count as count_of
+from mizar_core.quantities import parse_quantity
 from mizar_operator.webhook.pod_patch import Patch, annotate, pointer
 from mizar_operator.webhook.pod_specs import PodSpec
-from mizar_operator.webhook.resource_names import PoolSize, VisiblePools
+from mizar_operator.webhook.pool_sizes import PoolSizes, nearest
+from mizar_operator.webhook.resource_names import VisiblePools
+
+MAY_NOT_START = (
+    "a size is a part of one card: if a node gives the pod devices of several cards, it does not"
+    " start, and since it has no controller, nothing replaces it; with the annotation"
+    f' {ANNOTATION_SAME_CARD}: "false" it starts on several cards'
+)
+"""A warning for whoever creates a pod without a controller whose size needs several devices."""
 
 
 @dataclass(frozen=True)
@@ -31,118 +38,204 @@ class SizedPod:
     """A pod with devices in place of its sizes.
 
     `patch`: makes it so; empty for a template, which keeps its sizes, so that Argo CD and `kubectl
-    diff` find no difference. `refusals`: a sentence for each request that no devices can meet,
-    unless an update has left it alone. `rewritten`: by the sizes' names, the devices' resources.
+    diff` find no difference. `refusals`: a sentence for each request that no pool could ever meet.
+    `doubts`: for each that the pools, as they are, cannot meet; with either, the pod is unchanged.
+    `guessed`: whether other pools or quotas might decide otherwise. `rewritten`: by the sizes'
+    names, the devices' resources.
     """
 
     pod: PodSpec
     patch: Patch = field(default_factory=list)
     refusals: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    guessed: bool = False
     rewritten: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class _Request:
-    """The sizes that one container requests in its limits, or in its requests. `whole`: the entry
-    for whole cards beside them, which pods written for HAMi have. `given`: the amount of the
-    devices' own resource beside them, if there is one."""
+class _Container:
+    """A container that requests sizes. `entries`: all of its limits and requests. `sizes`: those of
+    them that are sizes; an amount of 0 asks for none. `of`: the pool's sizes."""
 
-    sizes: tuple[tuple[ResourceEntry, PoolSize], ...]
-    whole: ResourceEntry | None
-    given: str | None
-
-    @property
-    def size(self) -> PoolSize:
-        """The first of the sizes."""
-        return self.sizes[0][1]
+    entries: Sequence[ResourceEntry]
+    sizes: Sequence[ResourceEntry]
+    of: PoolSizes
 
     @property
-    def path(self) -> tuple[str, ...]:
-        return self.sizes[0][0].path
+    def asking(self) -> list[ResourceEntry]:
+        """Its sizes that ask for something; all of them if none does."""
+        return [one for one in self.sizes if not _is_zero(one)] or list(self.sizes)
 
     @property
-    def replaced(self) -> list[ResourceEntry]:
-        """The entries in whose place the devices come. Sizes of 0 leave a whole card alone."""
-        whole = [self.whole] if self.whole and self.devices else []
-        return [*(entry for entry, _ in self.sizes), *whole]
+    def resource(self) -> str:
+        """The devices' resource, without a tenant."""
+        return self.of.resource(self.asking[0].key)
+
+    def devices(self, path: tuple[str, ...]) -> int:
+        """How many devices the largest size needs in its limits or its requests, at `path`."""
+        found = (self.of.devices(one.key, one.amount) for one in self.asking if one.path == path)
+        return max(found, default=0)
 
     @property
-    def devices(self) -> int:
-        """How many devices the largest size needs."""
-        return max(-(-whole_count(entry.amount) // size.units) for entry, size in self.sizes)
+    def most(self) -> int:
+        return max(self.devices(one.path) for one in self.sizes)
 
-    def is_among(self, identities: Collection[tuple[str, ...]]) -> bool:
-        """Whether all of its entries are among these."""
-        return all(entry.identity in identities for entry in self.replaced)
+    @property
+    def whole(self) -> list[ResourceEntry]:
+        """The entries for whole cards, which pods written for HAMi have beside sizes. Sizes of 0
+        leave them alone."""
+        names = {self.of.pool.spec.physical_resource, PHYSICAL_RESOURCE}
+        return [one for one in self.entries if one.key in names and self.most]
+
+    def given(self, pools: VisiblePools) -> list[ResourceEntry]:
+        """The entries for devices of the same resource, in any spelling of the namespace's."""
+        return [one for one in self.entries if self._is_same(one.key, pools)]
+
+    def _is_same(self, key: str, pools: VisiblePools) -> bool:
+        parsed = parse_resource(key)
+        match = parsed and pools.match(parsed.prefix, parsed.profile)
+        if not parsed or not match or match.tenant not in (None, pools.namespace):
+            return False
+        return resource_name(match.pool.spec.resource_prefix, parsed.profile) == self.resource
 
 
 def in_devices(pod: PodSpec, pools: VisiblePools) -> SizedPod:
-    """The pod with devices in place of the sizes that it requests, except those that an update has
-    left alone."""
+    """The pod with devices in place of the sizes that it requests, except in containers whose
+    sizes an update has left alone."""
     old = {entry.identity for entry in resource_entries(pod.old or {})}
-    requests = [one for one in _requests(pod.spec, pools) if not one.is_among(old)]
-    if not requests:
-        return SizedPod(pod)
-    if wrong := [sentence for one in requests for sentence in _problems(one)]:
-        return SizedPod(pod, refusals=tuple(dict.fromkeys(wrong)))
-    patch = [] if pod.template else _patch(requests, pod.pointer)
-    sized = replace(pod, spec=_with_devices(pod.spec, requests))
-    if any(one.devices > 1 for one in requests):
-        mark = annotate(pod, ANNOTATION_SAME_CARD, "true")
-        patch += mark
-        if mark:
-            annotations = {**(pod.annotations or {}), ANNOTATION_SAME_CARD: "true"}
-            sized = replace(sized, annotations=annotations)
-    names = {entry.key: one.size.resource for one in requests for entry, _ in one.sizes}
-    return SizedPod(sized, patch, rewritten=names)
+    found: list[_Container] = []
+    refusals: list[str] = []
+    doubts: list[str] = []
+    for entries, sizes in _requesting(pod.spec, pools):
+        if all(one.identity in old for one in sizes):
+            continue
+        asked = {one.key for one in sizes if not _is_zero(one)} or {one.key for one in sizes}
+        of = nearest(asked, pools)
+        if of is None:
+            doubts.append(f"{_begin(sizes[0])}no GPUPool has all of {', '.join(sorted(asked))}")
+            continue
+        one = _Container(entries, sizes, of)
+        refusals += _refusals(one, pod, pools)
+        doubts += _doubts(one, pools)
+        found.append(one)
+    if refusals or doubts:
+        return SizedPod(pod, refusals=_distinct(refusals), doubts=_distinct(doubts))
+    return _sized(pod, found, pools) if found else SizedPod(pod)
 
 
-def _requests(spec: Spec, pools: VisiblePools) -> list[_Request]:
-    if not pools.sizes:
-        return []
-    found = []
-    for _, entries in groupby(resource_entries(spec), attrgetter("path")):
-        by_key = {entry.key: entry for entry in entries}
-        sizes = [(one, pools.sizes[key]) for key, one in by_key.items() if key in pools.sizes]
-        if sizes:
-            size = sizes[0][1]
-            given = by_key.get(size.resource)
-            whole = by_key.get(size.pool.spec.physical_resource)
-            found.append(_Request(tuple(sizes), whole, given.amount if given else None))
-    return found
+def _requesting(
+    spec: Spec, pools: VisiblePools
+) -> Iterator[tuple[list[ResourceEntry], list[ResourceEntry]]]:
+    """The entries of each container that requests sizes, and those of them that are sizes."""
+    names = pools.size_names
+    for _, entries in groupby(resource_entries(spec) if names else (), lambda one: one.path[:2]):
+        every = list(entries)
+        if sizes := [one for one in every if one.key in names]:
+            yield every, sizes
 
 
-def _problems(request: _Request) -> Iterator[str]:
-    """A sentence for each reason why no devices can meet the request."""
-    for entry, size in request.sizes:
-        begin = f"container '{entry.container}', {entry.key}: "
-        most = size.units * (size.profile.devices // size.profile.cards)
-        if not is_countable(entry.amount) or whole_count(entry.amount) > most:
-            yield f"{begin}ask for at most {most}, which is a whole card, instead of {entry.amount}"
-        elif not is_whole(entry.amount):
-            yield f"{begin}{entry.amount} is a fraction: ask for a whole number"
-        if size.resource != request.size.resource:
-            other, first = size.resource, request.sizes[0][0].key
-            yield f"{begin}it is a size of {other}, but {first} one of {request.size.resource}"
-    if request.whole and request.devices and request.whole.amount not in ("0", "1"):
-        yield (
-            f"container '{request.whole.container}', {request.whole.key}: {request.whole.amount}"
-            f" beside {request.sizes[0][0].key}, which asks for a part of one card: ask for 1, or"
-            " use several containers"
-        )
-    if request.given not in (None, str(request.devices)):
-        names = f"{request.sizes[0][0].key} and {request.size.resource}"
-        yield f"container '{request.sizes[0][0].container}' asks for {names}: keep one of them"
+def _is_zero(entry: ResourceEntry) -> bool:
+    return is_countable(entry.amount) and parse_quantity(entry.amount) == 0
 
 
-def _with_devices(spec: Spec, requests: Iterable[_Request]) -> Spec:
-    for one in requests:
-        gone = {entry.key for entry in one.replaced}
-        resources = _at(spec, one.path)
-        kept = {key: amount for key, amount in resources.items() if key not in gone}
-        devices = {one.size.resource: str(one.devices)} if one.devices else {}
-        spec = _with(spec, one.path, kept | devices)
-    return spec
+def _refusals(one: _Container, pod: PodSpec, pools: VisiblePools) -> Iterator[str]:
+    for entry in one.asking:
+        if is_countable(entry.amount) and not _is_natural(entry.amount):
+            yield f"{_begin(entry)}{entry.amount} is no whole number from 0 on: write one"
+    for entry in one.whole:
+        if entry.amount not in ("0", "1"):
+            yield (
+                f"{_begin(entry)}{entry.amount} beside {one.asking[0].key}, which asks for a part"
+                " of one card: ask for 1, or use several containers"
+            )
+    for entry in one.given(pools):
+        if pod.template or pod.old is None:
+            both = f"{one.asking[0].key} and {entry.key}"
+            yield f"container '{entry.container}' asks for {both}: keep one of them"
+
+
+def _is_natural(amount: str) -> bool:
+    return is_whole(amount) and parse_quantity(amount) >= 0
+
+
+def _doubts(one: _Container, pools: VisiblePools) -> Iterator[str]:
+    pool = one.of.pool.metadata.name
+    for entry in one.asking:
+        most, resource = one.of.most(entry.key), one.of.resource(entry.key)
+        if not is_countable(entry.amount) or count_of(entry.amount) > most:
+            yield (
+                f"{_begin(entry)}ask for at most {most}, which is a whole card in pool '{pool}',"
+                f" instead of {entry.amount}"
+            )
+        if resource != one.resource:
+            first = one.asking[0].key
+            yield f"{_begin(entry)}it is a size of {resource}, but {first} one of {one.resource}"
+    if one.of.is_certain:
+        return
+    begin = _begin(one.asking[0])
+    if pools.has_quotas:
+        yield f"{begin}pool '{pool}' has it, but no GPUQuota of the namespace names that pool"
+    elif one.of.rivals:
+        names = ", ".join(f"'{name}'" for name in (pool, *one.of.rivals))
+        yield f"{begin}pools {names} have it: a GPUQuota of the namespace must name one of them"
+
+
+def _begin(entry: ResourceEntry) -> str:
+    return f"container '{entry.container}', {entry.key}: "
+
+
+def _distinct(sentences: Collection[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(sentences))
+
+
+def _sized(pod: PodSpec, found: Sequence[_Container], pools: VisiblePools) -> SizedPod:
+    spec, patch = pod.spec, Patch()
+    for one in found:
+        # A pod's resources cannot change: where its manifest is applied again, it keeps its own.
+        has_them = bool(one.given(pools))
+        gone = [*one.sizes, *one.whole]
+        for path in dict.fromkeys(entry.path for entry in gone):
+            keys = [entry.key for entry in gone if entry.path == path]
+            count = 0 if has_them else one.devices(path)
+            added = {one.resource: str(count)} if count else {}
+            kept = {key: value for key, value in _at(spec, path).items() if key not in keys}
+            spec = _with(spec, path, kept | added)
+            patch += _operations(path, keys, added, pod.pointer)
+    sized = SizedPod(
+        replace(pod, spec=spec),
+        [] if pod.template else patch,
+        guessed=not (pod.template or all(one.of.is_certain for one in found)),
+        rewritten={entry.key: one.resource for one in found for entry in one.asking},
+    )
+    return _on_one_card(sized) if any(one.most > 1 for one in found) else sized
+
+
+def _on_one_card(sized: SizedPod) -> SizedPod:
+    """The pod with the annotation by which all devices of a container must be of one card."""
+    pod = sized.pod
+    mark = annotate(pod, ANNOTATION_SAME_CARD, "true")
+    if not mark:
+        return sized
+    annotations = {**(pod.annotations or {}), ANNOTATION_SAME_CARD: "true"}
+    return replace(
+        sized,
+        pod=replace(pod, annotations=annotations),
+        patch=[*sized.patch, *mark],
+        warnings=() if pod.controlled else (MAY_NOT_START,),
+    )
+
+
+def _operations(
+    path: tuple[str, ...], keys: Collection[str], added: Mapping[str, str], base: str
+) -> Patch:
+    return [
+        *({"op": "remove", "path": pointer(base, path, key)} for key in keys),
+        *(
+            {"op": "add", "path": pointer(base, path, key), "value": value}
+            for key, value in added.items()
+        ),
+    ]
 
 
 def _at(node: Any, path: tuple[str, ...]) -> Any:
@@ -160,14 +253,3 @@ def _with(node: Any, path: tuple[str, ...], value: Any) -> Any:
         at = int(step)
         return [*node[:at], _with(node[at], rest, value), *node[at + 1 :]]
     return {**node, step: _with(node[step], rest, value)}
-
-
-def _patch(requests: Iterable[_Request], base: str) -> Patch:
-    patch: Patch = []
-    for one in requests:
-        for entry in one.replaced:
-            patch.append({"op": "remove", "path": pointer(base, entry.path, entry.key)})
-        if one.devices:
-            path = pointer(base, one.path, one.size.resource)
-            patch.append({"op": "add", "path": path, "value": str(one.devices)})
-    return patch

@@ -60,6 +60,7 @@ _WEBHOOK = _files(
         "pod_patch",
         "pod_review",
         "pod_specs",
+        "pool_sizes",
         "quota_review",
         "resource_names",
         "reviewer",
