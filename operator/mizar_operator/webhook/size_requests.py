@@ -17,8 +17,14 @@ from mizar_core.names import (
     parse_resource,
     resource_name,
 )
-from mizar_core.pod_requests import ResourceEntry, Spec, is_countable, is_whole, resource_entries
-from mizar_core.pod_requests import whole_count as count_of
+from mizar_core.pod_requests import (
+    ResourceEntry,
+    Spec,
+    is_countable,
+    is_whole,
+    resource_entries,
+    whole_count,
+)
 from mizar_core.quantities import parse_quantity
 from mizar_operator.webhook.pod_patch import Patch, annotate, pointer
 from mizar_operator.webhook.pod_specs import PodSpec
@@ -64,8 +70,9 @@ class _Container:
 
     @property
     def asking(self) -> list[ResourceEntry]:
-        """Its sizes that ask for something; all of them if none does."""
-        return [one for one in self.sizes if not _is_zero(one)] or list(self.sizes)
+        """Its sizes that ask for something; those of the pool if none does."""
+        asking = [one for one in self.sizes if not _is_zero(one)]
+        return asking or [one for one in self.sizes if one.key in self.of.units]
 
     @property
     def resource(self) -> str:
@@ -110,7 +117,7 @@ def in_devices(pod: PodSpec, pools: VisiblePools) -> SizedPod:
     for entries, sizes in _requesting(pod.spec, pools):
         if all(one.identity in old for one in sizes):
             continue
-        asked = {one.key for one in sizes if not _is_zero(one)} or {one.key for one in sizes}
+        asked = {one.key for one in sizes if not _is_zero(one)} or {sizes[0].key}
         of = nearest(asked, pools)
         if of is None:
             doubts.append(f"{_begin(sizes[0])}no GPUPool has all of {', '.join(sorted(asked))}")
@@ -160,10 +167,12 @@ def _is_natural(amount: str) -> bool:
 
 
 def _doubts(one: _Container, pools: VisiblePools) -> Iterator[str]:
+    if all(map(_is_zero, one.sizes)):
+        return
     pool = one.of.pool.metadata.name
     for entry in one.asking:
         most, resource = one.of.most(entry.key), one.of.resource(entry.key)
-        if not is_countable(entry.amount) or count_of(entry.amount) > most:
+        if not is_countable(entry.amount) or whole_count(entry.amount) > most:
             yield (
                 f"{_begin(entry)}ask for at most {most}, which is a whole card in pool '{pool}',"
                 f" instead of {entry.amount}"

@@ -236,6 +236,10 @@ def test_sizes_of_zero_are_none() -> None:
     """Charts write them for no GPU; beside a whole card they leave that alone."""
     assert limits(made(spec(container({MIB: "0", "cpu": "1"})))) == {"cpu": "1"}
     assert limits(made(spec(container({MIB: "0", GPU: "2"})))) == {GPU: "2"}
+    other = pool("other", profiles=ENTRIES["profiles"], sizes=ENTRIES["sizes"][2:])
+    for own in ("small", "other"):
+        pod = spec(container({MIB: "0", CORES: "0", "cpu": "1"}))
+        assert limits(patched(pod, judge(pod, small(), other, own=(own,)))) == {"cpu": "1"}
 
 
 @pytest.mark.parametrize(
