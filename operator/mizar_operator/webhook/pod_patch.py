@@ -21,16 +21,28 @@ def rename(
     renamed = [one for one in kept if one.is_renamed]
     gone = [one.request for one in (*renamed, *dropped)]
     return [
-        *({"op": "remove", "path": pointer(base, one.path, one.key)} for one in gone),
-        *(
-            {
-                "op": "add",
-                "path": pointer(base, one.request.path, one.target),
-                "value": one.request.amount,
-            }
-            for one in renamed
-        ),
+        *(_remove(base, one.path, one.key) for one in gone),
+        *(_add(base, one.request.path, one.target, one.request.amount) for one in renamed),
     ]
+
+
+def exchange(
+    gone: Iterable[str], added: Mapping[str, str], path: Iterable[str], base: str
+) -> Patch:
+    """The patch that removes the keys `gone` from the map at `path` below `base`, a JSON pointer,
+    and then adds the entries `added`."""
+    return [
+        *(_remove(base, path, key) for key in gone),
+        *(_add(base, path, key, value) for key, value in added.items()),
+    ]
+
+
+def _remove(base: str, path: Iterable[str], key: str) -> dict[str, Any]:
+    return {"op": "remove", "path": _pointer(base, path, key)}
+
+
+def _add(base: str, path: Iterable[str], key: str, value: str) -> dict[str, Any]:
+    return {"op": "add", "path": _pointer(base, path, key), "value": value}
 
 
 def label(pod: PodSpec, key: str) -> Patch:
@@ -77,7 +89,7 @@ def prefer(pod: PodSpec, pod_affinity: Mapping[str, Any]) -> Patch:
     return [{"op": "add", "path": f"{pod.pointer}/affinity", "value": value}]
 
 
-def pointer(base: str, path: Iterable[str], key: str) -> str:
+def _pointer(base: str, path: Iterable[str], key: str) -> str:
     """The JSON pointer to a key of the map at `path` below `base`."""
     return "/".join((base, *path, _escaped(key)))
 

@@ -62,7 +62,7 @@ def review(
     """
     sized = in_devices(pod, pools)
     if sized.refusals or (sized.doubts and not pod.template):
-        return Decision(refusals=(*sized.refusals, *sized.doubts), doubtful=True)
+        return Decision(refusals=_distinct([*sized.refusals, *sized.doubts]), doubtful=True)
     found = _review(sized.pod, pools, gates, scale_up_delay)
     if found.refusals:
         return found
@@ -70,7 +70,7 @@ def review(
     return replace(
         found,
         patch=[*sized.patch, *found.patch],
-        warnings=(*sized.doubts, *sized.warnings, *found.warnings),
+        warnings=_distinct([*sized.doubts, *sized.warnings, *found.warnings]),
         doubtful=found.doubtful or sized.guessed or bool(sized.doubts),
         rewritten=names if sized.patch else found.rewritten,
     )

@@ -6,7 +6,7 @@ container that requests sizes gets as many devices as the largest of them needs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -26,7 +26,7 @@ from mizar_core.pod_requests import (
     whole_count,
 )
 from mizar_core.quantities import parse_quantity
-from mizar_operator.webhook.pod_patch import Patch, annotate, pointer
+from mizar_operator.webhook.pod_patch import Patch, annotate, exchange
 from mizar_operator.webhook.pod_specs import PodSpec
 from mizar_operator.webhook.pool_sizes import PoolSizes, nearest
 from mizar_operator.webhook.resource_names import VisiblePools
@@ -110,6 +110,8 @@ class _Container:
 def in_devices(pod: PodSpec, pools: VisiblePools) -> SizedPod:
     """The pod with devices in place of the sizes that it requests, except in containers whose
     sizes an update has left alone."""
+    if not pools.size_names:
+        return SizedPod(pod)
     old = {entry.identity for entry in resource_entries(pod.old or {})}
     found: list[_Container] = []
     refusals: list[str] = []
@@ -127,7 +129,7 @@ def in_devices(pod: PodSpec, pools: VisiblePools) -> SizedPod:
         doubts += _doubts(one, pools)
         found.append(one)
     if refusals or doubts:
-        return SizedPod(pod, refusals=_distinct(refusals), doubts=_distinct(doubts))
+        return SizedPod(pod, refusals=tuple(refusals), doubts=tuple(doubts))
     return _sized(pod, found, pools) if found else SizedPod(pod)
 
 
@@ -135,10 +137,9 @@ def _requesting(
     spec: Spec, pools: VisiblePools
 ) -> Iterator[tuple[list[ResourceEntry], list[ResourceEntry]]]:
     """The entries of each container that requests sizes, and those of them that are sizes."""
-    names = pools.size_names
-    for _, entries in groupby(resource_entries(spec) if names else (), lambda one: one.path[:2]):
+    for _, entries in groupby(resource_entries(spec), lambda one: one.path[:2]):
         every = list(entries)
-        if sizes := [one for one in every if one.key in names]:
+        if sizes := [one for one in every if one.key in pools.size_names]:
             yield every, sizes
 
 
@@ -194,10 +195,6 @@ def _begin(entry: ResourceEntry) -> str:
     return f"container '{entry.container}', {entry.key}: "
 
 
-def _distinct(sentences: Collection[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(sentences))
-
-
 def _sized(pod: PodSpec, found: Sequence[_Container], pools: VisiblePools) -> SizedPod:
     spec, patch = pod.spec, Patch()
     for one in found:
@@ -210,7 +207,7 @@ def _sized(pod: PodSpec, found: Sequence[_Container], pools: VisiblePools) -> Si
             added = {one.resource: str(count)} if count else {}
             kept = {key: value for key, value in _at(spec, path).items() if key not in keys}
             spec = _with(spec, path, kept | added)
-            patch += _operations(path, keys, added, pod.pointer)
+            patch += exchange(keys, added, path, pod.pointer)
     sized = SizedPod(
         replace(pod, spec=spec),
         [] if pod.template else patch,
@@ -233,18 +230,6 @@ def _on_one_card(sized: SizedPod) -> SizedPod:
         patch=[*sized.patch, *mark],
         warnings=() if pod.controlled else (MAY_NOT_START,),
     )
-
-
-def _operations(
-    path: tuple[str, ...], keys: Collection[str], added: Mapping[str, str], base: str
-) -> Patch:
-    return [
-        *({"op": "remove", "path": pointer(base, path, key)} for key in keys),
-        *(
-            {"op": "add", "path": pointer(base, path, key), "value": value}
-            for key, value in added.items()
-        ),
-    ]
 
 
 def _at(node: Any, path: tuple[str, ...]) -> Any:
