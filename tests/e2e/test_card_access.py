@@ -101,7 +101,7 @@ def test_cards_of_the_plugins_cdi_files_are_found(
 def test_the_variable_alone_can_be_overridden(
     kube: Kube, stage: "Stage", access: Access, expected_faults: list[str]
 ) -> None:
-    """What README.md says of EnvVar. It shows as well that the stand-in follows the variable."""
+    """What docs/behaviour.md says of EnvVar, and that the stand-in follows the variable."""
     access.use(strategy="EnvVar")
     access.wait_told("True", "EnvVar")
     tenant = stage.tenant(HALF)

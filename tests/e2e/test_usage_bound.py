@@ -1,7 +1,7 @@
 """Where the agent's folder is a file system of its own, a tenant can fill that file system only.
 
 The usage file is the one file of the node that a tenant writes to. While the test runs, the folder
-of one node is a tmpfs of fixed size, as README.md advises.
+of one node is a tmpfs of fixed size, as docs/behaviour.md advises.
 """
 
 from collections.abc import Iterator

@@ -612,7 +612,7 @@ def older(kube: Kube) -> Iterator[list[Object]]:
 def test_an_operator_finds_out_that_definitions_are_older(
     kube: Kube, cluster: Cluster, older: list[Object]
 ) -> None:
-    """What they lack is named until they are upgraded as the README says, over helm's claims."""
+    """What they lack is named until the commands of docs/upgrade.md replace them, over helm's."""
 
     async def lacking() -> list[str]:
         async with await KubeClient.connect(cluster.kubeconfig) as client:
@@ -621,7 +621,7 @@ def test_an_operator_finds_out_that_definitions_are_older(
     wanted = ["GPUPool.spec.defaultQuota", "ShadowPod.status.devices"]
     wait_for("the API server to tell", lambda: asyncio.run(lacking()) == wanted, timeout=60)
     (line,) = re.findall(
-        r"^kubectl (apply .*)/crds", (ROOT / "README.md").read_text(), re.MULTILINE
+        r"^kubectl (apply .*)/crds", (ROOT / "docs/upgrade.md").read_text(), re.MULTILINE
     )
     upgrade = f"{line.replace('charts/mizar', str(ROOT / 'charts/mizar'))}/crds"
     kube.run(*upgrade.split())

@@ -41,7 +41,7 @@ CHART = Path(__file__).resolve().parents[2] / "charts" / "mizar"
 RELEASE = f"policies-{os.getpid()}"
 SYSTEM, TENANT = f"{RELEASE}-system", f"{RELEASE}-a"
 NAME = "shadow-2-abcde"
-README = (CHART.parents[1] / "README.md").read_text()
+PAGE = (CHART.parents[1] / "docs/tenants.md").read_text()
 LOCAL = CHART / "values-local.yaml"
 PAUSE = str(yaml.safe_load(LOCAL.read_text())["pauseImage"])
 VALUES = {
@@ -286,8 +286,8 @@ def test_no_tenant_makes_a_kubelet_end_pods(kube: Kube, parts: Object, refused: 
 
 
 def test_a_quota_may_allow_shadow_pods_and_no_whole_cards(kube: Kube) -> None:
-    """By the PriorityClass, as the README says."""
-    (block,) = (one for one in README.split("```") if "scopeSelector" in one)
+    """By the PriorityClass, as docs/tenants.md says."""
+    (block,) = (one for one in PAGE.split("```") if "scopeSelector" in one)
     block = block.removeprefix("yaml").replace("mizar-shadow-pods", SHADOW_CLASS)
     spec = yaml.safe_load(block)["spec"]
     meta = {"name": "no-whole-cards", "namespace": TENANT}

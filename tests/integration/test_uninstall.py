@@ -1,4 +1,4 @@
-"""The commands that the README has an administrator run on nodes after an uninstall."""
+"""The commands that docs/upgrade.md has an administrator run on nodes after an uninstall."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.kube import Kube, Object
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/upgrade.md"
 LEFT = ("team-a.mizar.share/gpu.2", "mizar.share/gpu.4", "team-b.example.com/gpu.16")
 """Resources of pools, of which one has a prefix of its own."""
 OTHERS = {"example.com/gpu": "0", "team-c.mizar.share/gpu.2": "3"}
@@ -22,8 +22,8 @@ OTHERS = {"example.com/gpu": "0", "team-c.mizar.share/gpu.2": "3"}
 
 
 def command() -> str:
-    """The block of the README that changes the status of nodes."""
-    blocks = README.read_text().split("\n```")
+    """The block of docs/upgrade.md that changes the status of nodes."""
+    blocks = PAGE.read_text().split("\n```")
     (found,) = [one for one in blocks if "--subresource=status" in one and "\n\n" not in one]
     return found
 

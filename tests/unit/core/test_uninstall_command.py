@@ -1,4 +1,4 @@
-"""README's command that removes Mizar's resources from the nodes' status after an uninstall."""
+"""The command of docs/upgrade.md that removes Mizar's resources from nodes after an uninstall."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from mizar_core.names import SPOT_RESOURCE, resource_name, tenant_resource_name
 
-README = Path(__file__).parents[3] / "README.md"
+PAGE = Path(__file__).parents[3] / "docs/upgrade.md"
 KUBECTL = """#!/bin/sh
 case "$1" in
 get) cat nodes ;;
@@ -21,8 +21,8 @@ esac
 
 
 def _command() -> str:
-    """The block of README that writes to the nodes' status."""
-    blocks = re.findall(r"^```\n(.*?)^```$", README.read_text(), re.DOTALL | re.MULTILINE)
+    """The block of docs/upgrade.md that writes to the nodes' status."""
+    blocks = re.findall(r"^```\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     (found,) = (one for one in blocks if "--subresource=status" in one)
     return str(found)
 

@@ -164,8 +164,8 @@ def test_each_panel_shows_something(board: Board, promtool: Path, tmp_path: Path
 def test_cards_that_two_pools_share_are_shown_once(
     board: Board, promtool: Path, tmp_path: Path
 ) -> None:
-    """As README advises for both tenancies: two pools, by default of the same nodes. The node's MIG
-    devices are cards of their own."""
+    """As docs/tenants.md advises for both tenancies: two pools, by default of the same nodes. The
+    node's MIG devices are cards of their own."""
     resources = {"shared": "nvidia.com/gpu", "own": "nvidia.com/gpu", "mig": "nvidia.com/mig-1g"}
     given = [
         {"series": f"mizar_{name}", "values": f"{count}x{MINUTES}"}
