@@ -612,7 +612,7 @@ def older(kube: Kube) -> Iterator[list[Object]]:
 def test_an_operator_finds_out_that_definitions_are_older(
     kube: Kube, cluster: Cluster, older: list[Object]
 ) -> None:
-    """What they lack is named until the commands of docs/upgrade.md replace them, over helm's."""
+    """What they lack is named until the commands of docs/upgrade.md replace those of helm."""
 
     async def lacking() -> list[str]:
         async with await KubeClient.connect(cluster.kubeconfig) as client:

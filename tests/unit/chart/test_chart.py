@@ -1053,7 +1053,7 @@ def test_the_uninstall_is_checked_by_hooks_that_go(chart: Chart, default: list[O
     assert job["metadata"]["annotations"]["helm.sh/hook-output-log-policy"] == "hook-failed"
     assert job["spec"]["backoffLimit"] == 0
     without = chart.render(uninstall={"check": False})
-    assert not [one for one in without if "helm.sh/hook" in str(one["metadata"])]
+    assert not [one for one in without if "pre-delete" in str(one["metadata"])]
 
 
 def test_the_job_that_checks_the_uninstall_may_only_read(default: list[Object]) -> None:
@@ -1102,7 +1102,7 @@ def test_the_check_of_the_uninstall_runs_as_the_operator_does(chart: Chart) -> N
 def test_of_a_check_of_the_uninstall_that_holds_only_the_job_is_a_hook(chart: Chart) -> None:
     """Of several hooks, Argo CD may take the Job for done before it has noticed it."""
     objects = chart.render(uninstall={"hold": True})
-    hooks = [one for one in objects if "helm.sh/hook" in str(one["metadata"])]
+    hooks = [one for one in objects if "pre-delete" in str(one["metadata"])]
     assert [(one["kind"], one["metadata"]["name"]) for one in hooks] == [("Job", "mizar-uninstall")]
     mine = {one["kind"] for one in objects if one["metadata"]["name"] == "mizar-uninstall"}
     rights = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}

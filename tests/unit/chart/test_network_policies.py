@@ -135,7 +135,8 @@ def test_all_programs_reach_api_servers_and_what_the_values_add(chart: Chart) ->
     def ports(*numbers: int) -> list[Object]:
         return [{"protocol": "TCP", "port": one} for one in numbers]
 
-    parts = [f"mizar-{one}" for one in ("operator", "webhook", "nodeagent", "uninstall")]
+    names = ("operator", "webhook", "nodeagent", "installation-check", "uninstall")
+    parts = [f"mizar-{one}" for one in names]
     plain = egress(chart.render(networkPolicy=ON))
     assert plain == {one: [{"ports": ports(443, 6443)}] for one in parts}
     server, dns = [{"ipBlock": {"cidr": "192.0.2.1/32"}}], {"ports": [{"port": 53}]}
