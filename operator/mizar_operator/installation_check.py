@@ -246,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (ConfigError, KubeError) as error:
         sys.exit(f"the installation could not be checked: {error}")
     for line in lines:
-        print(f"{'PROBLEM' if line.problem else 'ok     '} {line.text}")
+        print(f"{'PROBLEM' if line.problem else 'ok     '} {line.text}", flush=True)
     if problems := sum(line.problem for line in lines):
         sys.exit(f"{_count(problems, 'problem')} found")
 
