@@ -34,6 +34,8 @@ class UnaccountedMemory:
         self._findings: deque[Finding] = deque(maxlen=AUDITS)
         self._samples: dict[ProcessKey, deque[tuple[int, int]]] = {}
         """(uses of code, excess) of the audits during which the process was idle."""
+        self._uses = 0
+        """The number of first uses of code that `unaccounted` includes."""
 
     def add(self, finding: Finding) -> bool:
         """Add the finding of one more audit. Returns whether it differs after AUDITS that
@@ -49,15 +51,37 @@ class UnaccountedMemory:
         for key in finding.excess.keys() - finding.moved:
             self._samples[key].append((finding.code_uses, finding.excess[key]))
         self._findings.append(finding)
+        self._uses = self._included()
         return settled and not self.settled
+
+    def _included(self) -> int:
+        """The number of uses of code that `unaccounted` includes from now on: those that all of the
+        last audits have seen, without those since the last measurement of a process that will soon
+        be measured again.
+
+        Such a process may be waiting in its shim until all uses are included. If they were included
+        now, all of them would count as its own, and its shim would refuse it memory that is free. A
+        process whose account changed during each of the last audits is not waited for, since it may
+        not be measured soon.
+
+        The number decreases only if a program has overwritten the usage file. Otherwise the shim,
+        which reads number and bytes one after the other, could reserve too little for a moment.
+        """
+        seen = self._findings[0].code_uses
+        if len(self._findings) < AUDITS:
+            return seen
+        never_idle = frozenset.intersection(*(one.moved for one in self._findings))
+        awaited = self._findings[-1].excess.keys() - never_idle
+        measured = min((self._samples[key][0][0] for key in awaited), default=seen)
+        return min(seen, max(self._uses, measured))
 
     @property
     def unaccounted(self) -> Unaccounted | None:
         """The memory to take off the container's limit; None before there were AUDITS audits."""
         if len(self._findings) < AUDITS:
             return None
-        uses = self._findings[0].code_uses
-        return Unaccounted(sum(self._most(key, uses) for key in self._samples), uses)
+        size = sum(self._most(key, self._uses) for key in self._samples)
+        return Unaccounted(size, self._uses)
 
     @property
     def settled(self) -> bool:

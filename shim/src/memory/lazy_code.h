@@ -25,8 +25,8 @@ bool lazy_code_comes_late(void);
 /*
  * Three functions may wait until the agent has asked NVML, for a second at most: *waited is how
  * long the program's call has waited already (ns), and is updated. A live agent asks within a third
- * of a second, but it may get no processor, NVML may be slow, or the container's account may change
- * all the time. After the second, the call is refused memory or a launch. That may be too early,
+ * of a second, but it may get no processor, NVML may be slow, or the account of a process may change
+ * while it asks. After the second, the call is refused memory or a launch. That may be too early,
  * but no limit is exceeded and no program hangs.
  */
 

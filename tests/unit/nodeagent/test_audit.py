@@ -424,6 +424,39 @@ def test_a_new_process_has_used_no_code_before() -> None:
     assert memory.unaccounted == Unaccounted((30 + 2 + 2) * MIB, 1004)
 
 
+def test_uses_count_as_seen_once_a_process_that_stands_still_again_is_measured() -> None:
+    """For instance a new process that takes memory right after others died, which had used much
+    code. Its shim waits until all uses are seen; told before the measurement that the process may
+    have loaded all that code, it would refuse the program memory that is free."""
+    memory = UnaccountedMemory()
+    for _ in range(AUDITS):
+        memory.add(finding(0, uses=10))
+    memory.add(finding(0, sure=False, uses=1000))
+    for _ in range(AUDITS - 1):
+        memory.add(finding(0, uses=1000))
+        assert memory.unaccounted == Unaccounted(0, 10)
+    memory.add(finding(0, uses=1000))
+    assert memory.unaccounted == Unaccounted(0, 1000)
+
+
+def test_uses_that_counted_as_seen_stay_so() -> None:
+    """The shim could otherwise meet the new figure of bytes with the old one of uses."""
+    memory = UnaccountedMemory()
+    for uses in (10, 10, 10, 20, 20, 20):
+        memory.add(finding(0, sure=False, uses=uses))
+    assert memory.unaccounted == Unaccounted((2 + 10) * MIB, 20)
+    memory.add(finding(0, uses=20))
+    assert memory.unaccounted == Unaccounted((2 + 10) * MIB, 20)
+
+
+def test_no_more_uses_count_as_seen_than_the_container_has_counted() -> None:
+    """Any program of the container may overwrite the number."""
+    memory = UnaccountedMemory()
+    for uses in (1000, 1000, 1000, 7, 7, 7):
+        memory.add(finding(0, uses=uses))
+    assert memory.unaccounted == Unaccounted(0, 7)
+
+
 def test_audits_that_agree_are_settled_until_one_differs() -> None:
     memory = UnaccountedMemory()
     changed = [memory.add(finding(10, uses=1)) for _ in range(AUDITS)]
