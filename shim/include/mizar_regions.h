@@ -220,7 +220,8 @@ struct mizar_usage_card {
     uint64_t settled;    /* dead slots whose bytes were given back to the container; advisory */
     uint64_t learned_contexts[3]; /* measured costs of contexts (bytes + 1); 0: none; only the
                                      shim uses them */
-    uint64_t code_uses; /* number of first uses of code so far; each may have loaded code */
+    uint64_t code_uses; /* number of first uses of code so far, each of which may have loaded
+                           code, and of deaths after the first use */
     uint8_t reserved1[72];
     struct mizar_compute compute;
 };

@@ -140,12 +140,14 @@ bool lazy_code_admit(struct regions *regions, int card, uint64_t bytes, uint64_t
 
 /* ---- allocations ----------------------------------------------------------------------------- */
 
-/* Whether that many bytes might fit once the agent has asked NVML. */
+/*
+ * Whether that many bytes might fit once the agent has asked NVML. Its figure of memory beyond the
+ * account may become 0: what it reports now may be memory of a process that has died.
+ */
 static bool look_may_help(struct regions *regions, int card, uint64_t bytes) {
     uint64_t unseen = regions_code_unseen(regions, card);
-    if (regions_code_bytes(regions, unseen) <= PAGE_BYTES || unseen >= MANY) return false;
-    uint64_t least = charge_total(regions, card) + regions_memory_told(regions, card) + PAGE_BYTES;
-    return least + bytes <= regions_memory_total(regions, card);
+    if (!unseen || unseen >= MANY) return false;
+    return charge_total(regions, card) + PAGE_BYTES + bytes <= regions_memory_total(regions, card);
 }
 
 bool lazy_code_await_look(struct regions *regions, int card, uint64_t bytes, uint64_t *waited) {

@@ -36,11 +36,22 @@ static bool still_exiting(struct mizar_usage_slot *slot) {
            proc_exiting(slot->pid, slot->start_time);
 }
 
+/*
+ * The agent may still report memory that the process held beyond its account. So its figures count
+ * as old, as after a use of code, until it has asked NVML again. A page is reserved once code was
+ * used, so none is where the driver loads no code late.
+ */
+static void outdate_figures(struct mizar_usage_card *card) {
+    if (load_relaxed(&card->code_uses))
+        __atomic_fetch_add(&card->code_uses, 1, __ATOMIC_SEQ_CST);
+}
+
 /* The caller holds the slot's lock, so no other thread changes what the slot holds. */
 static void give_back(struct mizar_usage *usage, unsigned slot) {
     for (unsigned card = 0; card < MIZAR_CARD_MAX; card++) {
         uint64_t bytes = ledger_slot_bytes(usage, card, slot);
         if (!bytes) continue;
+        outdate_figures(&usage->cards[card]);
         ledger_give(usage, card, slot, bytes);
         __atomic_fetch_add(&usage->cards[card].settled, 1, __ATOMIC_RELAXED);
     }

@@ -17,6 +17,8 @@ CASES = [
     "what_fails_counts_again",
     "questions_before_the_start_settle_nothing",
     "memory_waits_for_a_look",
+    "memory_of_the_dead_that_the_agent_still_reports_is_waited_for",
+    "the_dead_leave_no_room_that_the_agent_does_not_find",
     "eager_code_does_not_count",
     "very_many",
     "uses_begin_and_end",

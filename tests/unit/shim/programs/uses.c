@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "api.h"
@@ -220,8 +221,44 @@ static void memory_waits_for_a_look(void) {
     CHECK_IS(looks_after, 0);
 }
 
+/* A process of the container that takes a page and dies with it. */
+static void live_and_die(void) {
+    int status;
+    pid_t child = fork();
+    if (!child) {
+        take(PAGE);
+        _exit(0);
+    }
+    CHECK_IS(waitpid(child, &status, 0), child);
+    CHECK_IS(status, 0);
+    CHECK_IS(api_used(0), PAGE);
+}
+
+/* Its code, which is not in the account. */
+static void memory_of_the_dead_that_the_agent_still_reports_is_waited_for(void) {
+    tell(20 * MIB, counted());
+    live_and_die();
+    begin_to_answer(0);
+    take(LIMIT - PAGE);
+    CHECK_IS(api_used(0), LIMIT - PAGE);
+}
+
+/* It may be of one that lives. */
+static void the_dead_leave_no_room_that_the_agent_does_not_find(void) {
+    CUdeviceptr pointer;
+    tell(20 * MIB, counted());
+    live_and_die();
+    begin_to_answer(20 * MIB);
+    CHECK_IS(api.cuMemAlloc_v2(&pointer, LIMIT - PAGE), CUDA_ERROR_OUT_OF_MEMORY);
+    take(LIMIT - PAGE - 20 * MIB);
+}
+
 static void eager_code_does_not_count(void) {
     CHECK_IS(launch_new(3), CUDA_SUCCESS);
+    live_and_die();
+    take(LIMIT);
+    CHECK_IS(api.cuDevicePrimaryCtxReset_v2(0), CUDA_SUCCESS);
+    api_use(0);
     CHECK_IS(counted(), 0);
     CHECK_IS(free_bytes(), LIMIT);
     CHECK_IS(launch((uintptr_t)function_of(0x7000, 2048)), CUDA_SUCCESS);
@@ -713,6 +750,10 @@ static const struct test_case cases[] = {
     {"what_fails_counts_again", what_fails_counts_again},
     {"questions_before_the_start_settle_nothing", questions_before_the_start_settle_nothing},
     {"memory_waits_for_a_look", memory_waits_for_a_look},
+    {"memory_of_the_dead_that_the_agent_still_reports_is_waited_for",
+     memory_of_the_dead_that_the_agent_still_reports_is_waited_for},
+    {"the_dead_leave_no_room_that_the_agent_does_not_find",
+     the_dead_leave_no_room_that_the_agent_does_not_find},
     {"eager_code_does_not_count", eager_code_does_not_count},
     {"very_many", very_many},
     {"uses_begin_and_end", uses_begin_and_end},
