@@ -399,8 +399,9 @@ class Lender:
         ruled = {uuid for uuid, rule in self._rule.items() if rule is not None}
         loans = self.loans.values()
         told = self._told | self._told_before()
-        has_ended = outputs.reclaimer.has_ended
-        ended = {uuid for uuid, one in self._borrowers.items() if has_ended(one.pod.key)}
+        cause = outputs.reclaimer.cause
+        pods = {one.pod for one in self._borrowers.values()}
+        ended = {pod: why for pod in pods if (why := cause(pod.key))}
         found = owner_conditions.conditions(loans, self._borrowers, ended, ruled, told)
         self._told = {pod for pod, one in found.items() if one.type == POD_CONDITION_ACTIVE}
         outputs.conditions.set_desired(found)

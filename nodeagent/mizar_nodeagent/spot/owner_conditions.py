@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from mizar_core.names import POD_CONDITION_ACTIVE, POD_CONDITION_BORROWS
+from mizar_core.names import POD_CONDITION_ACTIVE, POD_CONDITION_BORROWS, SpotEvictionReason
 from mizar_nodeagent.spot.borrowers import Borrower
 from mizar_nodeagent.spot.loan import CardLoan, CardState
 from mizar_nodeagent.spot.owner_events import PodIdentity
 from mizar_nodeagent.spot.pod_conditions import PodCondition
-from mizar_nodeagent.spot.reclaim import WHY
+from mizar_nodeagent.spot.reclaim import WHY, EvictionCause
 
 DISRUPTION_TARGET: Final = "DisruptionTarget"
 """Kubernetes' condition of a pod that is about to be terminated. The operator evicts pods that have
@@ -21,14 +21,15 @@ it."""
 def conditions(
     loans: Iterable[CardLoan],
     borrowers: Mapping[str, Borrower],
-    ended: Collection[str],
+    ended: Mapping[PodIdentity, EvictionCause],
     ruled: Collection[str],
     told: Collection[PodIdentity],
 ) -> dict[PodIdentity, PodCondition]:
-    """The desired condition of each pod. `borrowers`: by card UUID. `ended`: UUIDs of the cards
-    whose borrowers may be evicted. `ruled`: UUIDs of the cards that a rule allows to lend. `told`:
-    owners that already have a condition. Owners get a condition if they agreed to lend a card of
-    `ruled`, or are in `told`; borrowers if all their cards are lent by known owners."""
+    """The desired condition of each pod. `borrowers`: by card UUID. `ended`: the borrowers that may
+    be evicted, each with the cause that was counted. `ruled`: UUIDs of the cards that a rule allows
+    to lend. `told`: owners that already have a condition. Owners get a condition if they agreed to
+    lend a card of `ruled`, or are in `told`; borrowers if all their cards are lent by known
+    owners, or if they may be evicted."""
     ordered = sorted(loans, key=lambda one: one.uuid)
     found = _borrowing(ordered, borrowers)
     for loan in ordered:
@@ -37,11 +38,8 @@ def conditions(
                 lends = found.get(pod)
                 if lends is None or lends.is_true:
                     found[pod] = _active(loan)
-        if loan.reason is not None and loan.uuid in ended:
-            found[borrowers[loan.uuid].pod] = PodCondition(
-                DISRUPTION_TARGET, True, loan.reason, f"{loan.title}: {WHY[loan.reason]}"
-            )
-    return found
+    by_card = {loan.uuid: loan for loan in ordered}
+    return found | {pod: _evicted(by_card[why.card], why.reason) for pod, why in ended.items()}
 
 
 def _borrowing(
@@ -61,6 +59,11 @@ def _borrowing(
         for pod, borrowed in cards.items()
         if all(one.whose and one.state is CardState.LENT for one in borrowed)
     }
+
+
+def _evicted(loan: CardLoan, reason: SpotEvictionReason) -> PodCondition:
+    message = f"{loan.title}: {WHY[reason]}"
+    return PodCondition(DISRUPTION_TARGET, True, reason, message)
 
 
 def _active(loan: CardLoan) -> PodCondition:

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -52,6 +53,15 @@ WHY: Final = {
 """Why a card is taken back, as a clause about the card, for events and conditions."""
 
 
+@dataclass(frozen=True)
+class EvictionCause:
+    """Why a borrower is evicted. `card`: UUID of the card that was taken back for this reason; the
+    borrower's other cards may have been taken back for other reasons, or for none."""
+
+    card: str
+    reason: SpotEvictionReason
+
+
 class Reclaimer:
     """Takes back all cards of a borrower at once. `notify` and `warn` emit a normal and a warning
     event on a pod. `ended` is called from the event loop soon after `has_ended` became true for a
@@ -76,7 +86,7 @@ class Reclaimer:
         self._clock = clock
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._borrowers: dict[Key, Borrower] = {}
-        self._reasons: dict[Key, SpotEvictionReason] = {}
+        self._causes: dict[Key, EvictionCause] = {}
         self._in_notice: set[Key] = set()
         self._ended: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
@@ -95,7 +105,7 @@ class Reclaimer:
         if key in self._running:
             self._revise(key, loan, reason)
             return
-        self._reasons[key] = reason
+        self._causes[key] = EvictionCause(loan.uuid, reason)
         notice = min(borrower.notice, spot.notice_seconds) if reason in WITH_NOTICE else 0.0
         if notice:
             self._in_notice.add(key)
@@ -108,10 +118,10 @@ class Reclaimer:
     def _revise(self, key: Key, loan: CardLoan, reason: SpotEvictionReason) -> None:
         """Take a reason that permits no notice in place of one that does, before the eviction is
         counted."""
-        permits = self._reasons[key] in WITH_NOTICE
+        permits = self._causes[key].reason in WITH_NOTICE
         if key in self._ended or not permits or reason in WITH_NOTICE:
             return
-        self._reasons[key] = reason
+        self._causes[key] = EvictionCause(loan.uuid, reason)
         self._end_notice(key)
         self._tell(loan, self._borrowers[key], reason, notice=0.0)
 
@@ -125,6 +135,11 @@ class Reclaimer:
         LONG_S have passed since the end of notice and grace."""
         return key in self._ended
 
+    def cause(self, key: Key) -> EvictionCause | None:
+        """Why the pod is evicted, as it was counted; None until it may be evicted. It does not
+        change any more, whatever becomes of the pod's other cards."""
+        return self._causes[key] if key in self._ended else None
+
     def forget(self, present: Iterable[Borrower]) -> None:
         """Forget the reclaims of all borrowers but these, which are those that hold cards now."""
         names = {one.pod.key: one.pod.uid for one in present}
@@ -134,7 +149,7 @@ class Reclaimer:
                 self._timers.pop(key).cancel()
                 self._in_notice.discard(key)
                 self._ended.discard(key)
-                del self._reasons[key]
+                del self._causes[key]
                 del self._borrowers[key]
 
     async def close(self) -> None:
@@ -177,7 +192,7 @@ class Reclaimer:
     def _let_go(self, key: Key) -> None:
         """Count the eviction and then permit it, unless that was done already."""
         if key not in self._ended:
-            self._metrics.evicted(self._reasons[key])
+            self._metrics.evicted(self._causes[key].reason)
             self._ended.add(key)
             # Called by the event loop, since an exception there must not end the reclaim.
             asyncio.get_running_loop().call_soon(self._tell_ended)

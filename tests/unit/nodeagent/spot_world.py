@@ -104,11 +104,12 @@ class SpotWorld(World):
         await until(lambda: self.state(uuid) is CardState.LENDABLE)
         await until(lambda: device in self.kubelet.healthy(SPOT_RESOURCE))
 
-    async def lend(self, annotations: dict[str, str] | None = None) -> Allocated:
-        """The scheduler binds a spot pod, the kubelet admits and starts it."""
+    async def lend(self, annotations: dict[str, str] | None = None, cards: int = 1) -> Allocated:
+        """The scheduler binds a spot pod that asks for so many cards, the kubelet admits and starts
+        it."""
         self.api.put_pod(pod_object(BORROWER, SPOT_RESOURCE, annotations))
         await self.knows(BORROWER)
-        await self.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, 1)
+        await self.kubelet.allocate(BORROWER, "main", SPOT_RESOURCE, cards)
         held = await self.kubelet.start_container(BORROWER, "main", SPOT_RESOURCE)
         await until(lambda: self.state() is CardState.LENT)
         return held

@@ -20,6 +20,7 @@ from mizar_nodeagent.spot.loan import CardFacts, CardLoan, CardState, OwnerView
 from mizar_nodeagent.spot.owner_conditions import conditions
 from mizar_nodeagent.spot.owner_events import PodIdentity
 from mizar_nodeagent.spot.pod_conditions import PodCondition, PodConditionWriter
+from mizar_nodeagent.spot.reclaim import EvictionCause
 from support.waiting import until
 from unit.nodeagent.fake_api import FakeApi, serving
 from unit.nodeagent.makers import card, cards, share_object
@@ -36,7 +37,8 @@ def given(
     *loans: CardLoan, ruled: bool = True, told: bool = False, ended: bool = True
 ) -> Mapping[PodIdentity, PodCondition]:
     borrowers = {loan.uuid: BORROWER for loan in loans if loan.state in ("Lent", "Reclaiming")}
-    gone = borrowers if ended else ()
+    why = [EvictionCause(one.uuid, one.reason) for one in loans if one.reason]
+    gone = {BORROWER.pod: why[0]} if ended and why else {}
     return conditions(loans, borrowers, gone, {A, B} if ruled else (), [WHO] if told else ())
 
 
@@ -67,6 +69,16 @@ def test_an_owner_whose_card_is_never_lent_has_no_condition_unless_it_has_one() 
 def test_a_borrower_that_must_go_is_told_why() -> None:
     goes = CardLoan(A, CardState.RECLAIMING, GONE)
     assert found(goes) == {"train DisruptionTarget": "True OwnerGone"}
+
+
+def test_a_borrower_of_two_cards_goes_for_what_was_counted() -> None:
+    """The owners of its cards have taken them back for different reasons."""
+    one = CardLoan(A, CardState.RECLAIMING, GONE, lenders=(WHO,))
+    other = replace(one, uuid=B, reason=SpotEvictionReason.OWNER_ALIVE)
+    for first, second in ((one, other), (other, one)):
+        told = given(first, second)[BORROWER.pod]
+        assert told.reason == first.reason
+        assert told.message.startswith(f"card {first.uuid} of team-a/share: ")
 
 
 def test_a_borrower_is_told_which_cards_it_has_and_whose_they_are() -> None:

@@ -107,6 +107,25 @@ async def test_a_borrower_is_told_whose_card_it_was(world: SpotWorld) -> None:
     assert not world.notes("OwnerWoke")
 
 
+async def test_a_borrower_of_two_cards_goes_for_one_reason(world: SpotWorld) -> None:
+    """That which was counted, though another card of its is taken back for another reason before
+    it has gone."""
+    world.add_owner()
+    world.add_owner(KubePod("team-a", "other", "uid-other"), SECOND)
+    await world.lendable()
+    await world.lendable(SECOND)
+    await world.lend(cards=2)
+    its_owner_goes(world)
+    await until(lambda: world.pod_condition(BORROWER) == goes("OwnerGone"))
+    world.cards.working[SECOND] = {os.getpid(): 90}
+    await until(lambda: world.lender.loans[SECOND].reason == "OwnerBack")
+    await world.replanned()
+    assert world.pod_condition(BORROWER) == goes("OwnerGone")
+    assert world.metric("mizar_spot_evictions_total", reason="OwnerGone") == 1
+    assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 0
+    assert len(world.notes("SpotEvicted")) == 1
+
+
 async def test_a_borrower_is_told_why_its_cards_owner_is_not_known(world: SpotWorld) -> None:
     """The owner goes while no node agent runs."""
     world.add_owner()
