@@ -367,11 +367,12 @@ class Lender:
 
     def _take_back(self, loan: CardLoan) -> None:
         borrower, rule = self._borrowers[loan.uuid], self._last_rule.get(loan.uuid, Spot())
-        if loan.uuid in self._revoked:
+        resumed = loan.uuid in self._revoked
+        if resumed:
             # An earlier agent gave the notice already. Without a second one, an agent that crashes
             # repeatedly does not prolong it.
             rule = Spot()
-        self._outputs.reclaimer.take_back(loan, borrower, rule)
+        self._outputs.reclaimer.take_back(loan, borrower, rule, resumed)
 
     def _tell_shims(self) -> None:
         """Tell the owners' shims which cards may be borrowed. There, each launch reports activity,

@@ -87,25 +87,38 @@ class Reclaimer:
         self._running: dict[Key, asyncio.Task[None]] = {}
         self._borrowers: dict[Key, Borrower] = {}
         self._causes: dict[Key, EvictionCause] = {}
+        self._told: dict[Key, set[str]] = {}
         self._in_notice: set[Key] = set()
         self._ended: set[Key] = set()
         self._timers: dict[Key, asyncio.TimerHandle] = {}
 
-    def take_back(self, loan: CardLoan, borrower: Borrower, spot: Spot) -> None:
+    def take_back(
+        self, loan: CardLoan, borrower: Borrower, spot: Spot, resumed: bool = False
+    ) -> None:
         """Begin to take back all cards of the borrower, unless that has begun already. When this
         returns, its work is stopped, unless it gets a notice. A notice ends when there is a reason
         that permits none.
 
-        `loan`: of the card that gives the reason; its owners get an event. `spot`: upper limits for
-        notice and grace.
+        `loan`: of a card that is taken back; its owners get an event, once for each card. `spot`:
+        upper limits for notice and grace. `resumed`: an earlier agent began to take back all cards
+        of the borrower, and told the owners that were active.
         """
         assert loan.reason is not None
         key, reason = borrower.pod.key, loan.reason
         self._borrowers[key] = borrower
         if key in self._running:
             self._revise(key, loan, reason)
-            return
+        else:
+            self._begin(loan, borrower, reason, spot)
+        if not resumed or reason is not SpotEvictionReason.OWNER_BACK:
+            self._tell_owners(loan, borrower, reason)
+
+    def _begin(
+        self, loan: CardLoan, borrower: Borrower, reason: SpotEvictionReason, spot: Spot
+    ) -> None:
+        key = borrower.pod.key
         self._causes[key] = EvictionCause(loan.uuid, reason)
+        self._told[key] = set()
         notice = min(borrower.notice, spot.notice_seconds) if reason in WITH_NOTICE else 0.0
         if notice:
             self._in_notice.add(key)
@@ -123,6 +136,7 @@ class Reclaimer:
             return
         self._causes[key] = EvictionCause(loan.uuid, reason)
         self._end_notice(key)
+        self._told[key].discard(loan.uuid)
         self._tell(loan, self._borrowers[key], reason, notice=0.0)
 
     def _end_notice(self, key: Key) -> None:
@@ -149,7 +163,7 @@ class Reclaimer:
                 self._timers.pop(key).cancel()
                 self._in_notice.discard(key)
                 self._ended.discard(key)
-                del self._causes[key]
+                del self._causes[key], self._told[key]
                 del self._borrowers[key]
 
     async def close(self) -> None:
@@ -251,8 +265,15 @@ class Reclaimer:
         note = f"the pod loses {loan.title}{after}: {WHY[reason]} ({reason})"
         log.warning("a card is taken back", card=card, reason=reason, **_names(borrower.pod.key))
         self._warn(_owner(borrower.pod), EventReason.SPOT_EVICTED, note)
+
+    def _tell_owners(self, loan: CardLoan, borrower: Borrower, reason: SpotEvictionReason) -> None:
+        """Tell the owners of the card that it is taken back, unless they were told already."""
+        told = self._told[borrower.pod.key]
+        if loan.uuid in told:
+            return
+        told.add(loan.uuid)
+        text = f"card {loan.uuid} is taken back from spot pod {borrower.pod}: {WHY[reason]}"
         for one in loan.owners:
-            text = f"card {card} is taken back from spot pod {borrower.pod}: {WHY[reason]}"
             self._notify(_owner(one), EventReason.OWNER_WOKE, text)
 
 

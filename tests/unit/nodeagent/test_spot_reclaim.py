@@ -108,8 +108,8 @@ async def test_a_borrower_is_told_whose_card_it_was(world: SpotWorld) -> None:
 
 
 async def test_a_borrower_of_two_cards_goes_for_one_reason(world: SpotWorld) -> None:
-    """That which was counted, though another card of its is taken back for another reason before
-    it has gone."""
+    """That which was counted, though another of its cards is taken back for another reason before
+    it has gone. The owner of that card is told as well, once."""
     world.add_owner()
     world.add_owner(KubePod("team-a", "other", "uid-other"), SECOND)
     await world.lendable()
@@ -124,6 +124,8 @@ async def test_a_borrower_of_two_cards_goes_for_one_reason(world: SpotWorld) -> 
     assert world.metric("mizar_spot_evictions_total", reason="OwnerGone") == 1
     assert world.metric("mizar_spot_evictions_total", reason="OwnerBack") == 0
     assert len(world.notes("SpotEvicted")) == 1
+    told = f"card {SECOND} is taken back from spot pod team-b/train: its owner is active again"
+    await until(lambda: world.notes("OwnerWoke") == [("other", told)])
 
 
 async def test_a_borrower_is_told_why_its_cards_owner_is_not_known(world: SpotWorld) -> None:

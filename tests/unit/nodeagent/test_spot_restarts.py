@@ -88,6 +88,27 @@ async def test_an_agent_that_starts_while_nvml_hangs_pauses_borrowers_and_takes_
     await until(world.lender.sees_owners)
 
 
+async def test_an_owner_that_sleeps_is_not_told_that_it_works(world: SpotWorld) -> None:
+    """An agent that ends while it takes back both cards of a borrower leaves no word on which of
+    them has the active owner."""
+    second = card(2).uuid
+    world.add_owner()
+    world.add_owner(KubePod("team-a", "other", "uid-other"), second)
+    await world.lendable()
+    await world.lendable(second)
+    await world.lend(cards=2)
+    world.cards.working[CARD] = {os.getpid(): 90}
+    await until(lambda: world.notes("OwnerWoke"))
+    await world.stop_agent()
+    world.cards.working.clear()
+    await world.start_agent()
+    for uuid in (CARD, second):
+        await until(lambda one=uuid: world.state(one) is CardState.RECLAIMING)  # type: ignore[misc]
+    await until(lambda: world.must_go() and len(world.notes("SpotEvicted")) == 2)
+    await world.replanned()
+    assert [pod for pod, _ in world.notes("OwnerWoke")] == ["owner"]
+
+
 async def test_borrowers_compute_on_once_a_late_nvml_answers(
     world: SpotWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
