@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 LENDS = {"enabled": True, "idleAfterSeconds": 2}
+IDLE_S = 4
+"""Idle time of a card that is taken back twice. Without a rest, it could be lent again little more
+than this time after its owner has woken for a moment."""
 HALF = {"devices": 2, "min": 0, "max": 1}
 WORK = ["cuda-sample", "busy", "--seconds", "4"]
 TAKEN_MIB, NEEDED_MIB = 12 * 1024, 5 * 1024
@@ -134,8 +137,10 @@ def had_it_alone(answer: str) -> bool:
 
 
 def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage") -> None:
-    """The borrower has the card's time until the owner works; then the owner has it."""
-    owner, other = lender(kube, stage), borrowing(kube, stage)
+    """The borrower has the card's time until the owner works; then the owner has it. A card that
+    is taken back twice within ten minutes rests."""
+    pool = stage.pool(spot={**LENDS, "idleAfterSeconds": IDLE_S})
+    owner, other = lender(kube, stage, pool=pool), borrowing(kube, stage)
     start_borrower(kube, other, "train")
     assert cards_seen_inside(kube, other, "train") == card_of(kube, owner, "owner")
     wait_percent(kube, other, "train", 90, 101)
@@ -158,6 +163,14 @@ def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage
 
     # When the owner sleeps once more, its card is lent once more.
     start_borrower(kube, other, "again")
+    woke = time.monotonic()
+    status, answer = kube.exec(owner, "owner", "cuda-sample", "alloc", "64")
+    assert status == 0, answer
+    wait_for("the card to be withdrawn", lambda: not _lendable(kube))
+    wait_for("the card to be lendable", lambda: _lendable(kube))
+    rested = time.monotonic() - woke
+    print(f"lendable {rested:.1f} s after it was taken back a second time")
+    assert rested > 2 * IDLE_S
 
 
 def test_an_owner_that_needs_the_borrowers_memory_waits_for_it(

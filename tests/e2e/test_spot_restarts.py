@@ -14,6 +14,7 @@ import yaml
 from cluster import Cluster
 from cluster.cluster import Node
 from cluster.local_cluster import LocalCluster
+from e2e.agent_metrics import AgentMetrics, agent_metrics
 from e2e.components import component_pods, container_id, exec_in_container, kill_component
 from e2e.test_loss import busy_part
 from e2e.test_restarts import restart_counts
@@ -172,6 +173,12 @@ def agent_on(kube: Kube, node: Node) -> tuple[str, int] | None:
     return None
 
 
+def counted(agent: AgentMetrics) -> tuple[float, float]:
+    """How many pods the agent ended since an owner was back, and how many reclaims it has timed."""
+    evictions = agent.value("mizar_spot_evictions_total", reason="OwnerBack")
+    return evictions, agent.value("mizar_spot_reclaim_seconds_count")
+
+
 def test_an_agent_that_is_killed_and_comes_back(
     loan: Loan, kube: Kube, mizar_cluster: Cluster
 ) -> None:
@@ -242,11 +249,15 @@ def test_a_kubelet_that_starts_again(loan: Loan, mizar_cluster: Cluster) -> None
 
 
 def test_an_owner_that_wakes_while_the_api_server_is_away(loan: Loan) -> None:
-    """The node does everything alone, except for the pod's deletion, which follows later."""
+    """The node does everything alone, except for the pod's deletion, which follows later. So the
+    eviction is counted before anybody else can see it."""
+    agent = agent_metrics(loan.kube, loan.cluster, loan.node)
+    evictions, reclaims = counted(agent)
     loan.cluster.kill_api_server()
     try:
         loan.owner_works()
         loan.wait_ended()
+        wait_for("both to be counted", lambda: counted(agent) == (evictions + 1, reclaims + 1))
     finally:
         loan.cluster.start_api_server()
     loan.wait_evicted()
