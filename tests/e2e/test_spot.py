@@ -142,7 +142,8 @@ def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage
     pool = stage.pool(spot={**LENDS, "idleAfterSeconds": IDLE_S})
     owner, other = lender(kube, stage, pool=pool), borrowing(kube, stage)
     start_borrower(kube, other, "train")
-    assert cards_seen_inside(kube, other, "train") == card_of(kube, owner, "owner")
+    (card,) = card_of(kube, owner, "owner")
+    assert cards_seen_inside(kube, other, "train") == {card}
     wait_percent(kube, other, "train", 90, 101)
     wait_for("its owner to be told", lambda: _active(kube, owner) == "False")
     assert wait_event(kube, owner, "owner", "OwnerAsleep")
@@ -157,7 +158,7 @@ def test_a_sleeping_owners_card_is_lent_and_comes_back(kube: Kube, stage: "Stage
     # Once more where the node agent had no processor for most of the time.
     wait_for("the owner to have its card for itself", works_alone)
     reason = reason_of_eviction(kube, other, "train")
-    assert f"{owner}/owner" in reason and "(OwnerBack)" in reason
+    assert f"card {card} of {owner}/owner" in reason and "(OwnerBack)" in reason
     kube.wait_gone("pod", other, "train")
     assert wait_event(kube, owner, "owner", "OwnerWoke")
 
