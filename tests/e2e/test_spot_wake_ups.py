@@ -29,7 +29,7 @@ from support.waiting import wait_for
 if TYPE_CHECKING:
     from e2e.conftest import Stage
 
-WAKE_UPS = int(os.environ.get("MIZAR_SPOT_WAKE_UPS") or times(3))
+WAKE_UPS = int(os.environ.get("MIZAR_SPOT_WAKE_UPS") or times(2))
 OWNERS = 4
 """As many as the cluster has cards: a card that is taken back again and again rests in between."""
 TAKEN_MIB = 12 * 1024
