@@ -25,7 +25,9 @@ def devices(
 
 def counts(listed: Collection[Device], kubelet: Collection[str]) -> Counts:
     """Capacity and allocatable of the spot resource. `kubelet`: IDs of the devices that the kubelet
-    considers healthy; healthy devices that it does not know yet are not counted."""
+    considers healthy; healthy devices that it does not know yet are not counted. `listed` must be
+    empty until the kubelet has offered a device: before it knows the resource, it copies a capacity
+    that it finds in the node's status to allocatable, and pods would be bound to withheld cards."""
     ready = sum(one.healthy and one.id in kubelet for one in listed)
     waiting = sum(one.healthy and one.id not in kubelet for one in listed)
     return Counts(capacity=len(listed) - waiting, allocatable=ready)

@@ -106,6 +106,7 @@ class Lender:
         self._told: set[PodIdentity] = set()
         self._devices: tuple[Device, ...] = ()
         self._kubelet: frozenset[str] = frozenset()
+        self._kubelet_offered = False
         self._follow_until = float("-inf")
         self._agreeing: dict[str, SpotRule | None] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -434,7 +435,9 @@ class Lender:
         outputs.plugins.apply({SPOT_RESOURCE: listed}, advertised)
         if advertised is not None:
             self._kubelet = advertised.devices.get(SPOT_RESOURCE, frozenset())
-        wanted = {SPOT_RESOURCE: device_list.counts(listed, self._kubelet)}
+        self._kubelet_offered |= bool(self._kubelet)
+        known = listed if self._kubelet_offered else ()
+        wanted = {SPOT_RESOURCE: device_list.counts(known, self._kubelet)}
         # The kubelet may still write the higher count that it had before.
         outputs.node.set_desired(wanted, frozenset({SPOT_RESOURCE} if lowered else ()))
         if _healthy(listed) != self._kubelet and now < self._follow_until:

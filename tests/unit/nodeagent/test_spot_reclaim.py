@@ -265,6 +265,21 @@ async def test_a_card_is_withdrawn_before_the_next_plan(
     await until(lambda: DEVICE in world.kubelet.healthy(SPOT_RESOURCE))
 
 
+async def test_the_node_has_no_spot_devices_until_the_kubelet_has_offered_one(
+    world: SpotWorld,
+) -> None:
+    """Until a kubelet knows the resource it copies its capacity to allocatable, and pods were bound
+    to a card that was not lent, and failed."""
+    world.cards.working[CARD] = {os.getpid(): 90}
+    world.add_owner()
+    await until(lambda: DEVICE in world.kubelet.devices.get(SPOT_RESOURCE, {}))
+    await until(lambda: world.node(SPOT_RESOURCE) == ("0", "0"))
+    await world.replanned()
+    assert world.node(SPOT_RESOURCE) == ("0", "0")
+    world.cards.working.clear()
+    await until(lambda: world.node(SPOT_RESOURCE) == ("1", "1"))
+
+
 async def test_nobody_starts_on_a_card_that_another_pod_borrows(world: SpotWorld) -> None:
     """The kubelet may give a device to the next pod before the one before has ended."""
     world.add_owner()
