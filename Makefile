@@ -75,7 +75,7 @@ SHIM := tests/unit/shim
 # These wait for time to pass more than they work.
 WAITING := $(patsubst %,$(SHIM)/test_%.py,nvml shares simulated_card grants)
 # Of the shim, what tries long at random or under load, and what needs a build of its own.
-LONG_SHIM := $(patsubst %,$(SHIM)/test_%.py,soak lazy_code deployed handles coverage)
+LONG_SHIM := $(patsubst %,$(SHIM)/test_%.py,soak lazy_code deployed handles coverage cudart)
 SANITIZED := $(SHIM)/test_sanitizers.py
 # These are whole agents, which wait as well.
 SPOT := tests/unit/nodeagent/test_spot.py

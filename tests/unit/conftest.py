@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from cluster.binaries import at_hand
-from support.chart import Chart
+from support.chart import CHART, Chart
+from support.helm_outputs import HelmOutputs
+
+HELM_OUTPUTS = Path(__file__).resolve().parents[2] / "build" / "helm-outputs"
 
 
 @pytest.fixture(scope="session")
@@ -17,7 +20,7 @@ def promtool() -> Path:
 @pytest.fixture(scope="session")
 def chart() -> Chart:
     """The chart, by the helm that the local cluster uses."""
-    return Chart(_program("helm"))
+    return Chart(_program("helm"), HelmOutputs(HELM_OUTPUTS, settled=CHART))
 
 
 def _program(name: str) -> Path:
