@@ -43,6 +43,7 @@ from mizar_operator.readiness import Readiness
 from mizar_operator.reconcile import Reconciler, run_in_thread
 from mizar_operator.settings import Settings
 from mizar_operator.spot import assembly as spot_assembly
+from mizar_operator.spot.reconcile import SpotReconciler
 
 log = get_logger(__name__)
 
@@ -78,45 +79,14 @@ class Operator:
         self.caches = Caches(client, Pace(settings.resync, clock=seconds, random=chance), timing)
         self.budgets = shadow_disruption_budgets.watch(client, timing)
         self.queue: WorkQueue[str] = WorkQueue(max_delay=RETRY_MOST_S, clock=seconds, random=chance)
-        self.events = EventRecorder(
-            client,
-            FIELD_MANAGER_OPERATOR,
-            settings.identity,
-            seconds,
-            now,
-            others_done=self.queue.wait_idle,
-        )
-        self.leader = Leader(
-            client,
-            settings.namespace,
-            LEASE_NAME,
-            settings.identity,
-            owner=settings.deployment,
-            clock=seconds,
-            now=now,
-        )
+        self.events = self._event_recorder()
+        self.leader = self._leader()
         self.gatherer = Gatherer(client, self.caches, seconds)
-        applier = Applier(
-            client,
-            self.caches,
-            self.events,
-            settings.pod_settings,
-            settings.writes_at_once,
-            seconds,
-        )
+        applier = self._applier()
         self.reconciler = Reconciler(
             self.gatherer, applier, self.queue, self.metrics, now, seconds, runs=run_in_thread
         )
-        self.spot = spot_assembly.reconciler(
-            client,
-            self.caches,
-            self.events,
-            self.queue,
-            self.metrics.registry,
-            settings,
-            self._clock,
-            runs=run_in_thread,
-        )
+        self.spot = self._spot_reconciler()
         self._kopf_stop, self._kopf_ready = asyncio.Event(), asyncio.Event()
         self._kopf_ending = asyncio.Event()
         self._led_since: float | None = None
@@ -124,6 +94,49 @@ class Operator:
         for follow in (*followers, spot_assembly.follow):
             follow(self.caches, self.queue.add)
         shadow_disruption_budgets.follow(self.budgets, applier.budgets, self.caches, self.queue.add)
+
+    def _event_recorder(self) -> EventRecorder:
+        return EventRecorder(
+            self._client,
+            FIELD_MANAGER_OPERATOR,
+            self.settings.identity,
+            self._clock.seconds,
+            self._clock.now,
+            others_done=self.queue.wait_idle,
+        )
+
+    def _leader(self) -> Leader:
+        return Leader(
+            self._client,
+            self.settings.namespace,
+            LEASE_NAME,
+            self.settings.identity,
+            owner=self.settings.deployment,
+            clock=self._clock.seconds,
+            now=self._clock.now,
+        )
+
+    def _applier(self) -> Applier:
+        return Applier(
+            self._client,
+            self.caches,
+            self.events,
+            self.settings.pod_settings,
+            self.settings.writes_at_once,
+            self._clock.seconds,
+        )
+
+    def _spot_reconciler(self) -> SpotReconciler:
+        return spot_assembly.reconciler(
+            self._client,
+            self.caches,
+            self.events,
+            self.queue,
+            self.metrics.registry,
+            self.settings,
+            self._clock,
+            runs=run_in_thread,
+        )
 
     def dead(self) -> list[str]:
         """The problems that a restart would solve.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import get_args
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from mizar_core.models import GPUPool
 from mizar_core.planning import Plan, Snapshot
@@ -28,36 +28,46 @@ START_BUCKETS = (1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0, 300.0, 
 pod to one that waits for a node."""
 QUOTA_LABELS = ("namespace", "quota", "profile")
 """Names of the labels of metrics about a quota's profile."""
+QUOTA_SERIES = {
+    "ready_devices": "Free devices minus those waited for.",
+    "pipelining_devices": "Devices of shadow pods on their way.",
+    "in_use_devices": "Devices that share pods have.",
+    "waiting_devices": "Devices that share pods wait for.",
+    "shadow_pods": "Shadow pods.",
+}
+"""Descriptions of the gauges about a quota's profile, by name without `mizar_quota_`."""
+CARD_SERIES = {
+    "total": ("mizar_pool_cards", "Cards of the pool."),
+    "held": ("mizar_pool_held_cards", "Cards that shadow pods hold."),
+    "healthy": ("mizar_pool_healthy_cards", "Cards that their nodes report healthy."),
+    "lost": ("mizar_pool_lost_cards", "Cards whose shadow pods have lost them."),
+    "lent": ("mizar_pool_lent_cards", "Cards that spot pods borrow."),
+}
+"""Names and descriptions of the gauges about a pool's cards, by the state of the cards."""
 
 
 class Metrics:
     """All metrics, in a registry of their own, so that tests can have several."""
 
     def __init__(self) -> None:
-        self.registry = registry = probes.registry("operator")
+        self.registry = probes.registry("operator")
+        self.shadow_counters = ShadowCounters(self.registry)
+        self.waiting = WaitingPods(self.registry)
+        self._make_series(self.registry)
+        self._make_histograms(self.registry)
+        self._make_counters(self.registry)
+        self._make_gauges(self.registry)
+        self._quotas: dict[str, set[Key]] = {}
+        self._refused: set[Labels] = set()
+
+    def _make_series(self, registry: CollectorRegistry) -> None:
         self.quota = {
             name: Series(f"mizar_quota_{name}", text, QUOTA_LABELS, registry)
-            for name, text in (
-                ("ready_devices", "Free devices minus those waited for."),
-                ("pipelining_devices", "Devices of shadow pods on their way."),
-                ("in_use_devices", "Devices that share pods have."),
-                ("waiting_devices", "Devices that share pods wait for."),
-                ("shadow_pods", "Shadow pods."),
-            )
+            for name, text in QUOTA_SERIES.items()
         }
         self.cards = {
             state: Series(name, text, ["pool"], registry)
-            for state, name, text in (
-                ("total", "mizar_pool_cards", "Cards of the pool."),
-                ("held", "mizar_pool_held_cards", "Cards that shadow pods hold."),
-                (
-                    "healthy",
-                    "mizar_pool_healthy_cards",
-                    "Cards that their nodes report healthy.",
-                ),
-                ("lost", "mizar_pool_lost_cards", "Cards whose shadow pods have lost them."),
-                ("lent", "mizar_pool_lent_cards", "Cards that spot pods borrow."),
-            )
+            for state, (name, text) in CARD_SERIES.items()
         }
         self.node_cards = Series(
             "mizar_node_cards",
@@ -68,13 +78,8 @@ class Metrics:
         self.shadow_pods = Series(
             "mizar_shadow_pods", "Shadow pods by phase.", ["pool", "phase"], registry
         )
-        self.waiting = WaitingPods(registry)
-        self.refused = Counter(
-            "mizar_shadow_pods_refused_total",
-            "Shadow pods that the API server refused to create.",
-            QUOTA_LABELS,
-            registry=registry,
-        )
+
+    def _make_histograms(self, registry: CollectorRegistry) -> None:
         self.start = Histogram(
             "mizar_share_pod_start_seconds",
             "From the creation of a share pod until its containers run.",
@@ -88,7 +93,14 @@ class Metrics:
             buckets=BUCKETS,
             registry=registry,
         )
-        self.shadow_counters = ShadowCounters(registry)
+
+    def _make_counters(self, registry: CollectorRegistry) -> None:
+        self.refused = Counter(
+            "mizar_shadow_pods_refused_total",
+            "Shadow pods that the API server refused to create.",
+            QUOTA_LABELS,
+            registry=registry,
+        )
         self.actions = Counter(
             "mizar_actions_total",
             "Actions of plans, done or failed.",
@@ -103,14 +115,16 @@ class Metrics:
         )
         for kind in get_args(PartKind):  # so that the first one is seen as an increase
             self.planning_errors.labels(kind)
+        self.failures = Counter(
+            "mizar_reconcile_failures_total", "Reconciles that failed.", registry=registry
+        )
+
+    def _make_gauges(self, registry: CollectorRegistry) -> None:
         self.unreadable = Gauge(
             "mizar_unreadable_objects",
             "Objects that are there but cannot be read; what depends on them is left as it is.",
             ["kind"],
             registry=registry,
-        )
-        self.failures = Counter(
-            "mizar_reconcile_failures_total", "Reconciles that failed.", registry=registry
         )
         self.webhook_reachable = Gauge(
             "mizar_webhook_reachable",
@@ -118,8 +132,6 @@ class Metrics:
             registry=registry,
         )
         self.leader = Gauge("mizar_leader", "1 while this replica leads.", registry=registry)
-        self._quotas: dict[str, set[Key]] = {}
-        self._refused: set[Labels] = set()
 
     @contextmanager
     def counting_failure(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from mizar_core.carve import Carve
@@ -128,66 +128,88 @@ def _overdue_at(meta: Json) -> datetime | None:
 def share_view(obj: Object) -> SharePod | None:
     """The view of a pod that requests devices and waits for the scheduler or has a node; None for
     all other pods."""
-    meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
-    asked = devices_requested(spec)
-    if not asked or status.get("phase") in ("Succeeded", "Failed"):
+    asked = devices_requested(obj["spec"])
+    if not asked or not _is_for_planner(obj):
         return None
-    node = interned(spec.get("nodeName"))
+    whole = _share_pod_view(obj)
+    kept = _kept_after_init(obj)
+    views = (
+        replace(
+            whole,
+            resource=sys.intern(resource),
+            count=count,
+            after_init=kept.get(resource, 0) if kept is not None else None,
+            lacks_devices=lacks_alone(whole.unschedulable, resource),
+            beside=tuple(one for one in asked if one != resource),
+        )
+        for resource, count in asked.items()
+    )
+    status = obj.get("status") or {}
+    return SharePod(tuple((_prefix(one.resource), one) for one in views), _running_at(status))
+
+
+def _is_for_planner(obj: Object) -> bool:
+    """Whether the pod has not ended, and has a node, or waits for the scheduler or behind the gate
+    that the operator opens."""
+    spec = obj["spec"]
+    if (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        return False
     gates = [one.get("name") for one in spec.get("schedulingGates") or ()]
-    if node is None and ("deletionTimestamp" in meta or gates not in ([], [PREEMPTION_GATE])):
-        return None
+    waits = "deletionTimestamp" not in obj["metadata"] and gates in ([], [PREEMPTION_GATE])
+    return bool(spec.get("nodeName")) or waits
+
+
+def _share_pod_view(obj: Object) -> ShareView:
+    """What the views of all of a share pod's resources have in common, with no resource."""
+    meta, spec, status = obj["metadata"], obj["spec"], obj.get("status") or {}
+    node = interned(spec.get("nodeName"))
     scheduled = condition_of(status, "PodScheduled") if node is None else {}
     unschedulable = unschedulable_message(scheduled)
-    initialized = condition_of(status, "Initialized").get("status") == "True"
-    kept = devices_after_init(spec) if initialized and spec.get("initContainers") else None
-    if MIRROR in (meta.get("annotations") or {}):
-        kept = {}
-    needs, outages = needs_of(obj), outage_tolerations(spec)
     kind, owner = _controller(meta)
-    # Constraints on the node do not matter once the pod has a node.
-    claims = tuple(_claims(meta["name"], spec)) if node is None else ()
-    refused_by = refusal_topology(spec, unschedulable)
     refusals = tuple(_refusals(status))
     given_twice = any(_names(EventReason.DEVICE_GIVEN_TWICE, one) for one in refusals)
     own_words = gives_way(meta["namespace"], meta["name"])
     told_to_go = next((one for one in refusals if given_twice and own_words in one), "")
-    gives_way_to = who_starts_after(told_to_go) if told_to_go else None
-    several_cards = any(_names(EventReason.SEVERAL_CARDS, one) for one in refusals)
-    views = (
-        ShareView(
-            namespace=sys.intern(meta["namespace"]),
-            name=meta["name"],
-            uid=meta.get("uid", ""),
-            resource=sys.intern(resource),
-            count=count,
-            created=time_or_none(meta.get("creationTimestamp")) or EPOCH,
-            node=node,
-            needs=needs,
-            owner=owner,
-            of_daemon_set=kind == "DaemonSet",  # by the same field, `kubectl drain` leaves it alone
-            of_job=kind == "Job",
-            after_init=kept.get(resource, 0) if kept is not None else None,
-            unschedulable=unschedulable,
-            unschedulable_since=time_or_none(scheduled.get("lastTransitionTime"))
-            if unschedulable
-            else None,
-            lacks_devices=lacks_alone(unschedulable, resource),
-            deleting="deletionTimestamp" in meta,
-            outages=outages,
-            priority=int(spec.get("priority") or 0),
-            claims=claims,
-            refused_by=refused_by,
-            gated=node is None and bool(gates),
-            beside=tuple(one for one in asked if one != resource),
-            several_cards=several_cards,
-            given_twice=given_twice,
-            gives_way=bool(told_to_go),
-            gives_way_to=gives_way_to,
-            overdue_at=_overdue_at(meta),
-        )
-        for resource, count in asked.items()
+    return ShareView(
+        namespace=sys.intern(meta["namespace"]),
+        name=meta["name"],
+        uid=meta.get("uid", ""),
+        resource="",
+        count=0,
+        created=time_or_none(meta.get("creationTimestamp")) or EPOCH,
+        node=node,
+        needs=needs_of(obj),
+        owner=owner,
+        of_daemon_set=kind == "DaemonSet",  # by the same field, `kubectl drain` leaves it alone
+        of_job=kind == "Job",
+        unschedulable=unschedulable,
+        unschedulable_since=time_or_none(scheduled.get("lastTransitionTime"))
+        if unschedulable
+        else None,
+        deleting="deletionTimestamp" in meta,
+        outages=outage_tolerations(spec),
+        priority=int(spec.get("priority") or 0),
+        # Constraints on the node do not matter once the pod has a node.
+        claims=tuple(_claims(meta["name"], spec)) if node is None else (),
+        refused_by=refusal_topology(spec, unschedulable),
+        gated=node is None and bool(spec.get("schedulingGates")),
+        several_cards=any(_names(EventReason.SEVERAL_CARDS, one) for one in refusals),
+        given_twice=given_twice,
+        gives_way=bool(told_to_go),
+        gives_way_to=who_starts_after(told_to_go) if told_to_go else None,
+        overdue_at=_overdue_at(meta),
     )
-    return SharePod(tuple((_prefix(one.resource), one) for one in views), _running_at(status))
+
+
+def _kept_after_init(obj: Object) -> dict[str, int] | None:
+    """The devices that the pod needs from now on, by resource, if that is known to be fewer than it
+    requests: its init containers have ended, or it is a static pod, to which no plan gives any."""
+    if MIRROR in (obj["metadata"].get("annotations") or {}):
+        return {}
+    initialized = condition_of(obj.get("status") or {}, "Initialized").get("status") == "True"
+    if not initialized or not obj["spec"].get("initContainers"):
+        return None
+    return devices_after_init(obj["spec"])
 
 
 def _claims(pod: str, spec: Json) -> Iterator[str]:
