@@ -141,7 +141,7 @@ def _refusals(kept: Collection[TranslatedRequest], pod: PodSpec) -> tuple[str, .
             *forbidden_names(kept),
             *uncountable(one.request for one in kept),
             *named_twice(kept),
-            *overcommitted(kept),
+            *overcommitted((one.target, one.request) for one in kept),
             *mixed_resources(kept, pod.spec),
             *(past_the_scheduler(pod) if kept else ()),
         ]
@@ -190,19 +190,21 @@ def named_twice(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
             yield found[0].sentence(f"{names} are the same: keep one of them", target)
 
 
-def overcommitted(requests: Iterable[TranslatedRequest]) -> Iterator[str]:
-    """A sentence for each resource whose request and limit differ: devices cannot be
-    overcommitted."""
-    amounts: dict[ContainerTarget, dict[str, TranslatedRequest]] = {}
-    for one in requests:
-        amounts.setdefault((one.request.path[:-1], one.target), {})[one.request.section] = one
-    for (_, target), sections in amounts.items():
+def overcommitted(named: Iterable[tuple[str, ResourceEntry]]) -> Iterator[str]:
+    """A sentence for each resource of a container whose request and limit differ: neither devices
+    nor cards can be overcommitted. `named`: entries, each with the name by which sentences call its
+    resource; entries of one name are of the same resource."""
+    amounts: dict[ContainerTarget, dict[str, ResourceEntry]] = {}
+    for name, one in named:
+        amounts.setdefault((one.path[:-1], name), {})[one.section] = one
+    for (_, name), sections in amounts.items():
         limit, request = sections.get("limits"), sections.get("requests")
         if request and not limit:
-            yield request.sentence("it is only in requests: put it into limits", target)
-        elif request and limit and request.request.amount != limit.request.amount:
-            both = f"requests {request.request.amount} and limits {limit.request.amount} differ"
-            yield limit.sentence(f"{both}: give only limits", target)
+            about = f"container '{request.container}', {name}"
+            yield f"{about}: it is only in requests: put it into limits"
+        elif request and limit and request.amount != limit.amount:
+            both = f"requests {request.amount} and limits {limit.amount} differ"
+            yield f"container '{limit.container}', {name}: {both}: give only limits"
 
 
 def mixed_resources(requests: Iterable[TranslatedRequest], spec: Spec) -> Iterator[str]:

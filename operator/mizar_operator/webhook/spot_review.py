@@ -28,7 +28,7 @@ from mizar_core.pod_requests import (
 )
 from mizar_core.quantities import counted
 from mizar_operator.webhook.pod_patch import Patch, annotate, gate, label
-from mizar_operator.webhook.pod_review import Decision, uncountable
+from mizar_operator.webhook.pod_review import Decision, overcommitted, uncountable
 from mizar_operator.webhook.pod_specs import PodSpec
 
 _MEANS_SPOT = re.compile(r"mizar\.spot[./].*")
@@ -74,7 +74,7 @@ def review_spot(pod: PodSpec, borrower: Borrower, settings: SpotSettings) -> Dec
     namespace may not borrow now passes with a warning: its quota may come later."""
     wrong = (
         *misspelt(pod),
-        *uneven(pod),
+        *overcommitted((one.key, one) for one in _spot_entries(pod.spec)),
         *uncountable(_spot_entries(pod.spec)),
         *mixed(pod, borrower.whole_cards),
         *_lonely(pod),
@@ -90,21 +90,6 @@ def misspelt(pod: PodSpec) -> Iterator[str]:
     for one in _spot_entries(pod.spec):
         if one.key != SPOT_RESOURCE:
             yield f"{_about(one)}: there is no such resource: write {SPOT_RESOURCE}"
-
-
-def uneven(pod: PodSpec) -> Iterator[str]:
-    """A sentence for each container whose request and limit differ: cards cannot be
-    overcommitted."""
-    amounts: dict[tuple[str, ...], dict[str, ResourceEntry]] = {}
-    for one in _spot_entries(pod.spec):
-        amounts.setdefault((*one.path[:-1], one.key), {})[one.section] = one
-    for sections in amounts.values():
-        limit, request = sections.get("limits"), sections.get("requests")
-        if request and not limit:
-            yield f"{_about(request)}: it is only in requests: put it into limits"
-        elif request and limit and request.amount != limit.amount:
-            both = f"requests {request.amount} and limits {limit.amount} differ"
-            yield f"{_about(limit)}: {both}: give only limits"
 
 
 def mixed(pod: PodSpec, whole_cards: Collection[str]) -> Iterator[str]:
