@@ -4,10 +4,31 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 from mizar_nodeagent import container_processes
 from mizar_nodeagent.container_processes import ContainerProcess
+
+
+@dataclass(frozen=True)
+class KillResult:
+    """`killed`: whether the process was sent SIGKILL. `problem`: why it was not; empty if it was or
+    had ended before."""
+
+    killed: bool
+    problem: str = ""
+
+
+def try_kill(process: ContainerProcess, proc: Path = container_processes.PROC) -> KillResult:
+    """Kill this very process if it still runs and if that is permitted."""
+    try:
+        kill(process, proc)
+    except ProcessLookupError:
+        return KillResult(killed=False)
+    except OSError as error:
+        return KillResult(killed=False, problem=str(error))
+    return KillResult(killed=True)
 
 
 def kill(process: ContainerProcess, proc: Path = container_processes.PROC) -> None:

@@ -23,12 +23,10 @@ def may_kill_others(status: Path = Path("/proc/self/status")) -> bool:
 def kill(process: ContainerProcess, proc: Path = container_processes.PROC) -> str:
     """Kill this very process, and not another that has its PID by now. Returns the outcome as a
     clause for an event, also if the process cannot be killed."""
-    try:
-        process_kill.kill(process, proc)
-    except ProcessLookupError:
+    result = process_kill.try_kill(process, proc)
+    if result.problem:
+        remedy = "the node agent may need nodeagent.mayKill of the chart"
+        return f"it cannot be killed: {result.problem}; {remedy}"
+    if not result.killed:
         return "it has ended"
-    except OSError as error:
-        return (
-            f"it cannot be killed: {error}; the node agent may need nodeagent.mayKill of the chart"
-        )
     return "it is killed, since isolation.enforcement is Strict"

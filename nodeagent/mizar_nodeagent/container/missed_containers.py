@@ -142,17 +142,6 @@ def _kill_all(uids: Iterable[str], containers: frozenset[str], proc: Path) -> di
     for process in container_processes.of_containers(found, proc).values():
         if process.container_id not in containers:
             continue  # another process has its PID by now
-        problem = _kill(process, proc)
+        problem = process_kill.try_kill(process, proc).problem
         outcomes[process.container_id] = outcomes.get(process.container_id) or problem
     return outcomes
-
-
-def _kill(process: container_processes.ContainerProcess, proc: Path) -> str:
-    """Why the process cannot be killed; empty if it is, or has ended."""
-    try:
-        process_kill.kill(process, proc)
-    except ProcessLookupError:
-        return ""
-    except OSError as error:
-        return str(error)
-    return ""
