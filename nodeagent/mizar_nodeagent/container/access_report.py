@@ -4,30 +4,22 @@ as metrics."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from mizar_core.names import FIELD_MANAGER_NODEAGENT, POD_CONDITION_CARD_ACCESS
-from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import KubeError, NotFound
-from mizar_kube.logs import get_logger
-from mizar_nodeagent.condition_body import condition_body
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.nri_component import Counts
-
-log = get_logger(__name__)
-
-LOOK_EVERY_S: Final = 2.0
-"""Seconds between two checks whether the condition has changed."""
+from mizar_nodeagent.own_condition import OwnCondition
 
 
 class AccessReporter:
     """Writes the condition of the agent's own pod. `namespace`, `pod`: the pod's names. `remark`:
-    returns a further sentence about the node's containers, or an empty string."""
+    returns a further sentence about the node's containers, or an empty string. Tests set
+    `sleep`."""
 
     def __init__(
         self,
@@ -36,44 +28,14 @@ class AccessReporter:
         namespace: str,
         pod: str,
         remark: Callable[[], str] = lambda: "",
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._client = client
         self._access = access
-        self._namespace = namespace
-        self._pod = pod
         self._remark = remark
-        self._written: dict[str, str] | None = None
-
-    async def run(self) -> None:
-        """Write the condition whenever it differs, for ever. Returns if the agent's pod does not
-        exist."""
-        backoff = Backoff(first=1.0, most=60.0)
-        while True:
-            try:
-                await self.write()
-                backoff.reset()
-            except NotFound:
-                log.info(
-                    "the agent's own pod does not exist: no condition is written",
-                    pod=self._pod,
-                )
-                return
-            except KubeError as error:
-                log.warning("the condition about access to cards cannot be written", error=error)
-                await asyncio.sleep(error.retry_after or backoff.next())
-            await asyncio.sleep(LOOK_EVERY_S)
-
-    async def write(self) -> None:
-        """Write the condition, unless it is there already. Raises KubeError."""
-        condition = self._condition()
-        if condition == self._written:
-            return
-        await self._client.apply(
-            condition_body(self._namespace, self._pod, condition),
-            field_manager=FIELD_MANAGER_NODEAGENT,
-            subresource="status",
+        written = OwnCondition(
+            client, self._condition, FIELD_MANAGER_NODEAGENT, namespace, pod, sleep
         )
-        self._written = condition
+        self.run, self.write = written.run, written.write
 
     def _condition(self) -> dict[str, str]:
         access = self._access

@@ -8,19 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from mizar_core.names import FIELD_MANAGER_NODEAGENT, POD_CONDITION_SETTINGS
-from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import KubeError, NotFound
-from mizar_kube.logs import get_logger
-from mizar_nodeagent.condition_body import condition_body
 from mizar_nodeagent.overrides.source import OverrideSource
+from mizar_nodeagent.own_condition import OwnCondition
 
-log = get_logger(__name__)
-
-EVERY_S: Final = 2.0
-"""Seconds between two checks whether the condition has changed."""
-RETRY_MOST_S: Final = 60.0
-"""The most seconds until an API server that does not answer is tried again."""
 MESSAGE_MAX: Final = 1024
 """Characters to which the condition's message is cut."""
 MANAGER: Final = f"{FIELD_MANAGER_NODEAGENT}-settings"
@@ -39,37 +30,9 @@ class OverrideReporter:
         pod: str,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._client = client
         self._source = source
-        self._namespace = namespace
-        self._pod = pod
-        self._sleep = sleep
-        self._written: dict[str, str] | None = None
-
-    async def run(self) -> None:
-        """Write the condition whenever it differs, for ever. Returns if the agent's pod does not
-        exist."""
-        backoff = Backoff(EVERY_S, RETRY_MOST_S)
-        while True:
-            pause = EVERY_S
-            try:
-                await self.write()
-                backoff.reset()
-            except NotFound:
-                return  # the agent does not run as a pod
-            except KubeError as error:
-                log.info("the condition about the node's overrides cannot be written", error=error)
-                pause = error.retry_after or backoff.next()
-            await self._sleep(pause)
-
-    async def write(self) -> None:
-        """Write the condition, unless this was its last content. Raises KubeError."""
-        condition = self._condition()
-        if condition == self._written:
-            return
-        body = condition_body(self._namespace, self._pod, condition)
-        await self._client.apply(body, field_manager=MANAGER, subresource="status")
-        self._written = condition
+        written = OwnCondition(client, self._condition, MANAGER, namespace, pod, sleep)
+        self.run, self.write = written.run, written.write
 
     def _condition(self) -> dict[str, str]:
         source = self._source

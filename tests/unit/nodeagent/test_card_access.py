@@ -10,10 +10,10 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from mizar_core.names import POD_CONDITION_CARD_ACCESS
 from mizar_kube.errors import NotFound, Unavailable
 from mizar_nodeagent.config import CardAccess, MountConfig, Way
 from mizar_nodeagent.container import (
-    access_report,
     access_watch,
     auto_strategy,
     card_access,
@@ -980,11 +980,10 @@ class TestReport:
         assert not choice(host.access(**gds), nri=False, way="CDI").lacking
 
     async def test_what_fails_is_tried_again(
-        self, host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, host: Host, caplog: pytest.LogCaptureFixture
     ) -> None:
         pods = Pods()
         made = choice(host.access(), nri=False, way="CDI")
-        reporter = AccessReporter(pods, made, "mizar-system", "agent-x")  # type: ignore[arg-type]
         turns: list[tuple[Exception | None, Way]] = [
             (Unavailable("down"), "EnvVar"),
             (None, "EnvVar"),
@@ -996,10 +995,13 @@ class TestReport:
             pods.fault, way = turns.pop(0)
             made.settle(Discovery(False, way))
 
-        monkeypatch.setattr(access_report.asyncio, "sleep", next_turn)
+        reporter = AccessReporter(pods, made, "mizar-system", "agent-x", sleep=next_turn)  # type: ignore[arg-type]
         await next_turn(0)
         await reporter.run()
         assert [one["reason"] for one in pods.written] == ["EnvVar"]
+        assert [(one["event"], one["name"]) for one in logged(caplog) if "name" in one] == [
+            ("a condition of the agent's own pod cannot be written", POD_CONDITION_CARD_ACCESS)
+        ]
 
     def test_as_metrics(self, host: Host) -> None:
         def samples(made: AccessChoice) -> dict[tuple[str, ...], float]:
