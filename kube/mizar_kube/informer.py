@@ -169,7 +169,11 @@ class Informer(StoreReader[T]):
                     listed = True
                 await self._watch()
             except Gone as gone:
-                log.info("listing again", kind=self._watched.kind.name, error=gone)
+                log.info(
+                    "the watch cannot go on: all objects are listed again",
+                    kind=self._watched.kind.name,
+                    error=gone,
+                )
                 # If the pages took too long to read, the next list is one page.
                 self._page_size = self._timing.page_size if listed else 0
                 await self._pause(gone)

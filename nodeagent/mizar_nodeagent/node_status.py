@@ -102,7 +102,9 @@ class NodeStatusWriter:
                 await self._client.patch_merge(self._ref, _patch(withdrawn), subresource="status")
                 await asyncio.sleep(grace)
         except (KubeError, TimeoutError) as error:
-            log.warning("the node's status could not be lowered before the end", error=error)
+            log.warning(
+                "the agent ends without withdrawing its devices from the node's status", error=error
+            )
 
     async def run(self) -> None:
         """Write whenever a count differs, for ever."""

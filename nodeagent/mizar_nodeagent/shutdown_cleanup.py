@@ -67,13 +67,13 @@ class ShutdownCleanup:
         collection."""
         self._slots.spares.remove_all()
         if problem := self._pods.problem():
-            log.info("the node is left as it is", problem=problem)
+            log.info("the agent ends without removing what is unused", problem=problem)
             return
         try:
             async with asyncio.timeout(WITHIN_S):
                 await self._remove_slots()
         except (KubeletAway, OSError, TimeoutError) as error:
-            log.info("slots are kept", error=error)
+            log.info("unused slots are left to the next agent", error=error)
         if all(pod.ended or not pod.uses_devices for pod in self._pods.values()):
             self._remove_the_rest()
 

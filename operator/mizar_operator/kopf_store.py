@@ -132,7 +132,9 @@ class KopfStore(StoreReader[T]):
                 await self.refresh()
             except KubeError as error:
                 if str(error) != logged:
-                    log.warning("could not list", kind=self._kind.plural, error=error)
+                    log.warning(
+                        "the objects could not be listed", kind=self._kind.plural, error=error
+                    )
                 logged = str(error)
                 await self._pace.sleep(RETRY_S)
             else:
@@ -171,7 +173,9 @@ class KopfStore(StoreReader[T]):
 
     def _listed(self, version: str, corrected: int) -> None:
         if self.synced.is_set() and corrected:
-            log.info("a list corrected the copy", kind=self._kind.plural, count=corrected)
+            log.info(
+                "a list showed changes that no watch had", kind=self._kind.plural, count=corrected
+            )
         self._lists += 1
         self._listed_version = version
         self._listed_at = self._pace.clock()

@@ -291,7 +291,11 @@ async def run(settings: Settings) -> int:
             await operator.run(stop, readiness)
         except Exception as error:
             expected = isinstance(error, LeadershipLost)
-            log.error("ending", error=error, exc_info=None if expected else error)
+            log.error(
+                "the operator ends after an error",
+                error=error,
+                exc_info=None if expected else error,
+            )
             return 1
     return 0
 

@@ -48,14 +48,14 @@ def test_one_grep_follows_a_share_pod_from_admission_to_running(kube: Kube, stag
     kube.wait_running(tenant, name)
     (held,) = wait_held(kube, tenant, name)
     for program, event in (
-        ("webhook", "rewritten"),
+        ("webhook", "resource names rewritten"),
         ("operator", "share pod placed"),
         ("nodeagent", "limits written"),
     ):
         wait_logged(kube, program, name, event)
     found = {one: grep(kube, one, name) for one in PROGRAMS}
 
-    (rewritten,) = (one for one in found["webhook"] if one["event"] == "rewritten")
+    (rewritten,) = (one for one in found["webhook"] if one["event"] == "resource names rewritten")
     assert rewritten["rewritten"] == {"mizar.share/gpu.2": f"{tenant}.mizar.share/gpu.2"}
     created, placed = (
         next(one for one in found["operator"] if one["event"] == event)
@@ -85,7 +85,7 @@ def test_a_pod_that_has_no_name_yet_is_found_by_its_beginning(kube: Kube, stage:
     tenant = stage.tenant(HALF)
     kube.apply(deployment(tenant, "web"))
     (pod,) = wait_for("the pod", lambda: kube.all("pods", tenant, "app=web"))
-    (line,) = wait_logged(kube, "webhook", tenant, "rewritten")
+    (line,) = wait_logged(kube, "webhook", tenant, "resource names rewritten")
     assert pod["metadata"]["name"].startswith(line["generate_name"])
 
 

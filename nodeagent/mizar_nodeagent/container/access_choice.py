@@ -93,7 +93,7 @@ class AccessChoice:
         only if nothing better than EnvVar was found (see AccessWatch): a rewritten file or a
         restarted runtime must not change how containers get their cards."""
         self._found = found
-        log.info("how cards get into containers", access=self.describe())
+        log.info("the way by which containers get their cards was chosen", access=self.describe())
 
     @property
     def found(self) -> Discovery:

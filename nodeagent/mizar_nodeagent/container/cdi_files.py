@@ -32,8 +32,8 @@ KINDS: Final = (f"{VENDOR}/gpu", f"k8s.device-plugin.{VENDOR}/gpu")
 """Kinds (vendor/class) under which CDI files name cards: the files of nvidia-ctk, and those of
 NVIDIA's device plugin, which nodes of the GPU Operator have."""
 WRITE_ANEW: Final = (
-    "run `nvidia-ctk cdi generate` on the node again, with the --output of before, or start the "
-    "pod of NVIDIA's device plugin again if the file is the plugin's"
+    "run `nvidia-ctk cdi generate` on the node again, with the same --output as before, or, if "
+    "NVIDIA's device plugin wrote the file, delete the plugin's pod, so that the next one writes it"
 )
 """What to do about CDI files that are older than the node's cards, as a clause for a message."""
 _CARDS_NODE: Final = re.compile(r"nvidia([0-9]+)")

@@ -12,6 +12,7 @@ def check_dev_root(access: CardAccess) -> None:
     root = access.dev_root
     if (access.seen(root) / "dev" / "nvidiactl").exists():
         raise ConfigRefused(
-            f"cardAccess.devRoot {root} must be the folder of the device nodes themselves, not the "
-            f"one above it, as nvidiaDevRoot of NVIDIA's plugin: set it to {root / 'dev'}"
+            f"cardAccess.devRoot {root} must be the folder that has the device nodes in it; only "
+            "nvidiaDevRoot of NVIDIA's device plugin is the folder above that one: set devRoot to "
+            f"{root / 'dev'}"
         )

@@ -159,7 +159,7 @@ class LimitsUpdater:
             yield
         except Exception as error:
             if slot.name not in self._failed:
-                log.error("the slot is left as it is", exc_info=error, **slot.names)
+                log.error("the slot keeps its earlier limits", exc_info=error, **slot.names)
             self._failed.add(slot.name)
         else:
             self._failed.discard(slot.name)

@@ -144,7 +144,7 @@ def _check_shim(container: pb.Container, slots: Sequence[Slot]) -> None:
     problems = [shim_mounts.missing(slot, mounted) for slot in slots]
     if all(problems):
         raise ContainerRefused(
-            f"container {container.name} would run without its limits: {problems[-1]} in it, other "
-            "than Mizar has answered to the kubelet; look for a volume of the pod or an NRI plugin "
-            "that mounts something there"
+            f"container {container.name} would run without its limits: {problems[-1]} in it, "
+            "although Mizar told the kubelet to mount its own file there; look for a volume of the "
+            "pod, or another NRI plugin, that mounts something else at that path"
         )

@@ -32,7 +32,7 @@ def present_carving(state: AgentState, device: DeviceID) -> Carving:
     if carving.stage is DrainStage.LEAVING:
         # The device's card may be another pod's by now, or soon.
         raise StartRefused(
-            f"the shadow pod of {device} is gone or ending, and its card with it",
+            f"the shadow pod of {device} has been deleted or is terminating, so its card is lost",
             EventReason.CARD_LOST,
         )
     return carving

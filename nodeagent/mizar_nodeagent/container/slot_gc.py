@@ -57,7 +57,7 @@ class SlotGarbageCollector:
             try:
                 await self.collect()
             except KubeletAway as error:
-                log.info("slots are kept", error=error)
+                log.info("unused slots are not removed for now", error=error)
             except OSError as error:
                 log.warning("unused slots cannot be removed", error=error)
 

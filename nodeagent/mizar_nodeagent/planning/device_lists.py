@@ -73,7 +73,7 @@ def refusal(carving: Carving, device: DeviceID, snapshot: NodeSnapshot) -> str |
     the drain has been reported, and the shadow pod may be deleted at any moment.
     """
     if carving.stage in (DrainStage.DRAINED, DrainStage.LEAVING):
-        return "is being given back: its shadow pod is ending"
+        return "is not available any more: its shadow pod is about to be deleted"
     if not carving.confirmed:
         return f"cannot be used yet: {UNCONFIRMED}"
     if problem := card_problem(carving, carving.card(device), snapshot):

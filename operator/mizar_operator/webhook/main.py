@@ -79,7 +79,7 @@ class Webhook:
         await web.TCPSite(reviews, port=self._settings.port, ssl_context=self._tls.context).start()
 
     def _unready(self) -> list[str]:
-        own = "ending" if self._draining else self._certificate.problem()
+        own = "the webhook is shutting down" if self._draining else self._certificate.problem()
         stale = (one.problem(STALE_S) for one in self._cache.informers)
         return [*([own] if own else []), *(one for one in stale if one)]
 

@@ -98,9 +98,9 @@ class Reviewer:
         if decision.refusals:
             return _refused(request, decision.refusals)
         if decision.rewritten:
-            log.info("rewritten", rewritten=decision.rewritten)
+            log.info("resource names rewritten", rewritten=decision.rewritten)
         elif decision.patch:
-            log.info("marked")
+            log.info("allowed with a label or gate")
         else:
             log.info("allowed unchanged")
         return allowed(request["uid"], decision.patch, _first(decision.warnings))

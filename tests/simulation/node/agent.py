@@ -201,7 +201,7 @@ class AgentProcess:
             try:
                 await self.collector.collect()
             except (KubeletAway, OSError) as error:
-                self.world.tell(f"slots are kept: {error}")
+                self.world.tell(f"unused slots are not removed for now: {error}")
 
     def _allocated(self) -> None:
         asyncio.get_running_loop().call_later(0.02, self.poller.poll_soon)

@@ -780,7 +780,7 @@ async def test_a_lost_shadow_pods_container_does_not_start_again(world: World) -
     world.api.delete_pod(*SHADOW)
     world.kubelet.remove_pod(SHADOW_POD.uid)
     await until(lambda: world.kubelet.devices[RESOURCE] == {device(0): False, device(1): False})
-    with pytest.raises(grpc.aio.AioRpcError, match=r"shadow pod of .* is gone"):
+    with pytest.raises(grpc.aio.AioRpcError, match=r"shadow pod of .* has been deleted"):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
 
 
@@ -1085,7 +1085,9 @@ async def test_an_agent_does_not_start_with_the_folder_above_the_device_nodes(
     (tmp_path / "dev" / "nvidiactl").touch()
     found.access = CardAccess(dev_root=tmp_path)
     async with serving(found.api) as client:
-        with pytest.raises(ConfigRefused, match="must be the folder of the device nodes"):
+        with pytest.raises(
+            ConfigRefused, match="must be the folder that has the device nodes in it"
+        ):
             async with assemble(found.config, client, found.cards, QUICK):
                 pass
 

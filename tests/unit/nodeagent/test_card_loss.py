@@ -77,7 +77,7 @@ async def test_sharers_of_a_lost_card_are_stopped_and_told(
     await until(lambda: events(world, "CardLost"))
     ((pod, note),) = events(world, "CardLost")
     assert pod == "share" and f"{SHADOW[1]} lost card {CARD}" in note and WAYS[how] in note
-    with pytest.raises(grpc.aio.AioRpcError, match="gone or ending"):
+    with pytest.raises(grpc.aio.AioRpcError, match="has been deleted or is terminating"):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
     assert is_stopped(held)
 
@@ -91,7 +91,7 @@ async def test_a_deleted_shadow_pod_keeps_its_cards_for_its_grace(world: World) 
     pod["metadata"]["deletionTimestamp"] = "2100-01-01T00:00:00Z"
     world.api.put_pod(pod)
     await until(lambda: world.ready() == ("False", "Leaving"))
-    with pytest.raises(grpc.aio.AioRpcError, match="gone or ending"):
+    with pytest.raises(grpc.aio.AioRpcError, match="has been deleted or is terminating"):
         await world.kubelet.start_container(SHARE, "main", RESOURCE)
     assert not is_stopped(held)
     force_deleted(world)

@@ -583,7 +583,7 @@ class TestAllocate:
         if stage not in (DrainStage.DRAINED, DrainStage.LEAVING):
             assert (await allocator.allocate(RESOURCE, [A0])).mounts
             return
-        with pytest.raises(AllocationRefused, match="is being given back"):
+        with pytest.raises(AllocationRefused, match="is about to be deleted"):
             await allocator.allocate(RESOURCE, [A0])
         assert not state.allocating
 
@@ -625,6 +625,6 @@ class TestDeviceNodes:
             state.carvings[SHADOW] = replace(carving, stage=DrainStage.DRAINED)
             return dict.fromkeys(uuids, 0)
 
-        with pytest.raises(AllocationRefused, match="is being given back"):
+        with pytest.raises(AllocationRefused, match="is about to be deleted"):
             await allocator_of(state, tmp_path, "Mounts", slow).allocate(RESOURCE, [A0])
         assert not state.allocating

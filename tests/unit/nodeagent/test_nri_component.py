@@ -345,7 +345,7 @@ async def test_nonsense_is_refused(node: Node, annotations: dict[str, str]) -> N
 async def test_a_shadow_pod_that_goes_gives_no_card(node: Node) -> None:
     carving = node.state.carvings[SHADOW]
     node.state.carvings[SHADOW] = replace(carving, stage=DrainStage.LEAVING)
-    with pytest.raises(ContainerRefused, match="gone or ending"):
+    with pytest.raises(ContainerRefused, match="has been deleted or is terminating"):
         await node.component().create(POD, node.container())
     del node.state.carvings[SHADOW]
     with pytest.raises(ContainerRefused, match="is not known yet"):

@@ -140,7 +140,7 @@ class TestStart:
         world.file.write_text(own(f"{{cardAccess: {{devRoot: {world.state}/driver}}}}"))
         source = world.source()
         assert await source.start() == world.config
-        assert f"set it to {world.state}/driver/dev" in source.problem
+        assert f"set devRoot to {world.state}/driver/dev" in source.problem
         world.file.write_text(own(f"{{cardAccess: {{devRoot: {world.state}/driver/dev}}}}"))
         assert (await world.source().start()).access.dev_root == world.state / "driver" / "dev"
 

@@ -507,7 +507,7 @@ async def test_what_a_plan_changes_during_a_start_holds(node: Node, lost: bool) 
         check,
     )
     if lost:
-        with pytest.raises(StartRefused, match="its card with it"):
+        with pytest.raises(StartRefused, match="so its card is lost"):
             await prestart.prepare(RESOURCE, [D0])
     else:
         await prestart.prepare(RESOURCE, [D0])

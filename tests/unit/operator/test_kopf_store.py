@@ -68,7 +68,7 @@ async def test_a_list_tells_of_deletions_that_nobody_told(caplog: pytest.LogCapt
     await one.refresh()
     assert one.values() == ["a:1"]
     assert [(line["event"], line["count"]) for line in logged(caplog)] == [
-        ("a list corrected the copy", 1)
+        ("a list showed changes that no watch had", 1)
     ]
 
 
@@ -194,7 +194,7 @@ async def test_an_api_server_that_is_away_for_an_hour_is_logged_once(
     lists = cast(Lists, one._client)
     with pytest.raises(asyncio.CancelledError):
         await one.run()
-    assert [line["event"] for line in logged(caplog)] == ["could not list"] * 2
+    assert [line["event"] for line in logged(caplog)] == ["the objects could not be listed"] * 2
 
 
 async def test_a_kind_that_kopf_does_not_watch_is_a_problem() -> None:

@@ -415,7 +415,7 @@ async def test_what_is_rewritten_is_logged_with_the_pod(
     async with running(cluster()) as webhook:
         pod = {"metadata": meta, "spec": asking("mizar.share.gpu.2")}
         await webhook.ask("/mutate", request(pod))
-    (line,) = [one for one in logged(caplog) if one["event"] == "rewritten"]
+    (line,) = [one for one in logged(caplog) if one["event"] == "resource names rewritten"]
     assert (line["namespace"], line[key], line["operation"]) == ("team-a", value, "CREATE")
     assert line["rewritten"] == {"mizar.share.gpu.2": "team-a.mizar.share/gpu.2"}
 
