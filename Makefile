@@ -12,7 +12,7 @@ NODES ?= 1
 NAME ?= mizar
 # Parts of the fast tests, run side by side: those of `make check`, the longest first, and those of `make check-more`.
 # Each takes more than a second to start: those that do not wait are as few as keep two cores busy.
-FAST := fast-properties fast-operator fast-others fast-whole-agents fast-nodeagent fast-shim fast-spot fast-reclaim fast-agent fast-waiting
+FAST := fast-properties fast-operator fast-others fast-whole-agents fast-nodeagent fast-shim fast-spot fast-waiting
 MORE := more-shim more-sanitizers more-programs
 
 .PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-first e2e-second upgrade-from kueue crio karpenter cert-manager kuberay containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
@@ -78,29 +78,21 @@ WAITING := $(patsubst %,$(SHIM)/test_%.py,nvml shares simulated_card grants)
 LONG_SHIM := $(patsubst %,$(SHIM)/test_%.py,soak lazy_code deployed handles coverage cudart)
 SANITIZED := $(SHIM)/test_sanitizers.py
 # These are whole agents, which wait as well.
-SPOT := tests/unit/nodeagent/test_spot.py
-RECLAIM := $(patsubst %,tests/unit/nodeagent/test_spot_%.py,reclaim restarts)
-AGENT := $(patsubst %,tests/unit/nodeagent/test_%.py,spot_shim plugin card_loss)
-WHOLE_AGENTS := $(patsubst %,tests/unit/nodeagent/test_%.py,assembly many_pods limits_update shutdown_cleanup metrics)
+SPOT := $(patsubst %,tests/unit/nodeagent/test_%.py,spot spot_reclaim spot_restarts spot_shim)
+WHOLE_AGENTS := $(patsubst %,tests/unit/nodeagent/test_%.py,assembly card_loss many_pods limits_update plugin shutdown_cleanup metrics)
 PROGRAMS := $(patsubst %,tests/unit/%,bench cluster cluster_binaries demo mutants simgpu support)
 
 fast-waiting: setup shim-plain
 	@$(PYTEST) $(WAITING)
 
-fast-agent: setup shim-plain
-	@$(PYTEST) $(AGENT)
-
 fast-spot: setup shim-plain
 	@$(PYTEST) $(SPOT)
-
-fast-reclaim: setup shim-plain
-	@$(PYTEST) $(RECLAIM)
 
 fast-whole-agents: setup shim-plain
 	@$(PYTEST) $(WHOLE_AGENTS)
 
 fast-nodeagent: setup shim-plain
-	@$(PYTEST) tests/unit/nodeagent $(addprefix --ignore=,$(AGENT) $(SPOT) $(RECLAIM) $(WHOLE_AGENTS))
+	@$(PYTEST) tests/unit/nodeagent $(addprefix --ignore=,$(SPOT) $(WHOLE_AGENTS))
 
 fast-operator: setup
 	@$(PYTEST) tests/unit/operator
