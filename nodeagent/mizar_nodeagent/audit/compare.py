@@ -127,15 +127,24 @@ def compare(
             }
             then = later[home.slot]
             findings[home.slot, uuid] = _finding(found, uuid, home, then)
-            bound = (home.alive | then.alive) - home.past
-            without_shim += [
-                ProcessWithoutShim(home.owner, uuid, process, size)
-                for process, size in found.items()
-                if process.key not in bound
-            ]
-            without_shim += _beyond(home, then, uuid, found, bound)
+            without_shim += _past_limits(home, then, uuid, found)
     silent = {uuid for one in audited for uuid in one.holdings} - workers.keys()
     return AuditResult(findings, without_shim, frozenset(silent))
+
+
+def _past_limits(
+    before: AuditedContainer,
+    after: AuditedContainer,
+    uuid: str,
+    found: Mapping[ContainerProcess, int],
+) -> Iterable[ProcessWithoutShim]:
+    """Yield the container's processes on the card that no limits bind. `found`: bytes of each of
+    its processes there, by NVML."""
+    bound = (before.alive | after.alive) - before.past
+    for process, size in found.items():
+        if process.key not in bound:
+            yield ProcessWithoutShim(before.owner, uuid, process, size)
+    yield from _beyond(before, after, uuid, found, bound)
 
 
 def _beyond(

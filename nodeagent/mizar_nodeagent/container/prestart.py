@@ -129,22 +129,7 @@ class PreStart:
         self, owner: Owner, resource: str, ids: Sequence[str], claims: Claims
     ) -> None:
         try:
-            if not self._has_started(owner, resource, ids):
-                check_same_card(self.state, self.pod(owner.namespace, owner.pod), ids)
-            groups = self._groups(owner, resource, ids, claims)
-            limits = await self._limits(owner, groups)
-            slots = self.slots_of(owner, resource, ids)
-            names = self._recorded_containers(slots)
-            slots = [self._opted(slot, owner, names.get(slot.name), groups) for slot in slots]
-            check_shim(groups, [slot for slot in slots if not slot.opted_out])
-            own = [
-                slot
-                for slot in slots
-                if slot.owner is None or slot.owner.container == owner.container
-            ]
-            await self.check_access(own, [one.uuid for one in limits.cards])
-            for slot in own:
-                await check_device_nodes(self.minors, slot.minors)
+            slots, names = await self._checked_slots(owner, resource, ids, claims)
             # A plan may have changed the limits meanwhile, or found that the cards are lost.
             groups = self._groups(owner, resource, ids, claims)
             limits = self._present_limits(owner, groups)
@@ -160,6 +145,27 @@ class PreStart:
             note = describe_limits(owner.container, groups, limits)
             note += self._remarks(slots)
             self.notify(owner, EventReason.DEVICE_GRANTED, note, gets_less(groups, limits))
+
+    async def _checked_slots(
+        self, owner: Owner, resource: str, ids: Sequence[str], claims: Claims
+    ) -> tuple[list[Slot], Mapping[str, str]]:
+        """The slots of these devices, and the names of the containers that they are recorded for,
+        by the slot's name. Raises StartRefused if the container must not start with them."""
+        if not self._has_started(owner, resource, ids):
+            check_same_card(self.state, self.pod(owner.namespace, owner.pod), ids)
+        groups = self._groups(owner, resource, ids, claims)
+        limits = await self._limits(owner, groups)
+        slots = self.slots_of(owner, resource, ids)
+        names = self._recorded_containers(slots)
+        slots = [self._opted(slot, owner, names.get(slot.name), groups) for slot in slots]
+        check_shim(groups, [slot for slot in slots if not slot.opted_out])
+        own = [
+            slot for slot in slots if slot.owner is None or slot.owner.container == owner.container
+        ]
+        await self.check_access(own, [one.uuid for one in limits.cards])
+        for slot in own:
+            await check_device_nodes(self.minors, slot.minors)
+        return slots, names
 
     def _remarks(self, slots: Iterable[Slot]) -> str:
         out = OPTED_OUT if any(slot.opted_out for slot in slots) else ""

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable, Container, Iterable, Set
 from pathlib import Path
+from typing import TypeVar
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.agent_state import AgentState
@@ -20,6 +21,8 @@ from mizar_nodeagent.kubelet.device_checkpoint import Entry
 from mizar_nodeagent.pods import Pod
 
 log = get_logger(__name__)
+
+H = TypeVar("H", Slot, Claim)
 
 EVERY_S = 15.0
 """Seconds between two rounds. A slot is removed if it was unused in the round before too."""
@@ -125,15 +128,8 @@ def unused_slots(
     that. `now`: seconds since the epoch.
     """
     slots = list(slots)
-    known: dict[tuple[str, str], list[Slot]] = {}
-    for slot in slots:
-        if slot.name in recorded:
-            for one in slot.ids:
-                known.setdefault((slot.resource, one), []).append(slot)
-    held: dict[tuple[str, str], list[Claim]] = {}
-    for claim in claims:
-        for one in claim.ids:
-            held.setdefault((claim.resource, one), []).append(claim)
+    known = _by_device([slot for slot in slots if slot.name in recorded])
+    held = _by_device(claims)
     return [
         slot
         for slot in slots
@@ -146,6 +142,15 @@ def unused_slots(
             for claim in held.get(place, ())
         )
     ]
+
+
+def _by_device(holders: Iterable[H]) -> dict[tuple[str, str], list[H]]:
+    """The slots or claims of each device: of a resource, by the device's ID."""
+    found: dict[tuple[str, str], list[H]] = {}
+    for holder in holders:
+        for one in holder.ids:
+            found.setdefault((holder.resource, one), []).append(holder)
+    return found
 
 
 def _is_for_another(claim: Claim, slot: Slot, recorded: Iterable[Slot]) -> bool:
