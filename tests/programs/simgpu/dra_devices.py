@@ -1,0 +1,153 @@
+"""A machine's cards as NVIDIA's DRA driver describes them, and the ResourceSlice that has them.
+
+A card is called gpu-N after its minor number, as with NVIDIA's driver, so that its name may change
+or become another card's. A card with a critical error has a taint that keeps new claims away; a
+lost card is left out, and so is a card that MIG divides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mizar_kube.client import KubeClient
+from mizar_kube.kinds import NODE, Kind, Ref
+from simgpu.machine import MIB, Machine
+from simgpu.state_file import MACHINE
+
+DRIVER = "gpu.nvidia.com"
+RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
+XID_TAINT = f"{DRIVER}/xid"
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A card, as claims name it and as containers get it. `memory_mib` is in MiB; `xid`: its last
+    critical error, or 0; `versions`: attributes of type version."""
+
+    minor: int
+    uuid: str
+    product: str
+    memory_mib: int
+    xid: int
+    numa: int | None
+    versions: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What claims call it."""
+        return f"gpu-{self.minor}"
+
+    @property
+    def node(self) -> str:
+        """The name of its device node."""
+        return f"nvidia{self.minor}"
+
+    def published(self) -> Object:
+        """The device in a ResourceSlice."""
+        device: Object = {
+            "name": self.name,
+            "attributes": self._attributes(),
+            "capacity": {"memory": {"value": f"{self.memory_mib}Mi"}},
+        }
+        if self.xid:
+            taint = {"key": XID_TAINT, "value": str(self.xid), "effect": "NoSchedule"}
+            device["taints"] = [taint]
+        return device
+
+    def _attributes(self) -> Object:
+        words = {
+            "type": "gpu",
+            "uuid": self.uuid,
+            "productName": self.product,
+            "brand": "Nvidia",
+            "architecture": "Ampere",
+        }
+        attributes: Object = {key: {"string": value} for key, value in words.items()}
+        attributes |= {key: {"version": value} for key, value in self.versions}
+        if self.numa is not None:
+            attributes["resource.kubernetes.io/numaNode"] = {"int": self.numa}
+        return attributes
+
+
+def devices(machine: Machine) -> tuple[Device, ...]:
+    """The cards that claims can get, and those with an error, by their minor numbers."""
+    return tuple(sorted(_devices(machine), key=lambda one: one.minor))
+
+
+def _devices(machine: Machine) -> Iterator[Device]:
+    state = machine.state
+    for index in range(state.card_count()):
+        if machine.parent(index) or state.number(index, "lost") or state.number(index, "divided"):
+            continue
+        numa = state.number(index, "numa")
+        yield Device(
+            minor=state.number(index, "minor"),
+            uuid=state.text(index, "uuid"),
+            product=state.text(index, "name"),
+            memory_mib=state.number(index, "memory_bytes") // MIB,
+            xid=state.number(index, "last_xid"),
+            numa=numa - 1 if numa else None,
+            versions=tuple(_versions(machine, index)),
+        )
+
+
+def _versions(machine: Machine, index: int) -> Iterator[tuple[str, str]]:
+    state = machine.state
+    major, minor = (state.number(index, f"compute_{one}") for one in ("major", "minor"))
+    yield "cudaComputeCapability", f"{major}.{minor}.0"
+    cuda = state.number(MACHINE, "cuda_version")
+    yield "cudaDriverVersion", f"{cuda // 1000}.{cuda % 1000 // 10}.0"
+    driver = state.text(MACHINE, "driver_version")
+    yield "driverVersion", ".".join(str(int(part)) for part in driver.split("."))
+
+
+class Publisher:
+    """Keeps the ResourceSlice of a node as its cards are."""
+
+    def __init__(self, client: KubeClient, node: str) -> None:
+        self._client = client
+        self._node = node
+
+    async def publish(self, found: Sequence[Device]) -> None:
+        """Have exactly one slice, with these devices. Raises KubeError."""
+        wanted = [one.published() for one in found]
+        selector = f"spec.nodeName={self._node},spec.driver={DRIVER}"
+        listing = await self._client.list(RESOURCE_SLICE, field_selector=selector)
+        await self._delete(listing.items[1:])
+        if not listing.items:
+            await self._create(wanted)
+        elif (kept := listing.items[0])["spec"].get("devices", []) != wanted:
+            await self._replace(kept, wanted)
+
+    async def _create(self, wanted: list[Object]) -> None:
+        node = await self._client.get(Ref(NODE, self._node))
+        owner = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "name": self._node,
+            "uid": node["metadata"]["uid"],
+            "controller": True,
+        }
+        pool = {"name": self._node, "generation": 1, "resourceSliceCount": 1}
+        body = {
+            "apiVersion": RESOURCE_SLICE.api_version,
+            "kind": RESOURCE_SLICE.name,
+            "metadata": {"generateName": f"{self._node}-{DRIVER}-", "ownerReferences": [owner]},
+            "spec": {"driver": DRIVER, "nodeName": self._node, "pool": pool, "devices": wanted},
+        }
+        await self._client.request("POST", RESOURCE_SLICE.path(), body=body)
+
+    async def _replace(self, kept: Object, wanted: list[Object]) -> None:
+        pool = kept["spec"]["pool"]
+        pool = {**pool, "generation": pool["generation"] + 1}
+        changed = {**kept, "spec": {**kept["spec"], "pool": pool, "devices": wanted}}
+        path = RESOURCE_SLICE.path(name=kept["metadata"]["name"])
+        await self._client.request("PUT", path, body=changed)
+
+    async def _delete(self, slices: Iterable[Object]) -> None:
+        for one in slices:
+            await self._client.delete(Ref(RESOURCE_SLICE, one["metadata"]["name"]))

@@ -1,0 +1,1 @@
+"""gRPC stubs that hack/gen_protos.sh writes from the .proto files."""
