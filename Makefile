@@ -9,6 +9,7 @@ export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 unexport PYTHONDONTWRITEBYTECODE
 AREA ?= all
 NODES ?= 1
+DRA_NODES ?= 0
 NAME ?= mizar
 # Parts of the fast tests, run side by side: those of `make check`, the longest first, and those of `make check-more`.
 # Each takes more than a second to start: those that do not wait are as few as keep two cores busy.
@@ -191,8 +192,8 @@ soak: setup ## random work and sudden deaths under the shim; MIZAR_SOAK_MINUTES=
 mutants: setup ## faults that tests should notice; OF=core/planning (package, folder or file) SAMPLE=200 SEED= AGAIN=1 (those left)
 	@$(PY) -m mutants $(OF) $(and $(SAMPLE),--sample $(SAMPLE)) $(and $(SEED),--seed $(SEED)) $(and $(AGAIN),--again) $(and $(TESTS),--tests "$(TESTS)")
 
-up: root-setup ## a local cluster to play with, Mizar installed; NODES=2 NAME=mizar (root)
-	@$(PY) -m cluster up --name $(NAME) --nodes $(NODES)
+up: root-setup ## a local cluster to play with, Mizar installed; NODES=2 NAME=mizar; DRA_NODES=1, with a DRA driver (root)
+	@$(PY) -m cluster up --name $(NAME) --nodes $(NODES) --dra-nodes $(DRA_NODES)
 
 down: root-setup ## take the local cluster down, also after a crash (root)
 	@$(PY) -m cluster down --name $(NAME)

@@ -59,10 +59,19 @@ class Api:
         status, body = self.get(path)
         return json.loads(body) if status == 200 else None
 
-    def node_ready(self, name: str, cards: int) -> bool:
-        """Whether the node is registered and Ready, and has this many nvidia.com/gpu."""
+    def node_ready(self, name: str, cards: int, uses_dra: bool = False) -> bool:
+        """Whether the node is registered and Ready, and has this many nvidia.com/gpu, or this many
+        devices in ResourceSlices where it `uses_dra`."""
         status = (self.object(f"/api/v1/nodes/{name}") or {}).get("status", {})
         has = int(status.get("allocatable", {}).get(PHYSICAL_RESOURCE, 0))
+        if uses_dra:
+            has = self._devices(name)
         conditions = status.get("conditions", [])
         ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
         return ready and has >= cards
+
+    def _devices(self, node: str) -> int:
+        """How many devices the node has in ResourceSlices."""
+        path = f"/apis/resource.k8s.io/v1/resourceslices?fieldSelector=spec.nodeName%3D{node}"
+        slices = (self.object(path) or {}).get("items", [])
+        return sum(len(one["spec"].get("devices", [])) for one in slices)

@@ -46,10 +46,15 @@ def up(
     ),
     mizar: Annotated[bool, typer.Option(help="Install Mizar into it.")] = True,
     cri_o: Annotated[str, typer.Option(help="CRI-O instead of containerd, as in v1.36.3.")] = "",
+    dra_nodes: Annotated[
+        int, typer.Option(help="Nodes, from the last, with a DRA driver for their cards.")
+    ] = 0,
 ) -> None:
     """Make a cluster and say how to use it."""
     with _told(), interruptible_once():
-        spec = ClusterSpec(name, nodes, cards, card_memory, card_model, mizar, cri_o=cri_o)
+        spec = ClusterSpec(
+            name, nodes, cards, card_memory, card_model, mizar, cri_o=cri_o, dra_nodes=dra_nodes
+        )
         cluster = LocalProvider().up(spec, Progress())
         if mizar:
             _install(cluster)

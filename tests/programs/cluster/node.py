@@ -155,9 +155,27 @@ class LocalNode:
             self.files.simgpu, spec.cards, spec.card_memory_mib, spec.card_name, seed
         ).close()
 
-    def start_device_plugin(self) -> None:
-        """Start the stand-in for NVIDIA's device plugin; it waits for the kubelet."""
-        self.start("device-plugin", [sys.executable, "-m", "simgpu.device_plugin"])
+    @property
+    def uses_dra(self) -> bool:
+        """Whether the node's cards are allocated by DRA."""
+        return self.spec.uses_dra(self.number)
+
+    @property
+    def allocator(self) -> str:
+        """The program that offers the node's cards to Kubernetes."""
+        return "dra-driver" if self.uses_dra else "device-plugin"
+
+    def start_allocator(self) -> None:
+        """Start the stand-in for NVIDIA's device plugin or DRA driver; it waits for the kubelet."""
+        if self.uses_dra:
+            self._start_dra_driver()
+        else:
+            self.start(self.allocator, [sys.executable, "-m", "simgpu.device_plugin"])
+
+    def _start_dra_driver(self) -> None:
+        kubeconfig = self.layout.pki / f"{self.name}.kubeconfig"
+        options = [f"--node={self.name}", f"--kubeconfig={kubeconfig}"]
+        self.start(self.allocator, [sys.executable, "-m", "simgpu.dra_driver", *options])
 
     def start_containerd(self) -> None:
         place = crio.folder(self.spec.cri_o) if self.spec.cri_o else self.binaries

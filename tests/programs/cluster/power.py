@@ -45,15 +45,15 @@ def off(node: LocalNode) -> None:
 
 
 def on(node: LocalNode) -> None:
-    """Start its programs; the kubelet is healthy on return. NVIDIA's device plugin is the last, as
-    where it is a pod that the kubelet starts."""
+    """Start its programs; the kubelet is healthy on return. NVIDIA's device plugin or DRA driver
+    is the last, as where it is a pod that the kubelet starts."""
     node.start_containerd()
     node.wait_for_containerd()
     node.start_kube_proxy()
     node.start_kubelet()
     node.wait_for_kubelet()
     if node.spec.cards:
-        node.start_device_plugin()
+        node.start_allocator()
 
 
 def _is_alone(root: Path) -> bool:

@@ -91,7 +91,7 @@ class SpareMachines:
         machine.start_kubelet_as(name, kubeconfig)
         machine.wait_for_kubelet()
         self._ended.wait(self.plugin_after)
-        machine.start_device_plugin()
+        machine.start_allocator()
         # A pod that is admitted before the kubelet knows the plugin starts without its card.
         self._ended.wait(REGISTERED_AFTER_S)
         self._cluster.kubectl("wait", "node", name, "--for=condition=Ready", "--timeout=60s")

@@ -21,7 +21,9 @@ class ClusterSpec:
     nvidia.com/gpu.product: the card's name with dashes for blanks. `mizar` says whether Mizar
     is installed into it. With `api_only` there are etcd and API server and nothing else: nodes and
     pods are whatever a client writes. `cri_o`: the version of a CRI-O, such as v1.36.3, that is the
-    nodes' container runtime; empty for containerd. Raises SpecError when it cannot be built.
+    nodes' container runtime; empty for containerd. The cards of the last `dra_nodes` nodes are
+    allocated by NVIDIA's DRA driver, those of the others by its device plugin; pods request both as
+    nvidia.com/gpu, for which Kubernetes 1.36 is needed. Raises SpecError when it cannot be built.
     """
 
     name: str = "mizar"
@@ -32,6 +34,7 @@ class ClusterSpec:
     mizar: bool = True
     api_only: bool = False
     cri_o: str = ""
+    dra_nodes: int = 0
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -40,6 +43,8 @@ class ClusterSpec:
             )
         if not 1 <= self.nodes <= MAX_NODES:
             raise SpecError(f"{self.nodes} nodes: a cluster has 1 to {MAX_NODES}")
+        if not 0 <= self.dra_nodes <= self.nodes:
+            raise SpecError(f"{self.dra_nodes} nodes with a DRA driver: there are {self.nodes}")
         if not 0 <= self.cards <= 64:
             raise SpecError(f"{self.cards} cards: a node has 0 to 64")
         if not _LABEL.fullmatch(self.card_model):
@@ -51,6 +56,10 @@ class ClusterSpec:
     def card_name(self) -> str:
         """The cards' name as NVML reports it."""
         return self.card_model.replace("NVIDIA-", "NVIDIA ", 1)
+
+    def uses_dra(self, number: int) -> bool:
+        """Whether the cards of the node with this number (from 1) are allocated by DRA."""
+        return number > self.nodes - self.dra_nodes
 
     def node_names(self) -> list[str]:
         """node-1, node-2, ...; the first one also runs the control plane."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cluster import cgroups, control_plane, credentials, network, state
 from cluster.addresses import API_PORT, dns_ip, node_ip
-from cluster.api import Api
+from cluster.api import PHYSICAL_RESOURCE, Api
 from cluster.binaries import Binaries
 from cluster.binaries.progress import Progress
 from cluster.images import clone_store
@@ -33,6 +33,25 @@ NAME_SERVICE = {
         "ports": [
             {"name": "dns", "port": 53, "protocol": "UDP"},
             {"name": "dns-tcp", "port": 53, "protocol": "TCP"},
+        ],
+    },
+}
+DRA_DRIVER = "gpu.nvidia.com"
+# As in the chart of NVIDIA's DRA driver: cards that it allocates can be requested by the name that
+# they have with the device plugin.
+DEVICE_CLASS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": DRA_DRIVER},
+    "spec": {
+        "extendedResourceName": PHYSICAL_RESOURCE,
+        "selectors": [
+            {
+                "cel": {
+                    "expression": f"device.driver == '{DRA_DRIVER}'"
+                    f" && device.attributes['{DRA_DRIVER}'].type == 'gpu'"
+                }
+            }
         ],
     },
 }
@@ -117,7 +136,7 @@ class Startup:
             node.start_containerd()
             if self._spec.cards:
                 node.make_cards()
-                node.start_device_plugin()
+                node.start_allocator()
         api = Api(self._forward(), self._credentials)
         names = ["etcd", control_plane.API_SERVER, "forwarder"]
         self._wait_for("the API server being ready", api.ready, names)
@@ -163,6 +182,12 @@ class Startup:
             lambda: api.create("/api/v1/namespaces/kube-system/services", NAME_SERVICE),
             [control_plane.API_SERVER],
         )
+        if self._spec.dra_nodes:
+            self._wait_for(
+                "the DeviceClass of the cards",
+                lambda: api.create("/apis/resource.k8s.io/v1/deviceclasses", DEVICE_CLASS),
+                [control_plane.API_SERVER],
+            )
         self._start("kube-controller-manager", control_plane.controller_manager(self._credentials))
         self._start("kube-scheduler", control_plane.scheduler(self._credentials))
         for node in self._nodes:
@@ -179,9 +204,9 @@ class Startup:
     def _wait_for_node(self, api: Api, node: LocalNode) -> None:
         names = [node.process(one) for one in ("kubelet", node.runtime, "kube-proxy")]
         if self._spec.cards:
-            names.append(node.process("device-plugin"))
+            names.append(node.process(node.allocator))
         self._wait_for(
             f"{node.name} being ready",
-            lambda: api.node_ready(node.name, self._spec.cards),
+            lambda: api.node_ready(node.name, self._spec.cards, node.uses_dra),
             [*control_plane.NAMES, *names],
         )

@@ -12,6 +12,12 @@ def test_the_card_is_called_as_nvml_calls_it() -> None:
     assert ClusterSpec(card_model="NVIDIA-A100-SXM4-40GB").card_name == "NVIDIA A100-SXM4-40GB"
 
 
+def test_the_last_nodes_have_the_dra_driver() -> None:
+    spec = ClusterSpec(nodes=3, dra_nodes=2)
+    assert [spec.uses_dra(number) for number in (1, 2, 3)] == [False, True, True]
+    assert not ClusterSpec(nodes=3).uses_dra(3)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -25,6 +31,8 @@ def test_the_card_is_called_as_nvml_calls_it() -> None:
         {"cards": -1},
         {"card_memory_mib": 1},
         {"card_model": "NVIDIA A100"},
+        {"nodes": 2, "dra_nodes": 3},
+        {"dra_nodes": -1},
     ],
 )
 def test_what_cannot_be_built_is_refused(wrong: dict[str, object]) -> None:
