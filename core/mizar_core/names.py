@@ -27,6 +27,9 @@ DEFAULT_POOL: Final = "default"
 
 PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
 
+DRA_DRIVER: Final = "gpu.nvidia.com"
+"""The name of NVIDIA's DRA driver, which allocates cards instead of NVIDIA's device plugin."""
+
 MIG_RESOURCE: Final = "nvidia.com/mig-"
 """Prefix of the resources of MIG devices of strategy mixed; their size follows, such as 1g.5gb."""
 WHOLE_CARDS: Final = ("nvidia.com/gpu.shared", MIG_RESOURCE, "nvidia.com/pgpu")

@@ -65,6 +65,7 @@ RUNTIME_CLASS = Kind("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", name
 PRIORITY_CLASS = Kind(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
 )
+RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 MUTATING_WEBHOOKS = Kind(
     "admissionregistration.k8s.io",
     "v1",
@@ -99,6 +100,7 @@ KINDS: dict[tuple[str, str], Kind] = {
         LEASE,
         RUNTIME_CLASS,
         PRIORITY_CLASS,
+        RESOURCE_SLICE,
         MUTATING_WEBHOOKS,
         VALIDATING_WEBHOOKS,
         GPU_POOL,

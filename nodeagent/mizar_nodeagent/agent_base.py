@@ -23,6 +23,7 @@ from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.kubelet.dra_cards import DraCards
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
@@ -39,7 +40,7 @@ Loop = Callable[[], Coroutine[None, None, None]]
 @dataclass(frozen=True)
 class AgentBase:
     """The shared base. `checkpoint`: the file to which `agent` saves its plans. `latencies`:
-    measures how long answers to the kubelet take."""
+    measures how long answers to the kubelet take. `dra`: the cards of NVIDIA's DRA driver."""
 
     config: Config
     client: KubeClient
@@ -53,6 +54,7 @@ class AgentBase:
     poller: KubeletPoller
     kubelet: KubeletSocket
     latencies: AnswerLatency
+    dra: DraCards
 
 
 def restore(
@@ -89,7 +91,10 @@ def restore(
     agent.failed_cards.were_told((card.uuid for card in known if card.problem), faulty=saved.faults)
     owners = (one.owner for one in slots.all())
     users = {(one.namespace, one.pod) for one in owners if one is not None}
-    podresources = PodResources(config.podresources_socket)
+    dra = DraCards(client, config.node_name, config.state_dir, boot)
+    podresources = PodResources(config.podresources_socket, dra=dra)
+    poller = KubeletPoller(podresources, agent.wake, expected=users | saved.carvings.keys())
+    dra.changed, poller.taken = poller.poll_soon, dra.keep
     registry = probes.registry("nodeagent")
     return AgentBase(
         config=config,
@@ -101,13 +106,10 @@ def restore(
         checkpoint=kept,
         agent=agent,
         podresources=podresources,
-        poller=KubeletPoller(
-            podresources,
-            agent.wake,
-            expected=users | saved.carvings.keys(),
-        ),
+        poller=poller,
         kubelet=KubeletSocket(config.plugin_dir),
         latencies=AnswerLatency(registry),
+        dra=dra,
     )
 
 

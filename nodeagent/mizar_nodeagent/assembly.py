@@ -138,6 +138,7 @@ def _loops(
     return (
         informer.run,
         base.poller.run,
+        base.dra.run,
         base.agent.read_cards,
         base.agent.follow_faults,
         base.agent.run,

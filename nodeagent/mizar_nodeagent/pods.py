@@ -52,7 +52,7 @@ _STARTING = ("", "ContainerCreating", "PodInitializing")
 @dataclass(frozen=True)
 class Pod:
     """A pod of this node that is a shadow pod, or requests virtual devices, a spot card or whole
-    cards.
+    cards, or has ResourceClaims, by which it may hold whole cards.
 
     `requests`: the number of devices that it requests of each of Mizar's resources; empty for a pod
     with whole cards only. `admitted`: the kubelet has admitted it, so its devices have been
@@ -132,12 +132,12 @@ class Pod:
 
 def trim(obj: Object) -> Pod | None:
     """The pod, given its object from the API server; None if it neither requests cards or devices
-    nor is a shadow pod."""
+    nor has ResourceClaims nor is a shadow pod."""
     meta, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     labels, notes = meta.get("labels") or {}, meta.get("annotations") or {}
     shadow = labels.get(LABEL_SHADOW_POD) == "true"
     requests = tuple((devices_requested(spec) | _spot_cards(spec)).items())
-    if not shadow and not requests and not cards_requested(spec):
+    if not (shadow or requests or cards_requested(spec) or spec.get("resourceClaims")):
         return None
     phase, static_uid = status.get("phase"), _static_uid(notes)
     return Pod(

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import DeviceIDRefused
 from mizar_core.models import Holder
-from mizar_core.names import SPOT_RESOURCE, parse_resource
+from mizar_core.names import DRA_DRIVER, PHYSICAL_RESOURCE, SPOT_RESOURCE, parse_resource
 from mizar_nodeagent import mig
 from mizar_nodeagent.proto import podresources_pb2 as pb
 
@@ -52,12 +52,43 @@ def _holder(namespace: str, pod: str, container: str) -> Holder:
     return Holder(namespace=namespace, name=pod, container=container)
 
 
+@dataclass(frozen=True, order=True)
+class DraDevice:
+    """A device that NVIDIA's DRA driver has given to a ResourceClaim. `namespace`, `claim`: the
+    claim's names. `pool`, `name`: the device's. `share`: the ID of the claim's part of the device,
+    if the driver lets several claims have parts of it; otherwise empty."""
+
+    namespace: str
+    claim: str
+    pool: str
+    name: str
+    share: str = ""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The device's pool and name."""
+        return self.pool, self.name
+
+    def id(self, uuid: str | None) -> str:
+        """The ID by which containers hold the device: its card's UUID, with `::{share}` for a part;
+        as long as the card is not known (None), a name that is no card's."""
+        if uuid is None:
+            return f"{DRA_DRIVER}/{self.pool}/{self.name}"
+        return f"{uuid}::{self.share}" if self.share else uuid
+
+    def __str__(self) -> str:
+        return f"{self.name} of pool {self.pool} (ResourceClaim {self.namespace}/{self.claim})"
+
+
 @dataclass(frozen=True)
 class Claims:
-    """All claims of the node; `asked_at`: when the kubelet was asked (monotonic seconds)."""
+    """All claims of the node; `asked_at`: when the kubelet was asked (monotonic seconds). `dra`: of
+    each device of NVIDIA's DRA driver among them, the card's UUID; empty if it is not a whole card,
+    None if it is not known."""
 
     all: tuple[Claim, ...] = ()
     asked_at: float = float("-inf")
+    dra: Mapping[DraDevice, str | None] = field(default_factory=dict, compare=False)
 
     @property
     def are_known(self) -> bool:
@@ -111,24 +142,59 @@ def card_uuid(device: str) -> str:
     return device.partition("::")[0]
 
 
-def from_list(answer: pb.ListPodResourcesResponse, asked_at: float) -> Claims:
+def dra_devices(answer: pb.ListPodResourcesResponse) -> frozenset[DraDevice]:
+    """The devices in the kubelet's answer that NVIDIA's DRA driver has given to claims."""
+    return frozenset(
+        device
+        for pod in answer.pod_resources
+        for container in pod.containers
+        for device in _dra_devices(container)
+    )
+
+
+def from_list(
+    answer: pb.ListPodResourcesResponse,
+    asked_at: float,
+    dra: Mapping[DraDevice, str | None] | None = None,
+) -> Claims:
     """The claims in the kubelet's answer, which lists every device separately. `asked_at`: when the
-    kubelet was asked (monotonic seconds)."""
+    kubelet was asked (monotonic seconds). `dra`: the cards of `dra_devices`, as in Claims; without
+    it, these devices are left out."""
+    cards = dra or {}
     return Claims(
         tuple(
             claim
             for pod in answer.pod_resources
             for container in pod.containers
-            for claim in _of_container(pod, container)
+            for claim in _of_container(pod, container, cards)
         ),
         asked_at,
+        cards,
     )
 
 
-def _of_container(pod: pb.PodResources, container: pb.ContainerResources) -> Iterable[Claim]:
+def _of_container(
+    pod: pb.PodResources, container: pb.ContainerResources, cards: Mapping[DraDevice, str | None]
+) -> Iterable[Claim]:
     devices: dict[str, dict[str, Numa]] = {}
     for entry in container.devices:
         numa = tuple(node.ID for node in entry.topology.nodes)
         devices.setdefault(entry.resource_name, {}).update(dict.fromkeys(entry.device_ids, numa))
+    for one in _dra_devices(container):
+        if (uuid := cards.get(one, "")) != "":
+            devices.setdefault(PHYSICAL_RESOURCE, {})[one.id(uuid)] = ()
     for resource, ids in devices.items():
         yield Claim(pod.namespace, pod.name, container.name, resource, frozenset(ids), ids)
+
+
+def _dra_devices(container: pb.ContainerResources) -> Iterable[DraDevice]:
+    for claim in container.dynamic_resources:
+        for one in claim.claim_resources:
+            if one.driver_name == DRA_DRIVER:
+                yield DraDevice(
+                    claim.claim_namespace,
+                    claim.claim_name,
+                    one.pool_name,
+                    one.device_name,
+                    one.share_id,
+                )

@@ -10,10 +10,12 @@ from typing import Any
 
 import grpc
 
+from mizar_core.names import PHYSICAL_RESOURCE
 from mizar_kube.token_bucket import TokenBucket
 from mizar_nodeagent.cancellation import is_asked_to_end
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet.claims import Claims, from_list
+from mizar_nodeagent.kubelet.claims import Claims, dra_devices, from_list
+from mizar_nodeagent.kubelet.dra_cards import DraCards
 from mizar_nodeagent.kubelet.socket_watch import Identity, identity
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
@@ -42,10 +44,17 @@ class PodResources:
     `started_at`: when the kubelet that the agent called first had started, by the age of its
     socket; minus infinity before the first call. `restarted_at`: when the kubelet was first called
     after its last restart; minus infinity if it has not restarted since the agent's start. Both in
-    monotonic seconds."""
+    monotonic seconds. `dra`: the cards of NVIDIA's DRA driver; without it, devices of that driver
+    are left out."""
 
-    def __init__(self, socket: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        socket: Path,
+        clock: Callable[[], float] = time.monotonic,
+        dra: DraCards | None = None,
+    ) -> None:
         self._socket = socket
+        self._dra = dra
         self.started_at = self.restarted_at = float("-inf")
         self._clock = clock
         self._bucket = TokenBucket(BURST, CALL_EVERY_S, clock())
@@ -59,16 +68,20 @@ class PodResources:
         await self._wait_for_rate(urgent)
         asked_at = self._clock()
         answer = await self._call("List", pb.ListPodResourcesRequest())
-        return from_list(answer, asked_at)
+        devices = dra_devices(answer)
+        cards = await self._dra.cards_of(devices) if self._dra and devices else None
+        return from_list(answer, asked_at, cards)
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
-        """The IDs of the devices that the kubelet considers healthy, by resource. Raises
-        KubeletAway."""
+        """The IDs of the devices that the kubelet considers healthy, by resource, and the cards
+        that NVIDIA's DRA driver offers, of which the kubelet says nothing. Raises KubeletAway."""
         await self._wait_for_rate(urgent=False)
         answer = await self._call("GetAllocatableResources", pb.AllocatableResourcesRequest())
         found: dict[str, set[str]] = {}
         for entry in answer.devices:
             found.setdefault(entry.resource_name, set()).update(entry.device_ids)
+        if self._dra and self._dra.usable:
+            found.setdefault(PHYSICAL_RESOURCE, set()).update(self._dra.usable)
         return {resource: frozenset(ids) for resource, ids in found.items()}
 
     async def close(self) -> None:

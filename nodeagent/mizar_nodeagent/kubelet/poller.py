@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet.claims import Claim, Claims
+from mizar_nodeagent.kubelet.claims import Claim, Claims, DraDevice
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.planning.plan import Plan
 from mizar_nodeagent.shared_call import SharedCall
@@ -22,6 +22,10 @@ IDLE_INTERVAL_S = 3.0
 RETRY_S = 0.5
 """Seconds between two polls while the kubelet does not answer."""
 
+CARDS_WITHIN_S = 30.0
+"""Seconds for which an answer counts as incomplete because it names a device of NVIDIA's DRA driver
+that no ResourceSlice has named. The driver announces each device before it is allocated, so the
+slice comes in a moment, unless the API server is away."""
 
 STARTS_S = 30.0
 """Seconds for which a kubelet that has just started may answer without knowing its pods. They count
@@ -98,6 +102,10 @@ class KubeletPoller:
         """Those of them whose devices are missing from the last answer."""
         self._complete_since: float | None = None
         """The `restarted_at` of podresources at the last answer that was taken to be complete."""
+        self.taken: Callable[[Claims], None] = lambda claims: None
+        """Called with each answer that becomes `claims`."""
+        self._unknown_since: dict[DraDevice, float] = {}
+        """When each device of NVIDIA's DRA driver was first named whose card is not known."""
         self._api_back: tuple[float, float] | None = None
         """When the kubelet restarted (minus infinity: not since the agent's start), and when its
         claims were first asked for after the API server had been heard again; None before that."""
@@ -133,7 +141,9 @@ class KubeletPoller:
 
     async def _list_urgently(self) -> Claims:
         claims = self._checked(await self._podresources.list(urgent=True))
-        self._take(claims)
+        # The caller asks who holds virtual devices, which such an answer says as well.
+        if not self._without_card(claims):
+            self._take(claims)
         return claims
 
     @property
@@ -165,6 +175,7 @@ class KubeletPoller:
                 self._podresources.list(), self._podresources.allocatable()
             )
             claims = self._checked(answer)
+            self._check_cards(claims)
         except KubeletAway as error:
             (log.debug if self._failed else log.warning)(
                 "the kubelet does not report which pods hold which devices", error=error
@@ -185,6 +196,20 @@ class KubeletPoller:
         if self._is_doubtful(claims, missing) and claims.asked_at < self._knows_pods_at():
             raise KubeletAway("the kubelet has just started and does not know its pods yet")
         return self._with_forgotten(claims)
+
+    def _check_cards(self, claims: Claims) -> None:
+        """Raise KubeletAway while a device of NVIDIA's DRA driver may soon turn out to be a certain
+        card: without it, the card would seem to be free."""
+        if waiting := self._without_card(claims):
+            raise KubeletAway(f"no ResourceSlice says yet which card is device {waiting[0]}")
+
+    def _without_card(self, claims: Claims) -> list[DraDevice]:
+        """The devices of NVIDIA's DRA driver whose cards are not known, for CARDS_WITHIN_S after
+        each was first named, sorted."""
+        now, before = self._clock(), self._unknown_since
+        unknown = sorted(one for one, uuid in claims.dra.items() if uuid is None)
+        self._unknown_since = {one: before.get(one, now) for one in unknown}
+        return [one for one in unknown if now - self._unknown_since[one] < CARDS_WITHIN_S]
 
     def _missing(self, claims: Claims) -> set[tuple[str, str]]:
         """The pods that should have claims, and have none in this answer."""
@@ -262,6 +287,7 @@ class KubeletPoller:
         # The answer to a later poll may have come first.
         if claims.asked_at > self.claims.asked_at:
             self.claims = claims
+            self.taken(claims)
         self._polled()
 
     def _delay(self) -> float:

@@ -1,5 +1,5 @@
 """An API server for the node agent: the pods of one node, the statuses of ShadowPods and of the
-node, events."""
+node, events, and the ResourceSlices of NVIDIA's DRA driver."""
 
 import asyncio
 import json
@@ -76,7 +76,8 @@ class FakeApi:
         self.rules_down = False
         self._rules = ""
         self._version = 1
-        self._pod_watches, self._rule_watches = Watches(), Watches()
+        self._slices: dict[str, Object] = {}
+        self._pod_watches, self._rule_watches, self._slice_watches = Watches(), Watches(), Watches()
 
     # ---- what a test does ----
 
@@ -119,6 +120,29 @@ class FakeApi:
         pod["metadata"]["resourceVersion"] = str(self._version)
         self._pod_watches.tell("DELETED", pod)
 
+    def put_slice(
+        self, devices: dict[str, Object], name: str = "slice-1", generation: int = 1
+    ) -> None:
+        """Create or change a ResourceSlice of the node; `devices`: their fields by name."""
+        self._version += 1
+        kind = "MODIFIED" if name in self._slices else "ADDED"
+        self._slices[name] = {
+            "metadata": {"name": name, "resourceVersion": str(self._version)},
+            "spec": {
+                "driver": "gpu.nvidia.com",
+                "nodeName": "node-1",
+                "pool": {"name": "node-1", "generation": generation, "resourceSliceCount": 1},
+                "devices": [{"name": name} | fields for name, fields in devices.items()],
+            },
+        }
+        self._slice_watches.tell(kind, self._slices[name])
+
+    def delete_slice(self, name: str = "slice-1") -> None:
+        gone = self._slices.pop(name)
+        self._version += 1
+        gone["metadata"]["resourceVersion"] = str(self._version)
+        self._slice_watches.tell("DELETED", gone)
+
     def put_shadow(self, namespace: str, name: str, uid: str) -> None:
         self.shadows[namespace, name] = {
             "apiVersion": "mizar.share/v1alpha1",
@@ -159,6 +183,12 @@ class FakeApi:
             if "watch" in request.query:
                 return await self._rule_watches.serve(request)
             return self._list([self._config_map()] if self._rules else [])
+        if path[-1] == "resourceslices":
+            selector = "spec.nodeName=node-1,spec.driver=gpu.nvidia.com"
+            assert request.query["fieldSelector"] == selector
+            if "watch" in request.query:
+                return await self._slice_watches.serve(request)
+            return self._list(list(self._slices.values()))
         if request.method != "GET":
             self.writes.append((request.path, json.loads(await request.text())))
         if path[3] == "nodes":
@@ -222,6 +252,7 @@ class FakeApi:
         """End all watches, as an API server does that is being shut down."""
         self._pod_watches.end()
         self._rule_watches.end()
+        self._slice_watches.end()
 
 
 @asynccontextmanager

@@ -75,6 +75,8 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         self.pods: dict[str, KubePod] = {}
         self.physical: dict[str, dict[str, list[str]]] = {}
         self.physical_resource = "nvidia.com/gpu"
+        # what DRA drivers have given to a pod's containers, by its UID and their names
+        self.dynamic: dict[str, dict[str, list[pr.DynamicResource]]] = {}
         self.allocated: dict[Key, Allocated] = {}
         self.devices: dict[str, dict[str, bool]] = {}
         self.numa: dict[str, dict[str, list[int]]] = {}
@@ -211,6 +213,30 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         """The pod has ended; what it held is freed at the next question about it."""
         self.pods.pop(uid, None)
         self.physical.pop(uid, None)
+        self.dynamic.pop(uid, None)
+
+    def give_claim(
+        self,
+        pod: KubePod,
+        *devices: str,
+        container: str = "pause",
+        claim: str = "",
+        driver: str = "gpu.nvidia.com",
+        share: str | None = None,
+    ) -> None:
+        """A DRA driver has prepared a claim of the pod with these devices of the node's pool."""
+        self.pods[pod.uid] = pod
+        prepared = pr.DynamicResource(
+            claim_name=claim or f"{pod.name}-cards",
+            claim_namespace=pod.namespace,
+            claim_resources=[
+                pr.ClaimResource(
+                    driver_name=driver, pool_name="node-1", device_name=one, share_id=share
+                )
+                for one in devices
+            ],
+        )
+        self.dynamic.setdefault(pod.uid, {}).setdefault(container, []).append(prepared)
 
     async def allocate(
         self, pod: KubePod, container: str, resource: str, count: int, reuse: Iterable[str] = ()
@@ -326,10 +352,16 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
                     pr.ContainerDevices(resource_name=resource, device_ids=[one])
                     for one in held.ids
                 )
+        dynamic = self.dynamic.get(pod.uid, {})
         return pr.PodResources(
             name=pod.name,
             namespace=pod.namespace,
             containers=[
-                pr.ContainerResources(name=name, devices=devices) for name, devices in found.items()
+                pr.ContainerResources(
+                    name=name,
+                    devices=found.get(name, ()),
+                    dynamic_resources=dynamic.get(name, ()),
+                )
+                for name in {**found, **dynamic}
             ],
         )

@@ -1,0 +1,189 @@
+"""Finds out which cards NVIDIA's DRA driver has allocated.
+
+The kubelet names devices of the driver's pools, such as gpu-0, and the driver's ResourceSlices say
+which card each device is. They are watched only once the kubelet has named such a device: on other
+nodes, nothing is asked.
+
+A claim keeps the card that its device was when the agent first saw the claim. The driver names
+devices by numbers, which may change when cards are taken out or the driver is loaded anew, and it
+leaves out failed cards, but running containers keep theirs. A reboot ends that, since the driver
+then gives each claim the card that its device is now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any
+
+from mizar_core.names import DRA_DRIVER
+from mizar_kube.client import KubeClient
+from mizar_kube.informer import Informer, Watched
+from mizar_kube.kinds import RESOURCE_SLICE, Object
+from mizar_kube.logs import get_logger
+from mizar_kube.timed_wait import wait_until_set
+from mizar_nodeagent.files import write_atomically
+from mizar_nodeagent.kubelet.claims import Claims, DraDevice
+
+log = get_logger(__name__)
+
+FILE = "dra-checkpoint.json"
+"""Name of the file in the agent's state folder that keeps the cards of the present claims."""
+LISTED_WITHIN_S = 1.0
+"""Seconds for which an answer of the kubelet waits for the first list of ResourceSlices."""
+
+_WHOLE = "gpu"
+"""The value of the attribute `type` of whole cards."""
+_UNUSABLE = ("NoSchedule", "NoExecute")
+"""Effects of taints by which a driver takes a device out of use."""
+
+
+@dataclass(frozen=True)
+class SliceDevice:
+    """A device in a ResourceSlice. `uuid`: the card's; empty for anything but a whole card, such as
+    a MIG device. `usable`: no taint keeps pods from it."""
+
+    uuid: str
+    usable: bool
+
+
+@dataclass(frozen=True)
+class ResourceSlice:
+    """The part of a ResourceSlice that the agent needs. `generation`: that of the pool; slices of
+    an earlier one are outdated. `devices`: by name."""
+
+    pool: str
+    generation: int
+    devices: Mapping[str, SliceDevice]
+
+
+class DraCards:
+    """The cards of one node that NVIDIA's DRA driver manages. `folder`: the agent's state folder.
+    `boot`: the boot's ID. `changed`: called when ResourceSlices have changed; to be set."""
+
+    def __init__(self, client: KubeClient, node: str, folder: Path, boot: str) -> None:
+        selector = f"spec.nodeName={node},spec.driver={DRA_DRIVER}"
+        watched = Watched(RESOURCE_SLICE, field_selector=selector)
+        self._informer: Informer[ResourceSlice] = Informer(client, watched, trim)
+        self._informer.on_change(lambda old, new: self._read(deleted=new is None))
+        self._wanted = asyncio.Event()
+        self._path = folder / FILE
+        self._boot = boot
+        self._kept: dict[DraDevice, str] = _load(self._path, boot)
+        self._known: dict[tuple[str, str], SliceDevice] = {}
+        """Each device, by its pool and name, as a slice last named it, also if none does now."""
+        self._usable: frozenset[str] = frozenset()
+        self.changed: Callable[[], None] = lambda: None
+
+    async def run(self) -> None:
+        """Follow the driver's ResourceSlices once they are needed, for ever."""
+        await self._wanted.wait()
+        await self._informer.run()
+
+    async def cards_of(self, devices: Iterable[DraDevice]) -> dict[DraDevice, str | None]:
+        """The UUID of each device's card; empty if it is not a whole card, None if no slice has
+        named it yet. Waits up to LISTED_WITHIN_S for the first list of slices."""
+        found = {one: self._card_of(one) for one in devices}
+        if found:
+            self._wanted.set()
+        if None not in found.values() or self._informer.synced.is_set():
+            return found
+        await wait_until_set(self._informer.synced, within=LISTED_WITHIN_S)
+        return {one: self._card_of(one) for one in found}
+
+    @property
+    def usable(self) -> frozenset[str]:
+        """The UUIDs of the cards that the driver offers without a taint; until slices have been
+        listed, those of the present claims."""
+        return self._usable if self._informer.synced.is_set() else frozenset(self._kept.values())
+
+    def keep(self, claims: Claims) -> None:
+        """Keep the cards of these claims, which are all that there are, also for the next agent. If
+        a new claim has a card under another name than an older claim, the driver has numbered its
+        cards anew: the older claim then has the card that its device is now."""
+        found = {one: uuid for one, uuid in claims.dra.items() if uuid}
+        if found == self._kept:
+            return
+        renamed = {uuid: one.place for one, uuid in found.items() if one not in self._kept}
+        self._kept = {
+            one: uuid for one, uuid in found.items() if renamed.get(uuid, one.place) == one.place
+        }
+        self._save()
+
+    def _card_of(self, device: DraDevice) -> str | None:
+        if device in self._kept:
+            return self._kept[device]
+        known = self._known.get(device.place)
+        return None if known is None else known.uuid
+
+    def _read(self, deleted: bool) -> None:
+        """Take in the present slices. `deleted`: one was deleted, so none names a device anew."""
+        slices = self._informer.values()
+        newest: dict[str, int] = {}
+        for one in slices:
+            newest[one.pool] = max(one.generation, newest.get(one.pool, 0))
+        now = {
+            (one.pool, name): device
+            for one in slices
+            if one.generation == newest[one.pool]
+            for name, device in one.devices.items()
+        }
+        if not deleted:
+            self._known |= now
+        self._usable = frozenset(one.uuid for one in now.values() if one.uuid and one.usable)
+        self.changed()
+
+    def _save(self) -> None:
+        """Write the file. It matters until the next boot only, so it is not synced to the disk."""
+        cards = [[*astuple(one), uuid] for one, uuid in sorted(self._kept.items())]
+        content = json.dumps({"boot": self._boot, "cards": cards}).encode()
+        try:
+            write_atomically(self._path, content, durable=False)
+        except OSError as error:
+            log.warning("the cards of claims cannot be saved", path=self._path, error=error)
+
+
+def _load(path: Path, boot: str) -> dict[DraDevice, str]:
+    """The cards of claims as an earlier agent saved them; empty if it ran before the last boot."""
+    try:
+        body = json.loads(path.read_bytes())
+        if not boot or body["boot"] != boot:
+            return {}
+        return {DraDevice(*map(str, names)): str(uuid) for *names, uuid in body["cards"]}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        log.warning("the saved cards of claims cannot be read", path=path, error=error)
+        return {}
+
+
+def trim(obj: Object) -> ResourceSlice:
+    """The part of a ResourceSlice that the agent needs."""
+    spec = obj.get("spec") or {}
+    pool = spec.get("pool") or {}
+    return ResourceSlice(
+        str(pool.get("name", "")),
+        int(pool.get("generation", 0)),
+        {
+            str(one["name"]): device
+            for one in spec.get("devices") or ()
+            if (device := _device(one)) is not None
+        },
+    )
+
+
+def _device(body: Mapping[str, Any]) -> SliceDevice | None:
+    """A device of a slice; None if it is a whole card without a UUID."""
+    uuid = _attribute(body, "uuid") if _attribute(body, "type") == _WHOLE else ""
+    effects = {one.get("effect") for one in body.get("taints") or ()}
+    return None if uuid is None else SliceDevice(uuid, effects.isdisjoint(_UNUSABLE))
+
+
+def _attribute(body: Mapping[str, Any], name: str) -> str | None:
+    """A string attribute of a device. A name without a domain is in the driver's."""
+    attributes = body.get("attributes") or {}
+    found = attributes.get(name) or attributes.get(f"{DRA_DRIVER}/{name}") or {}
+    return found.get("string")

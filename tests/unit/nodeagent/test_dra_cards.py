@@ -1,0 +1,344 @@
+"""Cards that NVIDIA's DRA driver allocates instead of NVIDIA's device plugin."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from mizar_nodeagent import agent_base
+from mizar_nodeagent.errors import KubeletAway
+from mizar_nodeagent.kubelet import dra_cards, poller
+from mizar_nodeagent.kubelet.claims import Claim, Claims, DraDevice, from_list
+from mizar_nodeagent.kubelet.poller import CARDS_WITHIN_S, KubeletPoller
+from mizar_nodeagent.proto import podresources_pb2 as pb
+from support.logs import logged
+from support.waiting import until
+from unit.nodeagent.fake_kubelet import KubePod
+from unit.nodeagent.makers import CARD, RESOURCE, SHADOW, card, device, shadow_object
+from unit.nodeagent.test_assembly import SHADOW_POD, World
+from unit.nodeagent.test_assembly import world as world
+
+SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+OWNER = KubePod("team-b", "owner", "uid-owner")
+ONE, TWO = DraDevice("a", "one", "node-1", "gpu-0"), DraDevice("a", "two", "node-1", "gpu-1")
+
+
+def whole(number: int, *effects: str) -> dict[str, Any]:
+    """A whole card as the driver announces it, with taints of these effects."""
+    attributes = {"type": {"string": "gpu"}, "uuid": {"string": card(number).uuid}}
+    return {"attributes": attributes, "taints": [{"key": "x", "effect": one} for one in effects]}
+
+
+def mig() -> dict[str, Any]:
+    return {"attributes": {"type": {"string": "mig"}, "uuid": {"string": "MIG-1"}}}
+
+
+def named(*numbers: int) -> dict[str, dict[str, Any]]:
+    """The driver's devices gpu-0, gpu-1, ...: cards with these numbers."""
+    return {f"gpu-{place}": whole(number) for place, number in enumerate(numbers)}
+
+
+def held(world: World, pod: KubePod) -> set[str]:
+    """The IDs of the cards that the pod holds, as the agent has it."""
+    claims = world.app.poller.claims.of_pod(pod.namespace, pod.name, "nvidia.com/gpu")
+    return {one for claim in claims for one in claim.ids}
+
+
+def add_shadow(world: World) -> None:
+    """A shadow pod that was bound to the node, but has no card yet."""
+    world.api.put_shadow(*SHADOW, f"owner-{SHADOW[1]}")
+    world.api.put_pod(shadow_object())
+    world.kubelet.add_pod(SHADOW_POD)
+
+
+async def serve_shadow(world: World) -> None:
+    """A shadow pod to which the driver has given card 1, which is its gpu-0."""
+    world.api.put_slice(named(1, 2, 3, 4))
+    add_shadow(world)
+    world.kubelet.give_claim(SHADOW_POD, "gpu-0")
+    world.app.poller.poll_soon()
+    await until(lambda: world.ready() == ("True", "Serving"))
+
+
+def cards_of_shadow(world: World) -> list[str]:
+    return [one["uuid"] for one in world.api.status(*SHADOW)["cards"]]
+
+
+async def believed(world: World) -> None:
+    """Wait until the kubelet has been asked once more and answered completely."""
+    await world.replanned()
+    await until(lambda: world.app.poller.kubelet is not None)
+
+
+# ---- whole agents ----
+
+
+async def test_a_card_of_the_dra_driver_is_divided_into_devices(world: World) -> None:
+    await serve_shadow(world)
+    assert world.kubelet.healthy(RESOURCE) == {device(0), device(1)}
+    assert cards_of_shadow(world) == [CARD]
+    await world.start_share()
+    await until(lambda: world.holders() == ["share"])
+    assert "KubeletAway" not in str(world.api.writes)
+
+
+async def test_slices_are_read_only_where_the_driver_has_allocated_something(world: World) -> None:
+    """5,000 agents would watch them for nothing."""
+    await world.serve_shadow()
+    world.kubelet.give_claim(OWNER, "nic-0", driver="nic.example.com")
+    await world.replanned()
+    assert SLICES not in world.api.asked
+    assert not (world.folder / "state" / dra_cards.FILE).exists()
+
+
+async def test_a_whole_card_that_a_pod_has_claimed_itself_is_its_owners(world: World) -> None:
+    """The pod requests no resource, so only its claims show that it may hold cards."""
+    await serve_shadow(world)
+    spec = {"nodeName": "node-1", "containers": [], "resourceClaims": [{"name": "cards"}]}
+    meta = {"namespace": OWNER.namespace, "name": OWNER.name, "uid": OWNER.uid}
+    world.api.put_pod({"metadata": meta, "spec": spec})
+    world.kubelet.give_claim(OWNER, "gpu-1", "gpu-2", container="main")
+    await believed(world)
+    assert held(world, OWNER) == {card(2).uuid, card(3).uuid}
+    (owner,) = (one for one in world.app.spot.lender.owners if one.pod.name == OWNER.name)
+    assert owner.pod.uid == OWNER.uid and owner.cards == held(world, OWNER)
+
+
+async def test_a_card_that_the_driver_gives_to_another_pod_is_lost(world: World) -> None:
+    await serve_shadow(world)
+    world.kubelet.dynamic.clear()
+    world.kubelet.give_claim(OWNER, "gpu-0", container="main")
+    world.app.poller.poll_soon()
+    await until(lambda: world.ready() == ("False", "CardLost"))
+
+
+async def test_a_claim_keeps_its_card_when_the_driver_numbers_its_cards_anew(world: World) -> None:
+    """Containers that run keep theirs."""
+    await serve_shadow(world)
+    world.api.put_slice(named(2, 3, 4))
+    await until(lambda: world.app.poller.kubelet["nvidia.com/gpu"] == uuids(2, 3, 4))
+    await believed(world)
+    assert held(world, SHADOW_POD) == {CARD}
+    world.kubelet.give_claim(OWNER, "gpu-0", container="main")
+    await believed(world)
+    assert (held(world, SHADOW_POD), held(world, OWNER)) == ({CARD}, uuids(2))
+
+
+async def test_a_card_that_has_another_name_in_a_later_claim_is_the_later_claims(
+    world: World,
+) -> None:
+    """The driver would give two pods the same card, since it counts by names."""
+    await serve_shadow(world)
+    world.api.put_slice(named(2, 1))
+    await until(lambda: world.app.poller.kubelet["nvidia.com/gpu"] == uuids(1, 2))
+    world.kubelet.give_claim(OWNER, "gpu-1", container="main")
+    await believed(world)
+    await believed(world)
+    assert (held(world, SHADOW_POD), held(world, OWNER)) == (uuids(2), {CARD})
+    await until(lambda: world.ready() == ("False", "CardLost"))
+
+
+async def test_the_next_agent_knows_the_cards_of_claims_without_the_api_server(
+    world: World,
+) -> None:
+    await serve_shadow(world)
+    await world.stop_agent()
+    world.api.put_slice(named(2, 3, 4))
+    world.api.down = True
+    await world.start_agent()
+    await until(lambda: held(world, SHADOW_POD) == {CARD})
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+    assert world.app.poller.kubelet["nvidia.com/gpu"] == {CARD}
+
+
+async def test_after_a_reboot_a_claim_has_the_card_that_its_device_is_then(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await serve_shadow(world)
+    await world.stop_agent()
+    monkeypatch.setattr(agent_base, "boot_id", lambda: "next")
+    world.api.put_slice(named(2, 1))
+    await world.start_agent()
+    await until(lambda: held(world, SHADOW_POD) == uuids(2))
+    await until(lambda: cards_of_shadow(world) == [card(2).uuid])
+    await until(lambda: world.ready() == ("True", "Serving"))
+
+
+async def test_an_agent_that_ends_on_an_empty_node_leaves_no_file(world: World) -> None:
+    await serve_shadow(world)
+    file = world.folder / "state" / dra_cards.FILE
+    assert file.exists()
+    world.kubelet.remove_pod(SHADOW_POD.uid)
+    world.api.delete_pod(*SHADOW)
+    await until(lambda: world.node() == ("0", "0"))
+    await world.stop_agent()
+    assert not file.exists()
+    await world.start_agent()
+    await world.planned()
+
+
+async def test_a_device_that_no_slice_names_is_not_taken_for_a_free_card(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is concluded from the answer for a while, in which the slice comes; then the pod
+    holds something that is no card."""
+    monkeypatch.setattr(dra_cards, "LISTED_WITHIN_S", 0.01)
+    monkeypatch.setattr(poller, "RETRY_S", 0.01)
+    await serve_shadow(world)
+    before, asked = world.app.poller.claims, world.kubelet.asked
+    world.kubelet.give_claim(OWNER, "gpu-7", container="main")
+    world.app.poller.poll_soon()
+    await until(lambda: world.kubelet.asked > asked + 3)
+    assert world.app.poller.claims is before and world.app.poller.kubelet is None
+    (line,) = (one for one in logged(caplog) if "which pods hold" in one["event"])
+    assert "device gpu-7 of pool node-1 (ResourceClaim team-b/owner-cards)" in str(line["error"])
+    monkeypatch.setattr(poller, "CARDS_WITHIN_S", 0.0)
+    await believed(world)
+    assert held(world, OWNER) == {"gpu.nvidia.com/node-1/gpu-7"}
+    assert world.app.poller.claims.cards() == {CARD}
+    world.api.put_slice(named(1, 2, 3, 4) | {"gpu-7": whole(2)})
+    await until(lambda: held(world, OWNER) == uuids(2))
+
+
+async def test_a_card_is_gone_only_if_the_driver_says_so_too(world: World) -> None:
+    """The grace period for NVML is zero here."""
+    await serve_shadow(world)
+    del world.cards.present[CARD]
+    await until(lambda: world.app.agent.inventory.cards()[CARD].gone_since is not None)
+    await world.replanned()
+    assert world.ready() == ("False", "Unhealthy")
+    devices = named(1, 2, 3, 4) | {"gpu-0": whole(1, "NoExecute")}
+    world.api.put_slice(devices)
+    await until(lambda: world.ready() == ("False", "CardLost"))
+
+
+def uuids(*numbers: int) -> set[str]:
+    return {card(one).uuid for one in numbers}
+
+
+# ---- the kubelet's answer ----
+
+
+def answer(*resources: pb.ClaimResource, claim: str = "one") -> pb.ListPodResourcesResponse:
+    dynamic = pb.DynamicResource(claim_name=claim, claim_namespace="a", claim_resources=resources)
+    main = pb.ContainerResources(name="main", dynamic_resources=[dynamic])
+    return pb.ListPodResourcesResponse(
+        pod_resources=[pb.PodResources(name="pod", namespace="a", containers=[main])]
+    )
+
+
+def claimed(name: str, driver: str = "gpu.nvidia.com", **fields: Any) -> pb.ClaimResource:
+    return pb.ClaimResource(driver_name=driver, pool_name="node-1", device_name=name, **fields)
+
+
+def ids(claims: Iterable[Claim]) -> set[str]:
+    return {one for claim in claims for one in claim.ids}
+
+
+def test_devices_of_claims_are_held_like_those_of_the_device_plugin() -> None:
+    found = from_list(answer(claimed("gpu-0"), claimed("gpu-1")), 1.0, {ONE: "GPU-1"})
+    assert found.all == (Claim("a", "pod", "main", "nvidia.com/gpu", frozenset({"GPU-1"})),)
+    assert found.all[0].numa["GPU-1"] == (), "NVML knows better"
+    assert from_list(answer(claimed("gpu-0")), 1.0).all == ()
+
+
+def test_a_part_of_a_card_is_told_from_the_whole() -> None:
+    """As of a card that NVIDIA's device plugin gives to several pods."""
+    part = DraDevice("a", "one", "node-1", "gpu-0", "s1")
+    found = from_list(answer(claimed("gpu-0", share_id="s1")), 1.0, {part: "GPU-1"})
+    assert ids(found.all) == {"GPU-1::s1"} and found.cards() == {"GPU-1"}
+
+
+def test_a_device_that_is_no_whole_card_is_left_out_and_an_unknown_one_is_not() -> None:
+    found = from_list(answer(claimed("gpu-0"), claimed("gpu-1")), 1.0, {ONE: "", TWO: None})
+    assert ids(found.all) == set()
+    unknown = DraDevice("a", "one", "node-1", "gpu-1")
+    found = from_list(answer(claimed("gpu-0"), claimed("gpu-1")), 1.0, {ONE: "", unknown: None})
+    assert ids(found.all) == {"gpu.nvidia.com/node-1/gpu-1"} and found.cards() == set()
+
+
+# ---- slices ----
+
+
+def slice_of(devices: dict[str, Any], generation: int = 1) -> dict[str, Any]:
+    listed = [{"name": name, **fields} for name, fields in devices.items()]
+    pool = {"name": "node-1", "generation": generation}
+    return {"metadata": {}, "spec": {"pool": pool, "devices": listed}}
+
+
+def test_a_slice_says_which_devices_are_whole_cards_that_can_be_used() -> None:
+    full = {"attributes": {"gpu.nvidia.com/type": {"string": "gpu"}, "uuid": {"string": "GPU-9"}}}
+    found = dra_cards.trim(
+        slice_of(
+            {
+                "gpu-0": whole(1),
+                "gpu-1": whole(2, "NoSchedule"),
+                "gpu-2": whole(3, "None"),
+                "gpu-3": {"attributes": {"type": {"string": "gpu"}}},
+                "gpu-4": full,
+                "gpu-0-mig-1": mig(),
+                "other": {},
+            }
+        )
+    )
+    assert {name: (one.uuid, one.usable) for name, one in found.devices.items()} == {
+        "gpu-0": (card(1).uuid, True),
+        "gpu-1": (card(2).uuid, False),
+        "gpu-2": (card(3).uuid, True),
+        "gpu-4": ("GPU-9", True),
+        "gpu-0-mig-1": ("", True),
+        "other": ("", True),
+    }
+
+
+async def test_slices_of_an_earlier_generation_are_outdated(world: World) -> None:
+    world.api.put_slice(named(1, 2), "old", 1)
+    world.api.put_slice(named(2, 1), "new", 2)
+    add_shadow(world)
+    world.kubelet.give_claim(SHADOW_POD, "gpu-0")
+    await believed(world)
+    assert held(world, SHADOW_POD) == uuids(2)
+    for name in ("new", "old"):
+        world.api.delete_slice(name)
+    await until(lambda: "nvidia.com/gpu" not in (world.app.poller.kubelet or {}))
+    world.kubelet.give_claim(OWNER, "gpu-1", container="main")
+    await believed(world)
+    assert held(world, OWNER) == {CARD}, "a driver that restarts has no slices for a moment"
+
+
+# ---- the poller ----
+
+
+async def test_for_how_long_an_unknown_card_is_waited_for() -> None:
+    now = 0.0
+    unknown = Claims((), 1.0, {ONE: None})
+    podresources = Mock(started_at=float("-inf"), restarted_at=float("-inf"))
+    asking = KubeletPoller(podresources, lambda: None, clock=lambda: now)
+    with pytest.raises(KubeletAway, match="device gpu-0 of pool node-1"):
+        asking._check_cards(unknown)
+    now = CARDS_WITHIN_S - 1
+    both = Claims((), 2.0, {ONE: None, TWO: None})
+    with pytest.raises(KubeletAway, match="gpu-0"):
+        asking._check_cards(both)
+    now = CARDS_WITHIN_S
+    with pytest.raises(KubeletAway, match="gpu-1"):
+        asking._check_cards(both)
+    asking._check_cards(unknown)
+    asking._check_cards(Claims((), 3.0, {ONE: "GPU-1"}))
+    with pytest.raises(KubeletAway):
+        asking._check_cards(unknown)
+
+
+async def test_whoever_asks_for_devices_gets_an_answer_in_which_a_card_is_not_known() -> None:
+    """Otherwise a share pod would fail; but the answer is not kept."""
+
+    async def list_claims(urgent: bool) -> Claims:
+        await asyncio.sleep(0)
+        return Claims((), 1.0, {ONE: None})
+
+    podresources = Mock(started_at=float("-inf"), restarted_at=float("-inf"), list=list_claims)
+    asking = KubeletPoller(podresources, lambda: None)
+    assert (await asking.poll_claims()).dra == {ONE: None}
+    assert not asking.claims.are_known
