@@ -7,7 +7,7 @@ lost card is left out, and so is a card that MIG divides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,19 +111,26 @@ class Publisher:
     def __init__(self, client: KubeClient, node: str) -> None:
         self._client = client
         self._node = node
+        self._written: tuple[list[Object], str] = ([], "")
+        """The devices that were written last, and the version of the slice since then. They are not
+        compared with what the API server returns, which writes quantities in its own way."""
 
     async def publish(self, found: Sequence[Device]) -> None:
         """Have exactly one slice, with these devices. Raises KubeError."""
         wanted = [one.published() for one in found]
         selector = f"spec.nodeName={self._node},spec.driver={DRIVER}"
         listing = await self._client.list(RESOURCE_SLICE, field_selector=selector)
-        await self._delete(listing.items[1:])
+        for further in listing.items[1:]:
+            await self._client.delete(Ref(RESOURCE_SLICE, further["metadata"]["name"]))
         if not listing.items:
-            await self._create(wanted)
-        elif (kept := listing.items[0])["spec"].get("devices", []) != wanted:
-            await self._replace(kept, wanted)
+            self._note(wanted, await self._create(wanted))
+        elif self._written != (wanted, _version(kept := listing.items[0])):
+            self._note(wanted, await self._replace(kept, wanted))
 
-    async def _create(self, wanted: list[Object]) -> None:
+    def _note(self, wanted: list[Object], made: Object) -> None:
+        self._written = wanted, _version(made)
+
+    async def _create(self, wanted: list[Object]) -> Object:
         node = await self._client.get(Ref(NODE, self._node))
         owner = {
             "apiVersion": "v1",
@@ -139,15 +146,15 @@ class Publisher:
             "metadata": {"generateName": f"{self._node}-{DRIVER}-", "ownerReferences": [owner]},
             "spec": {"driver": DRIVER, "nodeName": self._node, "pool": pool, "devices": wanted},
         }
-        await self._client.request("POST", RESOURCE_SLICE.path(), body=body)
+        return await self._client.request("POST", RESOURCE_SLICE.path(), body=body)
 
-    async def _replace(self, kept: Object, wanted: list[Object]) -> None:
+    async def _replace(self, kept: Object, wanted: list[Object]) -> Object:
         pool = kept["spec"]["pool"]
         pool = {**pool, "generation": pool["generation"] + 1}
         changed = {**kept, "spec": {**kept["spec"], "pool": pool, "devices": wanted}}
         path = RESOURCE_SLICE.path(name=kept["metadata"]["name"])
-        await self._client.request("PUT", path, body=changed)
+        return await self._client.request("PUT", path, body=changed)
 
-    async def _delete(self, slices: Iterable[Object]) -> None:
-        for one in slices:
-            await self._client.delete(Ref(RESOURCE_SLICE, one["metadata"]["name"]))
+
+def _version(made: Object) -> str:
+    return str(made["metadata"]["resourceVersion"])

@@ -97,10 +97,11 @@ def test_a_numa_node_is_told(machine: Machine) -> None:
 
 @dataclass
 class ApiServer:
-    """ResourceSlices by name, and one node."""
+    """ResourceSlices by name, in which it writes capacities in its own way, and one node."""
 
     slices: dict[str, Object] = field(default_factory=dict)
     selectors: list[str] = field(default_factory=list)
+    versions: int = 0
     away: int = 0
     """How many calls are not answered from now on."""
 
@@ -118,8 +119,12 @@ class ApiServer:
         if method == "POST":
             name = f"{body['metadata']['generateName']}{len(self.slices)}"
             body = {**body, "metadata": {**body["metadata"], "name": name}}
-        self.slices[body["metadata"]["name"]] = body
-        return body
+        self.versions += 1
+        metadata = {**body["metadata"], "resourceVersion": str(self.versions)}
+        devices = [{**one, "capacity": "normal"} for one in body["spec"]["devices"]]
+        made = {**body, "metadata": metadata, "spec": {**body["spec"], "devices": devices}}
+        self.slices[metadata["name"]] = made
+        return made
 
     async def delete(self, ref: Ref) -> None:
         if self.slices.pop(ref.name, None) is None:
@@ -169,7 +174,7 @@ async def test_a_new_generation_only_if_a_device_has_changed(
 async def test_further_slices_are_deleted(api_server: ApiServer, publisher: Publisher) -> None:
     await publisher.publish(CARDS)
     (made,) = api_server.slices.values()
-    api_server.slices["other"] = {**made, "metadata": {"name": "other"}}
+    api_server.slices["other"] = {**made, "metadata": {**made["metadata"], "name": "other"}}
     await publisher.publish(CARDS)
     assert api_server.offered() == [["gpu-0", "gpu-1"]]
 
