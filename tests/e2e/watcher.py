@@ -11,7 +11,7 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +23,10 @@ from cluster.cluster import Node
 from mizar_nodeagent.card_health import REPAIRED, SIGNS
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
+from simgpu.dra_devices import DRIVER
 from simgpu.machine import Machine
 from support.waiting import wait_for
-from support.watcher_faults import Held, Look, Seen, Withdrawals, faults
+from support.watcher_faults import WHOLE_CARDS, Held, Look, Seen, Withdrawals, faults
 
 EVERY_S = 0.1
 KUBELET_LIMIT_S = 2.0
@@ -220,13 +221,18 @@ class NodeWatch:
             return None
         return Look(
             self._node.name,
-            _held(held),
+            _held(held, self._names()),
             tuple(alive),
             _offered(offered),
             self._failed(),
             self._serving(),
             new_kubelet=time.monotonic() < self._new_until,
         )
+
+    def _names(self) -> dict[str, str]:
+        """The UUIDs of the cards, by the names that a DRA driver gives them."""
+        cards = [one for one in self._machine.health() if not one.profile]
+        return {f"gpu-{one.minor}": one.uuid for one in cards}
 
     def close(self) -> None:
         """End the connections to the kubelet and to the cards."""
@@ -365,15 +371,27 @@ def _began(process: Path) -> str:
     return "" if after_name[0] in "ZX" else after_name[19]
 
 
-def _held(answer: pb.ListPodResourcesResponse) -> tuple[Held, ...]:
-    """What containers hold, by the kubelet, which lists each device separately."""
+def _held(answer: pb.ListPodResourcesResponse, names: Mapping[str, str]) -> tuple[Held, ...]:
+    """What containers hold, by the kubelet, which lists each device separately. `names`: the UUIDs
+    of cards that ResourceClaims have, by their devices' names."""
     together: dict[tuple[str, str, str], set[str]] = {}
     for pod in answer.pod_resources:
         for container in pod.containers:
             for entry in container.devices:
                 key = (f"{pod.namespace}/{pod.name}", container.name, entry.resource_name)
                 together.setdefault(key, set()).update(entry.device_ids)
+            if claimed := set(_claimed(container, names)):
+                key = (f"{pod.namespace}/{pod.name}", container.name, WHOLE_CARDS)
+                together.setdefault(key, set()).update(claimed)
     return tuple(Held(*key, frozenset(ids)) for key, ids in together.items())
+
+
+def _claimed(container: pb.ContainerResources, names: Mapping[str, str]) -> Iterator[str]:
+    """The cards of the container's ResourceClaims."""
+    for claim in container.dynamic_resources:
+        for device in claim.claim_resources:
+            if device.driver_name == DRIVER and device.device_name in names:
+                yield names[device.device_name]
 
 
 def _offered(answer: pb.AllocatableResourcesResponse) -> dict[str, frozenset[str]]:

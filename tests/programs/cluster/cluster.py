@@ -121,6 +121,15 @@ class Cluster:
         """Start containerd, or the CRI-O in its place, and wait until it answers."""
         raise self._no_access("starting containerd")
 
+    def kill_allocator(self, node: str) -> None:
+        """End NVIDIA's device plugin or DRA driver by SIGKILL; it stays down until
+        start_allocator."""
+        raise self._no_access("killing device plugins and DRA drivers")
+
+    def start_allocator(self, node: str) -> None:
+        """Start NVIDIA's device plugin or DRA driver, which then registers with the kubelet."""
+        raise self._no_access("starting device plugins and DRA drivers")
+
     def power_off(self, node: str) -> None:
         """End all of a node's programs at once, and remove what a machine loses without power. The
         node stays off until power_on. It cannot be the first node, which has the control plane."""

@@ -91,6 +91,12 @@ class LocalCluster(Cluster):
         self._node(node).start_containerd()
         self._node(node).wait_for_containerd()
 
+    def kill_allocator(self, node: str) -> None:
+        self._node(node).end(self._node(node).allocator, signal.SIGKILL)
+
+    def start_allocator(self, node: str) -> None:
+        self._node(node).start_allocator()
+
     def power_off(self, node: str) -> None:
         power.off(self._node(node))
 
