@@ -18,6 +18,7 @@ from mizar_core.names import (
     LABEL_POOL,
     LABEL_SHADOW_POD,
     MIRROR,
+    PHYSICAL_RESOURCE,
     PREEMPTION_GATE,
     SPOT_RESOURCE,
     EventReason,
@@ -25,7 +26,12 @@ from mizar_core.names import (
     parse_resource,
     who_starts_after,
 )
-from mizar_core.planning.refusal_message import gives_reasons, lacks, lacks_alone
+from mizar_core.planning.refusal_message import (
+    gives_reasons,
+    lacks,
+    lacks_alone,
+    lacks_claimed_devices,
+)
 from mizar_core.planning.snapshot import Key, PendingView, PodView, ShareView
 from mizar_core.pod_requests import cards_requested, devices_after_init, devices_requested
 from mizar_kube.kinds import Object
@@ -246,8 +252,8 @@ def _running_at(status: Json) -> datetime | None:
 
 
 def pending_view(obj: Object) -> PendingView | None:
-    """The view of a pod that the scheduler refuses for want of whole cards, or without saying why;
-    None for all other pods."""
+    """The view of a pod that the scheduler refuses for want of whole cards, or without saying for
+    want of what; None for all other pods."""
     meta, spec = obj["metadata"], obj["spec"]
     scheduled = condition_of(obj.get("status") or {}, "PodScheduled")
     message = unschedulable_message(scheduled)
@@ -255,7 +261,10 @@ def pending_view(obj: Object) -> PendingView | None:
     # A pod that waits to borrow a card has no use for a card that a shadow pod holds.
     cards.pop(SPOT_RESOURCE, None)
     reason_unknown = _has_other_scheduler(spec) and not gives_reasons(message)
-    lacking = tuple(one for one in cards.items() if reason_unknown or lacks(message, one[0]))
+    lacking = {one for one in cards if reason_unknown or lacks(message, one)}
+    if not lacking and PHYSICAL_RESOURCE in cards and lacks_claimed_devices(message):
+        # What the pod's own claims ask for may be lacking instead.
+        lacking, reason_unknown = {PHYSICAL_RESOURCE}, bool(spec.get("resourceClaims"))
     if not lacking or "deletionTimestamp" in meta:
         return None
     labels = meta.get("labels") or {}
@@ -264,7 +273,7 @@ def pending_view(obj: Object) -> PendingView | None:
         name=meta["name"],
         uid=meta.get("uid", ""),
         created=time_or_none(meta.get("creationTimestamp")) or EPOCH,
-        cards=lacking,
+        cards=tuple(one for one in cards.items() if one[0] in lacking),
         needs=needs_of(obj),
         pool=labels.get(LABEL_POOL, "") if labels.get(LABEL_SHADOW_POD) == "true" else "",
         reason_unknown=reason_unknown,

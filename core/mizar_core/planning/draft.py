@@ -102,6 +102,7 @@ class Draft:
         self.gated_since = snapshot.gated_since
         self.unopenable = snapshot.unopenable
         self.freed_until = snapshot.freed_until
+        self.nodes_without_class = snapshot.nodes_without_class
         self.granted: set[str] = set()
         self._given = snapshot.shadows
 

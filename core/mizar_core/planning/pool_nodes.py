@@ -36,6 +36,12 @@ def model_of(node: NodeView, pool: GPUPool) -> str | None:
     return node.label(card_model_label(pool.spec.physical_resource))
 
 
+def known_model(node: NodeView, pool: GPUPool) -> str:
+    """The model of the pool's cards on the node, which must have some, by its label or else as the
+    DRA driver reports it; `unknown` without either."""
+    return model_of(node, pool) or node.cards[pool.spec.physical_resource].model or "unknown"
+
+
 def matches(model: str, globs: Iterable[str]) -> bool:
     """Whether one of the globs matches the model, as a node's label or as NVML writes it: the label
     has `-` for blanks. Case is ignored."""
@@ -84,11 +90,16 @@ Sizes = Sequence[tuple[int, str]]
 
 
 def card_sizes(pool: GPUPool, nodes: Iterable[NodeView], reported: Mapping[str, int]) -> Sizes:
-    """The sizes of the pool's cards, by the nodes' labels, else by `reported`: MiB of a card that a
-    node agent has reported, by node. `nodes`: those of the pool."""
-    label = card_memory_label(pool.spec.physical_resource)
-    found = [(_labelled_mib(one, label) or reported.get(one.name, 0), one.name) for one in nodes]
-    return sorted((mib * MIB, name) for mib, name in found if mib)
+    """The sizes of the pool's cards, by the nodes' labels, else by the DRA driver, else by
+    `reported`: MiB of a card that a node agent has reported, by node. `nodes`: those of the
+    pool."""
+    resource = pool.spec.physical_resource
+    label, found = card_memory_label(resource), list[tuple[int, str]]()
+    for one in nodes:
+        told = _labelled_mib(one, label) or one.cards[resource].mib
+        if mib := told or reported.get(one.name, 0):
+            found.append((mib * MIB, one.name))
+    return sorted(found)
 
 
 def misfit(pool: GPUPool, sizes: Sizes) -> str | None:

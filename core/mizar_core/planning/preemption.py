@@ -18,7 +18,7 @@ from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.planning.reap import SpareDevices, by_idleness, is_above_min, is_idle
-from mizar_core.planning.refusal_message import lacks
+from mizar_core.planning.refusal_message import lacks, lacks_claimed_devices
 from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import Attempt, Key, NodeView, ShadowView
 
@@ -66,8 +66,11 @@ class Preemptor:
 
 def waits_for_cards(draft: Draft, shadow: ShadowView) -> bool:
     """Whether an unschedulable shadow pod waits for cards, and not only for CPU or a node."""
-    pool = draft.pools.get(shadow.pool)
-    return pool is not None and lacks(shadow.unschedulable, pool.spec.physical_resource)
+    pool, message = draft.pools.get(shadow.pool), shadow.unschedulable
+    if pool is None:
+        return False
+    # A shadow pod has no claim but the one that stands for its cards.
+    return lacks(message, pool.spec.physical_resource) or lacks_claimed_devices(message)
 
 
 def preempt_idle(draft: Draft, outcomes: dict[str, DemandOutcome], spare: SpareDevices) -> None:

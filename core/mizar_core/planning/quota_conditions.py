@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
-from mizar_core.names import EventReason
+from mizar_core.names import DRA_DRIVER, PHYSICAL_RESOURCE, EventReason
 from mizar_core.planning.creation_checks import (
     Denial,
     finds_no_node,
@@ -128,13 +128,30 @@ def pool_ready(
         found = f"{counted(cards.total, 'card')}, {cards.healthy} healthy"
         small = small_cards(pool, sizes)
         return ConditionState(True, "CardsFound", f"{found}; {small}" if small else found)
-    return ConditionState(
-        False,
-        "NoCards",
-        f"no node that nodeSelector and cardModels allow offers {pool.spec.physical_resource}: "
-        "check them, and that the device plugin of the cards runs (cards that only a DRA driver "
-        "offers cannot be shared)",
+    return ConditionState(False, "NoCards", _no_cards(draft, pool))
+
+
+def _no_cards(draft: Draft, pool: GPUPool) -> str:
+    resource = pool.spec.physical_resource
+    if resource == PHYSICAL_RESOURCE and (count := _without_class(draft, pool)):
+        return (
+            f"{DRA_DRIVER}, NVIDIA's DRA driver, offers the cards of {counted(count, 'node')}, but "
+            f"no DeviceClass has the extendedResourceName {resource}, by which pods request them: "
+            f"set it in the DeviceClass {DRA_DRIVER} (Kubernetes 1.36 or newer keeps it, 1.34 and "
+            "1.35 only with the feature gate DRAExtendedResource)"
+        )
+    return (
+        f"no node that nodeSelector and cardModels allow offers {resource}: check them, and that "
+        "the device plugin or the DRA driver of the cards runs"
     )
+
+
+def _without_class(draft: Draft, pool: GPUPool) -> int:
+    """How many nodes that the pool selects have cards that pods cannot request for want of a
+    DeviceClass."""
+    wanted = frozenset(pool.spec.node_selector.items())
+    found = (draft.nodes.get(name) for name in draft.nodes_without_class)
+    return sum(one is not None and wanted <= one.labels for one in found)
 
 
 def _misconfigured(draft: Draft, quota: GPUQuota) -> ConditionState | None:

@@ -5,6 +5,10 @@ preemption: …": each reason follows the number of its nodes. So do schedulers 
 kube-scheduler's framework and plugins, such as one with coscheduling. Others have words of their
 own: KAI writes "no nodes with enough resources were found: 2 node(s) didn't have enough resources:
 GPUs.", YuniKorn "request is waiting for cluster resources become available".
+
+Where a DRA driver offers the cards, kube-scheduler does not name the resource that is lacking: it
+writes "0/3 nodes are available: 3 cannot allocate all claims. still not schedulable, …", as it does
+where the devices of the pod's own ResourceClaims are lacking.
 """
 
 from __future__ import annotations
@@ -16,6 +20,10 @@ SPREAD: Final = "node(s) didn't match pod topology spread constraints"
 AFFINITY: Final = "node(s) didn't match pod affinity rules"
 ANTI_AFFINITY: Final = "node(s) didn't match pod anti-affinity rules"
 """What the plugins PodTopologySpread and InterPodAffinity say."""
+
+NO_DEVICES: Final = "cannot allocate all claims"
+"""What the plugin DynamicResources says of a node that lacks devices for a pod's claims, among
+which is the claim that stands for its extended resources."""
 
 _OF_OTHER_NODES: Final = (
     "node(s) had untolerated taint",
@@ -53,6 +61,12 @@ def lacks(message: str | None, resource: str) -> bool:
     """Whether the message names the resource among what the pod waits for."""
     lacking = f"Insufficient {re.escape(resource)}{_END_OF_NAME}"
     return re.search(lacking, message or "") is not None
+
+
+def lacks_claimed_devices(message: str | None) -> bool:
+    """Whether the message says that nodes lack devices that DRA drivers offer, of whatever
+    resource."""
+    return NO_DEVICES in _reasons(message or "")
 
 
 def gives_reasons(message: str | None) -> bool:

@@ -245,10 +245,14 @@ class ShareView:
 
 @dataclass(frozen=True, slots=True)
 class CardsOnNode:
-    """Cards of one physical resource: the node's capacity, and how many of them are allocatable."""
+    """Cards of one physical resource: the node's capacity, and how many of them are allocatable.
+    `model`, `mib`: the cards' model, as GPU feature discovery writes it, and the MiB of memory of
+    the largest, where a DRA driver reports them; otherwise empty and 0."""
 
     total: int
     healthy: int
+    model: str = ""
+    mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,8 +284,9 @@ class NodeView:
 class PendingView:
     """A pod that requests whole cards and that the scheduler refuses for lack of them. `cards`: how
     many it requests of each physical resource. `pool`: the pool of a shadow pod's pod, empty for
-    other pods. `reason_unknown`: whether another scheduler than Kubernetes' own refuses it, and
-    does not say whether it lacks cards."""
+    other pods. `reason_unknown`: whether its scheduler does not say whether it lacks cards: one
+    with words of its own, or Kubernetes' own where ResourceClaims of the pod may be what it lacks
+    devices for."""
 
     namespace: str
     name: str
@@ -341,7 +346,8 @@ class Snapshot:
     has held back share pods that may preempt, as far as this operator has seen it, by their UIDs.
     `unopenable`: UIDs of those whose gates the API server refused to open a moment ago.
     `freed_until`: until when cards of a physical resource count as being freed, for pools of all
-    prefixes.
+    prefixes. `nodes_without_class`: the nodes whose cards NVIDIA's DRA driver offers, if no
+    DeviceClass names the resource by which pods could request them.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -364,3 +370,4 @@ class Snapshot:
     gated_since: Mapping[str, datetime] = field(default_factory=dict)
     unopenable: frozenset[str] = frozenset()
     freed_until: Mapping[str, datetime] = field(default_factory=dict)
+    nodes_without_class: frozenset[str] = frozenset()

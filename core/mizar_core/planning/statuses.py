@@ -31,7 +31,7 @@ from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import lost_event, shadow_event
 from mizar_core.planning.evict_share_pods import cards_lost_in_use
-from mizar_core.planning.pool_nodes import in_pool, model_of
+from mizar_core.planning.pool_nodes import in_pool, known_model
 from mizar_core.planning.quota_conditions import (
     WaitingPod,
     exhausted,
@@ -263,7 +263,7 @@ def pool_counts(
     held, resource = draft.cards_held(pool.metadata.name), pool.spec.physical_resource
     models: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for node in nodes:
-        cards, counts = node.cards[resource], models[model_of(node, pool) or "unknown"]
+        cards, counts = node.cards[resource], models[known_model(node, pool)]
         counts["total"] += cards.total
         counts["healthy"] += cards.healthy
         counts["held"] += held[node.name]

@@ -6,6 +6,7 @@ from mizar_core.planning.refusal_message import (
     gives_reasons,
     lacks,
     lacks_alone,
+    lacks_claimed_devices,
     names_no_node,
 )
 
@@ -125,3 +126,29 @@ def test_what_a_scheduler_of_other_words_lacks_is_not_known(
 )
 def test_a_pod_that_is_refused_because_of_itself(message: str | None, names_none: bool) -> None:
     assert names_no_node(message) is names_none
+
+
+BY_DRA = " still not schedulable, preemption: 0/2 nodes are available: 2 Preemption is not helpful"
+
+
+@pytest.mark.parametrize(
+    ("message", "lacking"),
+    [
+        (f"0/2 nodes are available: 2 cannot allocate all claims.{BY_DRA}", True),
+        (
+            f"0/2 nodes are available: 1 Insufficient cpu, 1 cannot allocate all claims.{BY_DRA}",
+            True,
+        ),
+        (f"0/2 nodes are available: 1 {TAINTED}, 1 cannot allocate all claims.", True),
+        (f"0/2 nodes are available: 2 cannot schedule extended resource claim.{BY_DRA}", False),
+        (f"0/2 nodes are available: 2 cannot fit resource.{BY_DRA}", False),
+        (f"0/2 nodes are available: 2 Insufficient {CARDS}.{AFTER}", False),
+        ("cannot allocate all claims", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_devices_of_dra_drivers_that_are_lacking(message: str | None, lacking: bool) -> None:
+    assert lacks_claimed_devices(message) is lacking
+    assert not lacks(message, CARDS) or not lacking
+    assert names_no_node(message) is False

@@ -280,6 +280,24 @@ def test_pods_that_wait_for_something_else() -> None:
     assert pending_view(_share()) is None
 
 
+BY_DRA = "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable"
+
+
+def test_a_pod_that_waits_for_whole_cards_of_a_dra_driver() -> None:
+    """The message names no resource: others than cards are a device plugin's."""
+    pod = _whole(BY_DRA)
+    pod["spec"]["containers"][0]["resources"]["limits"]["example.com/nic"] = "1"
+    view = pending_view(pod)
+    assert view is not None
+    assert (view.cards, view.reason_unknown) == ((("nvidia.com/gpu", 2),), False)
+    pod["spec"]["resourceClaims"] = [{"name": "nic", "resourceClaimName": "nic"}]
+    view = pending_view(pod)
+    assert view is not None, "its own claim may be in the way, or the cards"
+    assert (view.cards, view.reason_unknown) == ((("nvidia.com/gpu", 2),), True)
+    del pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+    assert pending_view(pod) is None
+
+
 def test_a_damaged_carve_is_no_reason_to_forget_the_pod() -> None:
     pod = pod_view(
         {

@@ -25,7 +25,14 @@ from mizar_core.planning.actions import (
 from mizar_core.planning.events import NO_QUOTA_AFTER
 from mizar_core.planning.node_fit import Needs, Requirement, Term, fits
 from mizar_core.planning.shadow_stage import FAILED_AGAIN_AFTER
-from mizar_core.planning.snapshot import NodeView, PodView, Refused, ShadowView, ShareView
+from mizar_core.planning.snapshot import (
+    CardsOnNode,
+    NodeView,
+    PodView,
+    Refused,
+    ShadowView,
+    ShareView,
+)
 from mizar_operator.pod_views import SharePod, pod_view
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, satisfied, small, status
@@ -446,9 +453,48 @@ def test_a_pool_without_cards_says_what_to_check() -> None:
     assert (state.status, state.reason) == ("False", "NoCards")
     assert state.message == (
         "no node that nodeSelector and cardModels allow offers nvidia.com/gpu: check them, and"
-        " that the device plugin of the cards runs (cards that only a DRA driver offers cannot be"
-        " shared)"
+        " that the device plugin or the DRA driver of the cards runs"
     )
+
+
+def test_a_pool_whose_cards_no_class_offers_says_what_is_missing() -> None:
+    without = [replace(node(name), cards={}) for name in ("n1", "n2", "n3")]
+    elsewhere = replace(without[2], labels=without[2].labels | {("rack", "7")})
+    parts: dict[str, Any] = {"nodes": (*without[:2], elsewhere)}
+    offered = frozenset({"n1", "n2", "n3", "gone"})
+
+    def said(**spec: Any) -> tuple[str, str]:
+        snapshot = small(pools=(pool(**spec),), nodes_without_class=offered, **parts)
+        (state,) = _pool_status(snapshot).conditions
+        return state.reason, state.message
+
+    assert said() == (
+        "NoCards",
+        "gpu.nvidia.com, NVIDIA's DRA driver, offers the cards of 3 nodes, but no DeviceClass has"
+        " the extendedResourceName nvidia.com/gpu, by which pods request them: set it in the"
+        " DeviceClass gpu.nvidia.com (Kubernetes 1.36 or newer keeps it, 1.34 and 1.35 only with"
+        " the feature gate DRAExtendedResource)",
+    )
+    assert "the cards of 1 node," in said(nodeSelector={"rack": "7"})[1]
+    for spec in ({"nodeSelector": {"rack": "8"}}, {"physicalResource": "nvidia.com/pgpu"}):
+        assert said(**spec)[1].startswith("no node that nodeSelector and cardModels allow offers")
+
+
+def test_the_dra_driver_says_which_cards_there_are_where_no_label_does() -> None:
+    told = CardsOnNode(2, 2, "Tesla-T4", 15360)
+    bare = replace(node("n1"), labels=frozenset(), cards={"nvidia.com/gpu": told})
+    labels = frozenset({("nvidia.com/gpu.product", "A100"), ("nvidia.com/gpu.memory", "40960")})
+    labelled = replace(bare, name="n2", labels=labels)
+    found = _pool_status(small(nodes=(bare, labelled)))
+    assert [one.model for one in found.models] == ["A100", "Tesla-T4"]
+
+    def reason(*nodes: NodeView) -> str:
+        profile = {"devices": 2, "cards": 1, "memory": "10Gi"}
+        pools = (pool(profiles=[profile]),)
+        return _pool_status(small(pools=pools, nodes=nodes)).conditions[0].reason
+
+    assert reason(bare) == "ProfileTooLarge"
+    assert reason(bare, labelled) == "CardsFound"
 
 
 def test_memory_that_fits_no_card_of_the_pool_is_said() -> None:

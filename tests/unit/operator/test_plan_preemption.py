@@ -10,7 +10,7 @@ from mizar_core.planning.node_fit import Needs, Taint
 from mizar_core.planning.preemption import JUDGED_MOST
 from mizar_core.planning.snapshot import CardsOnNode, PendingView, PodView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
-from support.planned import actions, small
+from support.planned import actions, small, status
 
 CARDS = "nvidia.com/gpu"
 NO_CARDS = "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
@@ -210,3 +210,22 @@ def test_it_is_looked_again_while_they_wait_and_shadow_pods_are_idle() -> None:
     assert plan(_idle(pending=(UNKNOWN,)), NOW).due == at(-30)
     due = plan(_idle(pending=(_pending(cards=9),)), NOW).due
     assert due is not None and due > at(-30)
+
+
+BY_DRA = "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable"
+
+
+def test_a_shadow_pod_lacks_cards_where_the_dra_driver_has_none_left() -> None:
+    """The message does not name the resource. A shadow pod has no other claim."""
+    stuck = shadow("shadow-2-z", namespace="team-b", pod=PodView(unschedulable=BY_DRA))
+    snapshot = _idle(
+        quotas=(quota("team-a", profiles=[{"devices": 2, "max": 4}]), quota("team-b")),
+        pending=(),
+        shadows=(ready(), stuck),
+        shares=(waiting("b", resource="team-b.mizar.share/gpu.2", namespace="team-b"),),
+    )
+    assert _drained(snapshot) == ["shadow-2-aaaaa"]
+    found = status(snapshot, "team-b").conditions
+    assert [one.reason for one in found if one.type == "Satisfied"] == ["NoCardFree"]
+    fresh = replace(stuck, pod=PodView(unschedulable=BY_DRA.replace("allocate all", "see the")))
+    assert _drained(replace(snapshot, shadows=(ready(), fresh))) == []
