@@ -66,6 +66,8 @@ PRIORITY_CLASS = Kind(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", namespaced=False
 )
 RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
+DEVICE_CLASS = Kind("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
+RESOURCE_CLAIM = Kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 MUTATING_WEBHOOKS = Kind(
     "admissionregistration.k8s.io",
     "v1",
@@ -101,6 +103,8 @@ KINDS: dict[tuple[str, str], Kind] = {
         RUNTIME_CLASS,
         PRIORITY_CLASS,
         RESOURCE_SLICE,
+        DEVICE_CLASS,
+        RESOURCE_CLAIM,
         MUTATING_WEBHOOKS,
         VALIDATING_WEBHOOKS,
         GPU_POOL,

@@ -15,6 +15,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.informer import Copy, Informer, Timing, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from mizar_operator import object_views, pod_views
+from mizar_operator.dra_cards import DraCards
 from mizar_operator.kopf_store import KopfStore, Pace
 from mizar_operator.node_needs import needs_of
 from mizar_operator.pod_views import HolderPod, SharePod
@@ -74,6 +75,7 @@ class Caches:
         self.nodes: Informer[NodeView] = Informer(
             client, Watched(NODE), object_views.node_view, timing
         )
+        self.dra = DraCards(client, timing)
         self._asked: dict[str, Needs] = {}
         self._offering: dict[str, Counter[str]] = {}
         self.holders.on_change(self._count_offers)
@@ -88,6 +90,7 @@ class Caches:
             self.pending,
             self.spots,
             self.nodes,
+            self.dra,
         )
 
     @property
@@ -151,6 +154,10 @@ class Caches:
         found = self.holders.get(shadow.name, shadow.namespace)
         return found if found is not None and found.owner_uid == shadow.uid else None
 
+    def node_views(self) -> list[NodeView]:
+        """All nodes, with the cards that device plugins and NVIDIA's DRA driver offer there."""
+        return self.dra.with_cards(self.nodes.values())
+
     def has_node(self, name: str) -> bool:
         """Whether there is a node of that name, readable or not."""
         return self.nodes.get(name) is not None or ("", name) in self.nodes.unreadable
@@ -204,6 +211,7 @@ def follow(caches: Caches, add: Callable[[str], None]) -> None:
     _listen(caches.shares, of_share, add)
     _listen(caches.pending, caches.keys_of_cards, add)
     caches.nodes.on_change(lambda old, new: _node_changed(old, new, caches, add))
+    caches.dra.on_change(lambda: _add_all(caches, add))
 
 
 def _node_changed(
@@ -211,8 +219,11 @@ def _node_changed(
 ) -> None:
     """Plan for all pools, unless the node only offers more devices: that follows from a change of
     a ShadowPod, for which there is a plan anyway."""
-    if old is not None and new is not None and _offers_only_more(old, new):
-        return
+    if old is None or new is None or not _offers_only_more(old, new):
+        _add_all(caches, add)
+
+
+def _add_all(caches: Caches, add: Callable[[str], None]) -> None:
     for key in sorted(caches.keys()):
         add(key)
 

@@ -16,7 +16,7 @@ from datetime import datetime
 from itertools import islice
 
 from mizar_core.models import GPUPool
-from mizar_core.names import LABEL_POOL, LABEL_SHADOW_POD
+from mizar_core.names import LABEL_POOL, LABEL_SHADOW_POD, PHYSICAL_RESOURCE
 from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.planning.preemption_gates import FREED_FOR
 from mizar_core.planning.quotas import resource_of
@@ -36,6 +36,7 @@ from mizar_kube.kinds import NODE, POD, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_operator import object_views, pod_views, unreadable
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
+from mizar_operator.claimed_cards import Claim, ClaimedCards, claims_of
 from mizar_operator.live_objects import find, views_on
 from mizar_operator.namespace_labels import NamespaceLabels
 from mizar_operator.pod_views import HolderPod
@@ -84,6 +85,7 @@ class Gatherer:
         self._classes = RuntimeClasses(client, clock)
         self._namespaces = NamespaceLabels(client, clock)
         self._volumes = VolumeNodes(client, clock)
+        self._claimed = ClaimedCards(client)
 
     def state(self, key: str) -> ReconcileState:
         """The state that is kept from plan to plan for a key."""
@@ -131,7 +133,7 @@ class Gatherer:
         memory.forget_old(self._clock(), uids, set(map(quota_key, quotas)))
         # A shadow pod that exists was created after all, so its number must not be used again.
         memory.unanswered -= {(one.quota_key, one.devices, one.sequence) for one in shadows}
-        nodes = {one.name: one for one in self._caches.nodes.values()}
+        nodes = {one.name: one for one in self._caches.node_views()}
         bare = {name: NodeView(name, available=False) for name in self._nodes_unseen(key)}
         return Snapshot(
             pools=tuple(pools.values()),
@@ -154,6 +156,7 @@ class Gatherer:
             unopenable=frozenset(uid for uid, _ in memory.unopenable.active(self._clock())),
             freed_until=dict(self._freed_until),
             namespaces=namespaces,
+            nodes_without_class=self._caches.dra.without_class(),
         )
 
     def _nodes_unseen(self, key: str) -> Iterator[str]:
@@ -307,7 +310,7 @@ class Gatherer:
     def _fitting(self, needs: Needs, resource: str) -> frozenset[str]:
         """The nodes with cards of the resource that fit the needs; of more than JUDGED_NODES_MOST,
         one more than that."""
-        nodes = (one for one in self._caches.nodes.values() if resource in one.cards)
+        nodes = (one for one in self._caches.node_views() if resource in one.cards)
         fitting = (one.name for one in nodes if one.available and fits(needs, one))
         return frozenset(islice(fitting, JUDGED_NODES_MOST + 1))
 
@@ -328,13 +331,19 @@ class Gatherer:
         await asyncio.gather(*(look(one) for one in sorted(names)))
 
     async def _cards_on(self, node: str, pools: Container[str]) -> Counter[str]:
-        found = Counter[str]()
+        """The cards that other pods than shadow pods of these pools have on the node."""
+        found, claims = Counter[str](), set[Claim]()
+        by_dra = self._caches.dra.whole_cards(node)
 
         def view(pod: Object) -> Mapping[str, int]:
+            if by_dra and not _has_ended(pod):
+                claims.update(claims_of(pod))
             return _cards_held(pod, pools)
 
         for cards in await views_on(self._client, node, view, cached=True):
             found.update(cards)
+        devices = set().union(*[await self._claimed.of(one) for one in sorted(claims)])
+        found[PHYSICAL_RESOURCE] += len(devices & by_dra)
         return found
 
     def _take(self, ref: Ref, obj: Object, found: FoundLive) -> bool:
@@ -342,7 +351,7 @@ class Gatherer:
         name."""
         if ref.kind == NODE:
             self._caches.nodes.observe(obj)
-            found.nodes[ref.name] = object_views.node_view(obj)
+            (found.nodes[ref.name],) = self._caches.dra.with_cards([object_views.node_view(obj)])
             return True
         shadow = self._caches.shadows.get(ref.name, ref.namespace or "")
         holder = pod_views.holder_view(obj)
@@ -356,11 +365,13 @@ class Gatherer:
 def _cards_held(pod: Object, pools: Container[str]) -> Mapping[str, int]:
     """The cards that a pod on a node holds, by resource. Empty for a shadow pod of these `pools`,
     since the snapshot has it already, and for a pod that has ended."""
-    labels, phase = pod["metadata"].get("labels") or {}, pod["status"].get("phase")
+    labels = pod["metadata"].get("labels") or {}
     own = labels.get(LABEL_SHADOW_POD) == "true" and labels.get(LABEL_POOL, "") in pools
-    if own or phase in ("Succeeded", "Failed"):
-        return {}
-    return cards_requested(pod["spec"])
+    return {} if own or _has_ended(pod) else cards_requested(pod["spec"])
+
+
+def _has_ended(pod: Object) -> bool:
+    return pod["status"].get("phase") in ("Succeeded", "Failed")
 
 
 def _claims(share: ShareView) -> list[Key]:

@@ -85,7 +85,7 @@ class SpotReconciler:
             pools=tuple(self._caches.pools.values()),
             quotas=tuple(self._caches.quotas.values()),
             spots=spots,
-            nodes=tuple(one for one in self._caches.nodes.values() if lends(one)),
+            nodes=tuple(one for one in self._caches.node_views() if lends(one)),
             announced=self._posted_events.known(uids),
             unreadable=frozenset(namespace for namespace, _ in self._caches.quotas.unreadable),
             heard=self._promises.heard,

@@ -1,0 +1,196 @@
+"""The cards that NVIDIA's DRA driver offers, where the scheduler gives them to pods that request
+`nvidia.com/gpu`: on nodes on which no device plugin offers that resource, if a DeviceClass names it
+(`extendedResourceName`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from mizar_core.names import DRA_DRIVER, PHYSICAL_RESOURCE
+from mizar_core.planning.snapshot import CardsOnNode, NodeView
+from mizar_kube.backoff import Backoff
+from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError, NotFound
+from mizar_kube.informer import Informer, Timing, Watched
+from mizar_kube.kinds import DEVICE_CLASS, RESOURCE_SLICE
+from mizar_kube.logs import get_logger
+from mizar_operator.resource_slices import (
+    SliceView,
+    cards_together,
+    extended_resource,
+    newest,
+    slice_view,
+)
+
+log = get_logger(__name__)
+
+SERVED_AT: Final = "/apis/resource.k8s.io/v1"
+"""Where the API server lists the kinds of this group and version; Kubernetes has them since
+1.34."""
+
+ASKED_EVERY_S = 600.0
+"""Seconds until the API server is asked again whether it serves these kinds, if it does not: it may
+have been upgraded since."""
+
+KEPT_FOR_S = 300.0
+"""Seconds for which the cards of a node count as failed, rather than as gone, once its last slice
+is deleted. A kubelet that starts deletes all slices of its node, and those of a driver that has
+been away for half a minute; of a stopped device plugin, it keeps the cards for as long as this."""
+
+
+class DraCards:
+    """The copy of the driver's ResourceSlices and of all DeviceClasses: nothing is watched where
+    the API server does not serve them. `run()` keeps it current until cancelled."""
+
+    def __init__(self, client: KubeClient, timing: Timing | None = None) -> None:
+        self.synced = asyncio.Event()
+        self._client = client
+        self._timing = timing or Timing()
+        self._copies: tuple[Informer[Any], ...] = ()
+        self._slices: defaultdict[str, set[SliceView]] = defaultdict(set)
+        self._classes: list[str] = []
+        self._cards: dict[str, CardsOnNode] = {}
+        self._gone_at: dict[str, float] = {}
+        self._views: dict[str, tuple[NodeView, NodeView]] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    # What the operator reads.
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call `listener()` whenever the cards of a node change."""
+        self._listeners.append(listener)
+
+    def with_cards(self, nodes: Iterable[NodeView]) -> list[NodeView]:
+        """The nodes with the cards that the driver offers and pods can request; views stay the same
+        objects as long as nothing changes."""
+        self._forget_gone()
+        if not self._cards or not self._has_class:
+            return list(nodes)
+        return [self._with_cards(one) for one in nodes]
+
+    def without_class(self) -> frozenset[str]:
+        """The nodes whose cards the driver offers, if no DeviceClass names the resource by which
+        pods could request them."""
+        return frozenset() if self._has_class else frozenset(self._cards)
+
+    def whole_cards(self, node: str) -> frozenset[tuple[str, str]]:
+        """The whole cards that the driver offers on the node, as (pool, device)."""
+        slices = newest(self._slices.get(node, ()))
+        return frozenset((one.pool, name) for one in slices for name in one.names)
+
+    # The copies.
+
+    def copy(self) -> tuple[Informer[SliceView], Informer[str]]:
+        """The informers of slices and classes, made anew and not yet running."""
+        of_driver = Watched(RESOURCE_SLICE, field_selector=f"spec.driver={DRA_DRIVER}")
+        slices = Informer(self._client, of_driver, slice_view, self._timing)
+        classes = Informer(self._client, Watched(DEVICE_CLASS), extended_resource, self._timing)
+        slices.on_change(self._slice_changed)
+        classes.on_change(self._class_changed)
+        self._copies = (slices, classes)
+        return slices, classes
+
+    async def run(self) -> None:
+        """Watch for ever, if the API server serves the kinds, and otherwise ask now and then."""
+        while not await self._is_served():
+            self.synced.set()
+            await self._timing.sleep(ASKED_EVERY_S)
+        async with asyncio.TaskGroup() as tasks:
+            for one in (copies := self.copy()):
+                tasks.create_task(one.run())
+            for one in copies:
+                await one.synced.wait()
+            self.synced.set()
+
+    def problem(self) -> str | None:
+        """Why the copy cannot be relied on now, or None."""
+        if not self.synced.is_set() and not self._copies:
+            return f"{RESOURCE_SLICE.plural}: not known yet whether they are served"
+        return next((found for one in self._copies if (found := one.problem())), None)
+
+    def stands_still(self) -> str | None:
+        """The problem that a restart would solve, or None: see Copy."""
+        return next((found for one in self._copies if (found := one.stands_still())), None)
+
+    async def _is_served(self) -> bool:
+        backoff = Backoff(most=self._timing.max_delay, random=self._timing.random)
+        while True:
+            try:
+                found = await self._client.request("GET", SERVED_AT)
+            except NotFound:
+                return False
+            except KubeError as error:
+                log.info("not known yet whether ResourceSlices are served", error=error)
+                await self._timing.sleep(max(backoff.next(), error.retry_after or 0.0))
+            else:
+                served = {one["name"] for one in found.get("resources") or ()}
+                return {RESOURCE_SLICE.plural, DEVICE_CLASS.plural} <= served
+
+    def _slice_changed(self, old: SliceView | None, new: SliceView | None) -> None:
+        for one in (old, new):
+            if one is not None:
+                slices = self._slices[one.node]
+                (slices.add if one is new else slices.discard)(one)
+        for node in sorted({one.node for one in (old, new) if one is not None}):
+            self._count(node)
+
+    def _count(self, node: str) -> None:
+        """Count the node's cards, and tell if there are others than before."""
+        before, found = self._cards.get(node), cards_together(self._slices[node])
+        if not self._slices[node]:
+            del self._slices[node]
+        if found is not None:
+            self._gone_at.pop(node, None)
+        elif before is not None:
+            self._gone_at.setdefault(node, self._timing.clock())
+            found = replace(before, healthy=0)
+        if found is not None and found != before:
+            self._cards[node] = found
+            self._views.pop(node, None)
+            self._tell()
+
+    def _class_changed(self, old: str | None, new: str | None) -> None:
+        before = self._has_class
+        if old is not None:
+            self._classes.remove(old)
+        if new is not None:
+            self._classes.append(new)
+        if self._has_class != before:
+            self._tell()
+
+    @property
+    def _has_class(self) -> bool:
+        return PHYSICAL_RESOURCE in self._classes
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    def _forget_gone(self) -> None:
+        """Forget cards that were gone for too long to come back."""
+        if self._gone_at:
+            last = self._timing.clock() - KEPT_FOR_S
+            for node in [name for name, at in self._gone_at.items() if at <= last]:
+                for known in (self._gone_at, self._cards, self._views):
+                    known.pop(node, None)
+
+    def _with_cards(self, node: NodeView) -> NodeView:
+        cards = self._cards.get(node.name)
+        if cards is None or _has_plugin(node):
+            return node
+        given, made = self._views.get(node.name, (None, node))
+        if given is not node:
+            made = replace(node, cards={**node.cards, PHYSICAL_RESOURCE: cards})
+            self._views[node.name] = node, made
+        return made
+
+
+def _has_plugin(node: NodeView) -> bool:
+    """Whether a device plugin offers cards on the node: then the scheduler counts these alone. It
+    looks at what is allocatable, so that cards that a stopped plugin had do not count."""
+    own = node.cards.get(PHYSICAL_RESOURCE)
+    return own is not None and own.healthy > 0

@@ -1,0 +1,229 @@
+"""Nodes have the cards that NVIDIA's DRA driver offers, where the scheduler gives them to pods."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from typing import Any, cast
+
+import pytest
+
+from mizar_core.names import PHYSICAL_RESOURCE
+from mizar_core.planning.snapshot import CardsOnNode, NodeView
+from mizar_kube.client import KubeClient, Listing
+from mizar_kube.errors import NotFound, Unavailable
+from mizar_kube.informer import Timing
+from mizar_kube.kinds import RESOURCE_SLICE, Kind
+from mizar_operator.caches import Caches, follow
+from mizar_operator.dra_cards import ASKED_EVERY_S, KEPT_FOR_S, DraCards
+from support.waiting import until
+from unit.operator.slices import Object, device, device_class, resource_slice
+
+A100 = "NVIDIA-A100-SXM4-40GB"
+CARDS = {PHYSICAL_RESOURCE: CardsOnNode(2, 2, A100, 40960)}
+
+
+class Driver:
+    """The driver's slices and the class in the copy, without an API server; `now`: seconds."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.dra = DraCards(cast(KubeClient, None), Timing(clock=lambda: self.now))
+        self.slices, self.classes = self.dra.copy()
+        self.told = 0
+        self.dra.on_change(self._count)
+
+    def offer(self, *devices: Object, node: str = "n1", version: int = 1) -> None:
+        self.slices._store.put(resource_slice(node, *devices, version=version))
+
+    def name(self, resource: str | None = PHYSICAL_RESOURCE, version: int = 1) -> None:
+        self.classes._store.put(device_class(resource, version))
+
+    def cards(self, node: NodeView | None = None) -> dict[str, CardsOnNode]:
+        (found,) = self.dra.with_cards([node or NodeView("n1")])
+        return dict(found.cards)
+
+    def _count(self) -> None:
+        self.told += 1
+
+
+@pytest.fixture
+def driver() -> Driver:
+    made = Driver()
+    made.offer(device(0), device(1))
+    made.name()
+    return made
+
+
+def test_a_node_without_a_device_plugin_has_the_drivers_cards(driver: Driver) -> None:
+    assert driver.cards() == CARDS
+    assert driver.cards(NodeView("n2")) == {}
+    beside = {"example.com/nic": CardsOnNode(1, 1)}
+    assert driver.cards(NodeView("n1", cards=beside)) == {**beside, **CARDS}
+
+
+def test_the_scheduler_looks_at_what_a_plugin_has_allocatable(driver: Driver) -> None:
+    plugin = {PHYSICAL_RESOURCE: CardsOnNode(4, 3)}
+    assert driver.cards(NodeView("n1", cards=plugin)) == plugin
+    stopped = {PHYSICAL_RESOURCE: CardsOnNode(4, 0)}
+    assert driver.cards(NodeView("n1", cards=stopped)) == CARDS
+
+
+def test_without_a_class_nobody_can_request_them(driver: Driver) -> None:
+    assert driver.dra.without_class() == frozenset()
+    for resource in (None, "example.com/gpu"):
+        driver.name(resource, version=driver.told + 2)
+        assert driver.cards() == {}
+        assert driver.dra.without_class() == {"n1"}
+
+
+def test_a_view_stays_the_same_object_until_something_changes(driver: Driver) -> None:
+    node = NodeView("n1")
+    (first,), (second,) = driver.dra.with_cards([node]), driver.dra.with_cards([node])
+    assert first is second
+    driver.offer(device(0, "NoSchedule"), device(1), version=2)
+    assert driver.cards(node)[PHYSICAL_RESOURCE].healthy == 1
+    labelled = NodeView("n1", labels=frozenset({("zone", "a")}))
+    (third,) = driver.dra.with_cards([labelled])
+    assert (third.labels, third.cards[PHYSICAL_RESOURCE].healthy) == (labelled.labels, 1)
+
+
+def test_changes_are_told_once_and_only_where_cards_change(driver: Driver) -> None:
+    assert driver.told == 2, "the slice and the class"
+    driver.slices._store.put(resource_slice("n1", device(0), device(1), version=3, generation=2))
+    assert driver.told == 2
+    driver.offer(device(0), version=4)
+    driver.name(None, version=5)
+    assert driver.told == 4
+
+
+def test_cards_whose_slices_are_deleted_have_failed_until_they_come_back(driver: Driver) -> None:
+    """A kubelet that starts deletes all slices of its node."""
+    failed = {PHYSICAL_RESOURCE: CardsOnNode(2, 0, A100, 40960)}
+    driver.slices._store.keep_only([])
+    assert driver.cards() == failed
+    assert driver.dra.whole_cards("n1") == frozenset()
+    driver.now = KEPT_FOR_S - 1
+    assert driver.cards() == failed
+    driver.offer(device(0), device(1), version=5)
+    driver.now = 2 * KEPT_FOR_S
+    assert driver.cards() == CARDS
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_cards_that_do_not_come_back_are_gone_after_a_while(driver: Driver, emptied: bool) -> None:
+    if emptied:
+        driver.offer(version=2)
+    else:
+        driver.slices._store.keep_only([])
+    driver.now = KEPT_FOR_S - 1
+    assert driver.cards()[PHYSICAL_RESOURCE].healthy == 0
+    driver.now = KEPT_FOR_S
+    assert driver.cards() == {}
+    driver.name(None, version=2)
+    assert driver.dra.without_class() == frozenset()
+
+
+def test_a_deleted_slice_of_several_takes_its_cards_with_it(driver: Driver) -> None:
+    second = resource_slice("n1", device(2), name="second")
+    driver.slices._store.put(second)
+    assert driver.cards()[PHYSICAL_RESOURCE].total == 3
+    assert driver.dra.whole_cards("n1") == {("n1", f"gpu-{one}") for one in range(3)}
+    driver.slices._store.drop(("", "second"))
+    assert driver.cards() == CARDS
+
+
+def test_a_change_is_planned_for() -> None:
+    caches = Caches(cast(KubeClient, None))
+    keys: list[str] = []
+    follow(caches, keys.append)
+    slices, _ = caches.dra.copy()
+    slices._store.put(resource_slice("n1", device(0)))
+    assert keys == sorted(caches.keys())
+
+
+class Api:
+    """Serves nothing of resource.k8s.io/v1, until `served` is set."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.served = False
+        self.calls: list[str] = []
+        self.selectors: dict[str, str] = {}
+
+    async def request(self, method: str, path: str) -> Object:
+        self.calls.append(path)
+        if self.errors:
+            raise self.errors.pop(0)
+        if not self.served:
+            raise NotFound("the server could not find the requested resource")
+        return {"resources": [{"name": "resourceslices"}, {"name": "deviceclasses"}]}
+
+    async def list_pages(
+        self, kind: Kind, namespace: str | None, *, field_selector: str, **_: Any
+    ) -> AsyncGenerator[Listing, None]:
+        self.calls.append(kind.plural)
+        self.selectors[kind.plural] = field_selector
+        found = resource_slice("n1", device(0), device(1)) if kind == RESOURCE_SLICE else None
+        yield Listing([found or device_class()], "7")
+
+    async def watch(self, *_: Any, **__: Any) -> AsyncGenerator[None, None]:
+        await asyncio.Event().wait()
+        yield
+
+
+class Sleeps:
+    """The pauses that were made, which take no time; from the `last` on they never end."""
+
+    def __init__(self, last: int) -> None:
+        self.seconds: list[float] = []
+        self.last = last
+
+    async def __call__(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+        if len(self.seconds) >= self.last:
+            await asyncio.Event().wait()
+        await asyncio.sleep(0)
+
+
+def _made(api: Api, sleeps: Sleeps) -> DraCards:
+    timing = Timing(sleep=sleeps, random=lambda: 1.0)
+    return DraCards(cast(KubeClient, api), timing)
+
+
+@pytest.fixture
+def tasks() -> Iterator[list[asyncio.Task[None]]]:
+    made: list[asyncio.Task[None]] = []
+    yield made
+    for one in made:
+        one.cancel()
+
+
+async def test_nothing_is_watched_where_the_api_is_not_served(
+    tasks: list[asyncio.Task[None]],
+) -> None:
+    api, sleeps = Api(), Sleeps(3)
+    dra = _made(api, sleeps)
+    assert dra.problem() == "resourceslices: not known yet whether they are served"
+    tasks.append(asyncio.create_task(dra.run()))
+    await until(lambda: len(sleeps.seconds) == 3)
+    assert sleeps.seconds == [ASKED_EVERY_S] * 3
+    assert set(api.calls) == {"/apis/resource.k8s.io/v1"}
+    assert dra.synced.is_set()
+    assert (dra.problem(), dra.stands_still()) == (None, None)
+
+
+async def test_once_it_is_served_the_drivers_slices_and_the_classes_are_watched(
+    tasks: list[asyncio.Task[None]],
+) -> None:
+    api, sleeps = Api(Unavailable("away", status=503), NotFound("not there")), Sleeps(9)
+    api.served = True
+    dra = _made(api, sleeps)
+    tasks.append(asyncio.create_task(dra.run()))
+    await until(lambda: dict(dra.with_cards([NodeView("n1")])[0].cards) == CARDS)
+    assert sleeps.seconds == [0.2, ASKED_EVERY_S]
+    assert api.selectors == {
+        "resourceslices": "spec.driver=gpu.nvidia.com",
+        "deviceclasses": "",
+    }
+    assert (dra.problem(), dra.stands_still()) == (None, None)
