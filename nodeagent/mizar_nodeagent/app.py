@@ -19,6 +19,7 @@ from mizar_nodeagent.cancellation import run_for_ever
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.slots import Slots
+from mizar_nodeagent.kubelet.dra_cards import DraCards
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.pods import Pod
@@ -50,6 +51,7 @@ class App:
     spot: SpotParts
     registry: probes.Registry
     slots: Slots
+    dra: DraCards
     loops: tuple[Loop, ...]
 
     def unwell(self) -> Iterable[str]:
@@ -69,8 +71,9 @@ class App:
 
     def unready(self) -> Iterable[str]:
         """A sentence for each reason why the agent cannot do its work now."""
-        if found := self.pods.problem():
-            yield found
+        for copy in (self.pods, self.dra):
+            if found := copy.problem():
+                yield found
         if self.poller.age > CLAIMS_STALE_S:
             yield f"podresources: no answer for {self.poller.age:.0f} s"
         if self.agent.inventory.problem:

@@ -83,6 +83,7 @@ async def assemble(
             spot=spot,
             registry=base.registry,
             slots=base.slots,
+            dra=base.dra,
             loops=(
                 *_loops(base, informer, outputs, spot),
                 *container.loops,

@@ -100,6 +100,10 @@ class DraCards:
         listed, those of the present claims."""
         return self._usable if self._informer.synced.is_set() else frozenset(self._kept.values())
 
+    def problem(self) -> str | None:
+        """Why ResourceSlices cannot be relied on now; None if they can, or are not needed."""
+        return self._informer.problem() if self._wanted.is_set() else None
+
     def keep(self, claims: Claims) -> None:
         """Keep the cards of these claims, which are all that there are, also for the next agent. If
         a new claim has a card under another name than an older claim, the driver has numbered its

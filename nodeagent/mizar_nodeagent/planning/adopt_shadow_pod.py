@@ -9,6 +9,7 @@ from typing import Final
 
 from mizar_core.device_ids import DeviceID
 from mizar_core.errors import CarveRefused
+from mizar_core.names import DRA_DRIVER
 from mizar_nodeagent.cards import Card
 from mizar_nodeagent.kubelet.claims import Claim, card_uuid
 from mizar_nodeagent.mig import PREFIX
@@ -105,6 +106,11 @@ def _not_now(
 
 
 def _not_known(uuid: str, snapshot: NodeSnapshot) -> str:
+    if uuid.startswith(f"{DRA_DRIVER}/"):
+        return (
+            f"no ResourceSlice says which card {uuid} is: kubectl get resourceslices shows whether "
+            "NVIDIA's DRA driver announces it, and the node agent's log whether it may read them"
+        )
     why = snapshot.cards_problem or "NVML does not list it"
     if uuid.startswith(PREFIX) and not snapshot.cards_problem:
         why += (

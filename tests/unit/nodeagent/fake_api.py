@@ -73,7 +73,7 @@ class FakeApi:
         self.conflicts = 0  # so many writes of ShadowPods are refused with 409
         self.read_only = False
         self.conditions: dict[tuple[str, str], Object] = {}  # the last that was applied to a pod
-        self.rules_down = False
+        self.rules_down = self.slices_down = False
         self._rules = ""
         self._version = 1
         self._slices: dict[str, Object] = {}
@@ -186,6 +186,8 @@ class FakeApi:
         if path[-1] == "resourceslices":
             selector = "spec.nodeName=node-1,spec.driver=gpu.nvidia.com"
             assert request.query["fieldSelector"] == selector
+            if self.slices_down:
+                return web.json_response({"message": "not allowed"}, status=403)
             if "watch" in request.query:
                 return await self._slice_watches.serve(request)
             return self._list(list(self._slices.values()))

@@ -202,6 +202,34 @@ async def test_a_device_that_no_slice_names_is_not_taken_for_a_free_card(
     await until(lambda: held(world, OWNER) == uuids(2))
 
 
+async def test_a_shadow_pod_whose_card_no_slice_names_says_what_to_look_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dra_cards, "LISTED_WITHIN_S", 0.01)
+    monkeypatch.setattr(poller, "CARDS_WITHIN_S", 0.0)
+    add_shadow(world)
+    world.kubelet.give_claim(SHADOW_POD, "gpu-0")
+    world.app.poller.poll_soon()
+    await until(lambda: world.ready() == ("False", "CardFactsUnknown"))
+    told = str(world.api.status(*SHADOW)["conditions"])
+    assert "which card gpu.nvidia.com/node-1/gpu-0 is: kubectl get" in told
+    world.api.put_slice(named(1))
+    await until(lambda: world.ready() == ("True", "Serving"))
+
+
+async def test_an_agent_that_cannot_read_the_slices_it_needs_is_not_ready(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dra_cards, "LISTED_WITHIN_S", 0.01)
+    assert "resourceslices" not in str(list(world.app.unready()))
+    world.api.slices_down = True
+    add_shadow(world)
+    world.kubelet.give_claim(SHADOW_POD, "gpu-0")
+    world.app.poller.poll_soon()
+    await until(lambda: SLICES in world.api.asked)
+    assert "resourceslices: not listed yet" in list(world.app.unready())
+
+
 async def test_a_card_is_gone_only_if_the_driver_says_so_too(world: World) -> None:
     """The grace period for NVML is zero here."""
     await serve_shadow(world)
