@@ -19,6 +19,7 @@ from cluster.cluster import Node
 from cluster.local_provider import LocalProvider
 from e2e.components import delete_component, kill_component, wait_component
 from e2e.test_compute import BUSY
+from e2e.test_reboot import two_running
 from e2e.test_restarts import restart_counts
 from e2e.test_spot import LENDS, WORK, borrowing, lender, reason_of_eviction, start_borrower
 from e2e.watcher import watching
@@ -382,23 +383,18 @@ def test_a_node_that_loses_its_power(
     """Its share pods run again, on cards that the kubelet has prepared anew."""
     tenant = stage.tenant(HALF, pool=stage.pool(nodeSelector=here))
     kube.apply(deployment(tenant, "users", replicas=2))
-    kube.run("rollout", "status", "deployment/users", f"--namespace={tenant}", "--timeout=240s")
+    before = wait_for("two pods", lambda: two_running(kube, tenant))
+    wait_held(kube, tenant, *before)
     mizar_cluster.power_off(node.name)
     mizar_cluster.power_on(node.name)
-
-    def two_hold() -> list[str] | None:
-        pods = kube.all("pods", tenant, objects.SHARE_PODS)
-        names = [str(one["metadata"]["name"]) for one in pods if _runs_on(one)]
-        return names if len(names) == 2 else None
-
-    names = wait_for("two pods to run", two_hold, 300)
+    after = wait_for(
+        "two pods that started since",
+        lambda: two_running(kube, tenant, but=before),
+        timeout=300,
+        explain=lambda: kube.attempt("get", "pods", "-A", "-o", "wide")[1],
+    )
     ready_shadows(kube, tenant, timeout=300)
-    wait_held(kube, tenant, *names, timeout=240)
-    for name in names:
+    wait_held(kube, tenant, *after, timeout=240)
+    for name in after:
         assert cards_seen_inside(kube, tenant, name) == card_of(kube, tenant, name)
         check_limits(kube, tenant, name)
-
-
-def _runs_on(pod: Object) -> bool:
-    statuses = pod["status"].get("containerStatuses", [])
-    return pod["status"].get("phase") == "Running" and all(one["ready"] for one in statuses)

@@ -47,7 +47,7 @@ def test_a_node_that_loses_its_power(kube: Kube, stage: "Stage", mizar_cluster: 
     here = {"kubernetes.io/hostname": node.name}
     tenant = stage.tenant(HALF, pool=stage.pool(nodeSelector=here))
     kube.apply(deployment(tenant, "users", replicas=2))
-    before = wait_for("two pods", lambda: _running(kube, tenant))
+    before = wait_for("two pods", lambda: two_running(kube, tenant))
     ready_shadows(kube, tenant)
     wait_held(kube, tenant, *before)
     slots = _slots(node, tenant)
@@ -62,7 +62,7 @@ def test_a_node_that_loses_its_power(kube: Kube, stage: "Stage", mizar_cluster: 
         wait_component(kube, "nodeagent")
         after = wait_for(
             "two pods that started since",
-            lambda: _running(kube, tenant, but=before),
+            lambda: two_running(kube, tenant, but=before),
             timeout=240,
             explain=lambda: kube.attempt("get", "pods", "-A", "-o", "wide")[1],
         )
@@ -81,7 +81,9 @@ def test_a_node_that_loses_its_power(kube: Kube, stage: "Stage", mizar_cluster: 
     wait_for("one slot for each pod", lambda: len(_slots(node, tenant)) == 2)
 
 
-def _running(kube: Kube, tenant: str, but: dict[str, str] | None = None) -> dict[str, str] | None:
+def two_running(
+    kube: Kube, tenant: str, but: dict[str, str] | None = None
+) -> dict[str, str] | None:
     """The ready containers of the tenant's two pods, by pod, if none of them is in `but`."""
     found = {
         one["metadata"]["name"]: str(one["status"]["containerStatuses"][0]["containerID"])
