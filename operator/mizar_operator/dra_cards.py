@@ -179,13 +179,14 @@ class DraCards:
                     known.pop(node, None)
 
     def _with_cards(self, node: NodeView) -> NodeView:
+        known = self._views.get(node.name)
+        if known is not None and known[0] is node:
+            return known[1]
         cards = self._cards.get(node.name)
         if cards is None or _has_plugin(node):
             return node
-        given, made = self._views.get(node.name, (None, node))
-        if given is not node:
-            made = replace(node, cards={**node.cards, PHYSICAL_RESOURCE: cards})
-            self._views[node.name] = node, made
+        made = replace(node, cards={**node.cards, PHYSICAL_RESOURCE: cards})
+        self._views[node.name] = node, made
         return made
 
 
