@@ -44,6 +44,14 @@ TAINTS = (Taint("team", "a", "NoSchedule"), Taint("nvidia.com/gpu", "", "NoSched
 OUTAGES = frozenset({Toleration("node.kubernetes.io/unreachable", "Exists", "", "NoExecute")})
 APART = AntiAffinity("web", HOSTNAME)
 WEST = Needs(frozenset({("zone", "west")}))
+NO_CARDS = (
+    "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.",
+    "0/2 nodes are available: 2 cannot allocate all claims. still not schedulable",
+)
+"""How the scheduler refuses a shadow pod for lack of a device plugin's cards, and of a DRA
+driver's."""
+_cards = among(*[CardsOnNode(4, 4)] * 4, CardsOnNode(4, 3, "Tesla-T4", 15360), None)
+"""Of a device plugin, a DRA driver, or none."""
 TRIED = (
     *(f"carry/uid-owner/{resource}" for resource in RESOURCES),
     "room/uid-whole-0",
@@ -200,7 +208,7 @@ def pods(draw: st.DrawFn, nodes: list[str]) -> PodView | None:
         return None
     deleting = draw(st.integers(0, 7)) == 0
     if kind in ("unbound", "stuck"):
-        message = "0/2 nodes: 2 Insufficient nvidia.com/gpu" if kind == "stuck" else None
+        message = draw(among(*NO_CARDS)) if kind == "stuck" else None
         # Admission may have added to what was asked.
         needs, asked = draw(among((NO_NEEDS, None), (WEST, None), (WEST, NO_NEEDS)))
         return PodView(unschedulable=message, deleting=deleting, needs=needs, asked=asked)
@@ -339,6 +347,7 @@ def wild_snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
         replace(
             node(name, draw(among(*ZONES)), available=draw(st.integers(0, 7)) > 0),
             taints=frozenset(draw(st.sets(among(*TAINTS), max_size=1))),
+            cards={"nvidia.com/gpu": found} if (found := draw(_cards)) else {},
         )
         for name in node_names
     ]
@@ -373,6 +382,7 @@ def wild_snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
             (one.uid, one.resource): draw(some_nodes) for one in asking if draw(st.booleans())
         },
         names_taken=frozenset(one.key for one in shadow_pods if draw(st.integers(0, 9)) == 0),
+        nodes_without_class=frozenset(one.name for one in nodes if not one.cards),
     )
 
 
