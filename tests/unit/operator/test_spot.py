@@ -43,6 +43,7 @@ from mizar_operator.spot.reconcile import SpotReconciler
 from mizar_operator.status_writer import StatusWriter, without_lending, without_spot
 from stateful.harness import Events
 from stateful.memory_api import MemoryApi, Write
+from unit.operator.slices import device, device_class, resource_slice
 
 NOW = parse_time("2026-03-01T12:00:00Z")
 CARDS = "mizar.spot/gpu"
@@ -556,6 +557,18 @@ def test_statuses_say_what_is_lent() -> None:
     assert cluster.figure("mizar_spot_borrowed_cards", namespace="a", state="in_use") == 2
     assert cluster.figure("mizar_spot_lendable_cards", node="n1") == 0
     assert cluster.figure("mizar_spot_recent_card_seconds", namespace="a") is not None
+
+
+def test_cards_of_the_dra_driver_are_lent_by_the_pool_that_has_them() -> None:
+    """Its node's status names only those that may be lent."""
+    cluster = Cluster(pool(), quota("a", 4), node(1), pod("p", nodeName="n1"))
+    slices, classes = cluster.caches.dra.copy()
+    slices._store.put(resource_slice("n1", device(0)))
+    cluster.round()
+    assert cluster.get(GPU_POOL, "default")["status"]["cards"]["lent"] == 0
+    classes._store.put(device_class())
+    cluster.round()
+    assert cluster.get(GPU_POOL, "default")["status"]["cards"]["lent"] == 1
 
 
 def test_each_namespace_has_figures_of_its_own() -> None:
