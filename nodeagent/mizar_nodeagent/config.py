@@ -144,7 +144,8 @@ class CardAccess(Section):
         "",
         pattern="^([^/]+/[^/]+)?$",
         description="with CDI: vendor and class; empty: the first of nvidia.com/gpu and "
-        "k8s.device-plugin.nvidia.com/gpu under which files in `cdi dirs` name cards",
+        "k8s.device-plugin.nvidia.com/gpu under which files in `cdi dirs` name cards; "
+        "k8s.gpu.nvidia.com/claim: the devices that NVIDIA's DRA driver makes for claims",
     )
     cdi_annotation_prefix: str = Field(
         "cdi.k8s.io/",

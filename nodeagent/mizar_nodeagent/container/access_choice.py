@@ -55,7 +55,9 @@ class AccessChoice:
     """The choice among the ways to give containers their cards. `runtime`: None if NRI is not used.
     `instance_of`: returns the place of the MIG device with this UUID; None for a whole card.
     `minors`: returns the minor numbers of cards' device nodes; without it, those in CDI files are
-    not checked. `doubts`: problems with the chosen way, as of the last look at the node.
+    not checked. `cdi_names`: returns the names of the CDI devices by which NVIDIA's DRA driver
+    gives the card with this UUID to the containers of a claim. `doubts`: problems with the chosen
+    way, as of the last look at the node.
     `cdi_dropped`: a sentence if the container runtime drops CDI devices that are given by NRI.
     `works_beside_cdi`: NRI can give cards without CDI, as the node's files show or as is
     configured."""
@@ -66,11 +68,13 @@ class AccessChoice:
         runtime: Runtime | None = None,
         instance_of: Callable[[str], Instance | None] = lambda uuid: None,
         minors: Minors | None = None,
+        cdi_names: Callable[[str], Collection[str]] = lambda uuid: (),
     ) -> None:
         self.config = config
         self.runtime = runtime
         self._instance_of = instance_of
         self._minors = minors
+        self._cdi_names = cdi_names
         self._found = Discovery(nri=False, way="EnvVar")
         self.doubts = NONE
         self.cdi_dropped = ""
@@ -169,9 +173,30 @@ class AccessChoice:
         self, way: Way | None, uuids: Sequence[str], minors: Mapping[str, int]
     ) -> card_access.Parts:
         """The parts that give a container these cards in this way; see `card_access.parts`. Raises
-        CardsUnknown if the device nodes of a MIG device cannot be found."""
-        found = card_access.parts(way, uuids, minors, self.config)
+        CardsUnknown if the device nodes of a MIG device, or a claim's CDI device, cannot be
+        found."""
+        claimed = {} if _CDI.isdisjoint((way, *self.config.also)) else self._claimed(uuids)
+        found = card_access.parts(way, uuids, minors, self.config, claimed=claimed)
         return card_access.with_nodes(found, self._capability_nodes(minors), self.config)
+
+    def _claimed(self, uuids: Collection[str]) -> dict[str, str]:
+        """The names of the CDI devices that NVIDIA's DRA driver has made for claims on these cards,
+        by UUID; none if containers get their cards otherwise. Raises CardsUnknown if one has
+        none."""
+        kind = self.config.cdi_kind
+        if not cdi_files.is_by_claims(self.config):
+            return {}
+        names = {uuid: self._cdi_names(uuid) for uuid in uuids}
+        found = {
+            uuid: name for uuid in uuids for name in names[uuid] if name.startswith(f"{kind}=")
+        }
+        if missing := sorted(set(uuids) - found.keys()):
+            raise CardsUnknown(
+                f"the kubelet names no CDI device of the kind {kind} (cardAccess.cdiKind) for card "
+                f"{missing[0]}: NVIDIA's DRA driver has given it to no claim, or by "
+                f"{' and '.join(names[missing[0]]) or 'none'}"
+            )
+        return found
 
     def _capability_nodes(self, minors: Mapping[str, int]) -> Iterator[str]:
         """Names, below /dev, of the device nodes that MIG devices need besides their card's. Raises
@@ -288,15 +313,20 @@ class AccessChoice:
     async def _check_cdi_files(self, uuids: Collection[str]) -> None:
         """Check that CDI files name these cards, and for each its own device node. Raises
         NotYet."""
-        await asyncio.to_thread(cdi_files.check_named, self.config, uuids)
-        named = await asyncio.to_thread(cdi_files.minors_of_nodes, self.config, uuids)
+        try:
+            claimed = self._claimed(uuids)
+        except CardsUnknown as error:
+            raise NotYet(str(error)) from error
+        await asyncio.to_thread(cdi_files.check_named, self.config, uuids, claimed)
+        named = await asyncio.to_thread(cdi_files.minors_of_nodes, self.config, uuids, claimed)
         if not named or self._minors is None:
             return
         try:
             now = await minors_of(self._minors, named)
         except CardsUnknown as error:
             raise NotYet(str(error)) from error
-        cdi_files.check_minors(named, now)
+        remedy = cdi_files.NEW_CLAIM if claimed else cdi_files.WRITE_ANEW
+        cdi_files.check_minors(named, now, remedy)
 
 
 def _admitted_by_nri(why_not_now: str) -> StartRefused:

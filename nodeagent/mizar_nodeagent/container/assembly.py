@@ -99,7 +99,10 @@ async def _card_access(base: AgentBase) -> tuple[AccessChoice, tuple[Loop, ...]]
     config, state = base.config, base.state
     check_dev_root(config.access)
     access = AccessChoice(
-        config.access, instance_of=base.agent.inventory.instance_of, minors=base.cards.minors
+        config.access,
+        instance_of=base.agent.inventory.instance_of,
+        minors=base.cards.minors,
+        cdi_names=base.dra.cdi_names,
     )
     grants = Grants(state, base.slots)
     missed = MissedContainers(base.agent.warn)

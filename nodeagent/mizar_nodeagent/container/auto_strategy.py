@@ -71,8 +71,11 @@ def best_beside_cdi(access: CardAccess) -> Way:
 
 def gives_cdi(access: CardAccess, runtime: str) -> bool:
     """Whether containers can get cards by CDI: the runtime reads CDI devices, and the node's CDI
-    files name cards."""
-    return reads_cdi(access, runtime) and bool(cdi_files.named_cards(access))
+    files name cards. Those of NVIDIA's DRA driver exist only while cards are allocated, so its kind
+    counts if it is configured."""
+    if not reads_cdi(access, runtime):
+        return False
+    return cdi_files.is_by_claims(access) or bool(cdi_files.named_cards(access))
 
 
 def reads_cdi(access: CardAccess, runtime: str) -> bool:

@@ -78,10 +78,12 @@ def parts(
     minors: Mapping[str, int],
     access: CardAccess,
     look: Look = Path.glob,
+    claimed: Mapping[str, str] = cdi_files.NO_NAMES,
 ) -> Parts:
     """The parts that give a container these cards in this way and in those of `access.also`. `way`:
     None for no parts, since the container gets them later. `minors`: minor numbers of the cards'
-    device nodes by UUID, if `names_device_nodes`. `look`: finds device nodes."""
+    device nodes by UUID, if `names_device_nodes`. `look`: finds device nodes. `claimed`: full names
+    of cards' CDI devices, by UUID, that differ from {kind}={UUID}."""
     if way is None:
         return Parts({}, {})
     ways = {way, *access.also}
@@ -95,7 +97,7 @@ def parts(
     mounts = access.mounts if "Mounts" in ways else ()
     if "VolumeMounts" in ways:
         mounts += tuple(map(_volume_mark, uuids))
-    cdi = tuple(_cdi_devices(ways, uuids, access, extras))
+    cdi = tuple(_cdi_devices(ways, uuids, access, extras, claimed))
     annotated = {f"{access.cdi_annotation_prefix}{CDI_ANNOTATION}": ",".join(cdi)}
     return Parts(
         {
@@ -125,12 +127,16 @@ def _extras(access: CardAccess) -> Iterator[Extra]:
 
 
 def _cdi_devices(
-    ways: Collection[Way], uuids: Sequence[str], access: CardAccess, extras: Iterable[Extra]
+    ways: Collection[Way],
+    uuids: Sequence[str],
+    access: CardAccess,
+    extras: Iterable[Extra],
+    claimed: Mapping[str, str],
 ) -> Iterator[str]:
     """The names of CDI devices for these cards and extras; none if nothing is given by CDI."""
     if not {"CDI", "CDIAnnotations"}.isdisjoint(ways):
         kind = cdi_files.kind_in_use(access)
-        yield from (f"{kind}={uuid}" for uuid in uuids)
+        yield from (claimed.get(uuid, f"{kind}={uuid}") for uuid in uuids)
         yield from (f"{cdi_files.kind_of(access, one.kind)}=all" for one in extras)
 
 

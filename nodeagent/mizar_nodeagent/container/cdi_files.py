@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 
+from mizar_core.names import DRA_DRIVER
 from mizar_kube.logs import get_logger
 from mizar_nodeagent import mig
 from mizar_nodeagent.config import CardAccess
@@ -28,6 +29,9 @@ VENDOR: Final = "nvidia.com"
 """The vendor in the kinds of CDI devices that nvidia-ctk writes."""
 MADE_BY_RUNTIME: Final = f"runtime.{VENDOR}/"
 """Kinds for which NVIDIA's runtime makes the specification itself: no file has them."""
+MADE_BY_DRA: Final = f"k8s.{DRA_DRIVER}/"
+"""Kinds of NVIDIA's DRA driver, under which a device is a claim's and not named by a UUID. The
+kubelet says which device that is; its file exists only as long as the claim is in use."""
 KINDS: Final = (f"{VENDOR}/gpu", f"k8s.device-plugin.{VENDOR}/gpu")
 """Kinds (vendor/class) under which CDI files name cards: the files of nvidia-ctk, and those of
 NVIDIA's device plugin, which nodes of the GPU Operator have."""
@@ -36,6 +40,14 @@ WRITE_ANEW: Final = (
     "NVIDIA's device plugin wrote the file, delete the plugin's pod, so that the next one writes it"
 )
 """What to do about CDI files that are older than the node's cards, as a clause for a message."""
+NEW_CLAIM: Final = (
+    "delete the pod that has the claim, which is the shadow pod of a share pod's card, so that a "
+    "new pod gets a new claim"
+)
+"""What to do about the CDI file of a claim that is older than the node's numbers, as a clause for a
+message."""
+NO_NAMES: Final[Mapping[str, str]] = {}
+"""Names of no CDI devices."""
 _CARDS_NODE: Final = re.compile(r"nvidia([0-9]+)")
 
 
@@ -68,24 +80,36 @@ def named_cards(access: CardAccess) -> frozenset[str]:
     return frozenset(_cards(access))
 
 
-def minors_of_nodes(access: CardAccess, uuids: Collection[str]) -> dict[str, frozenset[int]]:
+def is_by_claims(access: CardAccess) -> bool:
+    """Whether containers get their cards by the CDI devices of the claims that NVIDIA's DRA driver
+    has given these cards to."""
+    return access.cdi_kind.startswith(MADE_BY_DRA)
+
+
+def minors_of_nodes(
+    access: CardAccess, uuids: Collection[str], claimed: Mapping[str, str] = NO_NAMES
+) -> dict[str, frozenset[int]]:
     """The numbers in the names of the device nodes that the files give for these cards, by UUID. A
-    card for which they name no such node is left out."""
-    cards = _cards(access)
+    card for which they name no such node is left out. `claimed`: names of the cards' CDI devices,
+    with their kind, where `is_by_claims`."""
+    cards = _of_claims(access, claimed) if is_by_claims(access) else _cards(access)
     found = {uuid: cards[uuid].minors for uuid in uuids if uuid in cards}
     return {uuid: minors for uuid, minors in found.items() if minors}
 
 
-def check_minors(named: Mapping[str, frozenset[int]], now: Mapping[str, int]) -> None:
+def check_minors(
+    named: Mapping[str, frozenset[int]], now: Mapping[str, int], remedy: str = WRITE_ANEW
+) -> None:
     """Raise NotYet if the files name the device node of another card. `named`: what they name (see
-    `minors_of_nodes`). `now`: minor numbers of the cards' device nodes."""
+    `minors_of_nodes`). `now`: minor numbers of the cards' device nodes. `remedy`: what to do, as a
+    clause."""
     for uuid, minors in sorted(named.items()):
         if minors != {now[uuid]}:
             names = ", ".join(f"nvidia{minor}" for minor in sorted(minors))
             raise NotYet(
                 f"the node's CDI files give {names} for card {uuid}, whose device node is "
                 f"nvidia{now[uuid]} now: they were written before the driver numbered its cards "
-                f"anew; {WRITE_ANEW}"
+                f"anew; {remedy}"
             )
 
 
@@ -98,7 +122,7 @@ def kind_of(access: CardAccess, extra: str) -> str:
 
 def kind_problem(access: CardAccess) -> str:
     """A sentence that says why no container can get any card by CDI; empty if one can."""
-    if named_cards(access) or access.cdi_kind.startswith(MADE_BY_RUNTIME):
+    if access.cdi_kind.startswith((MADE_BY_RUNTIME, MADE_BY_DRA)) or named_cards(access):
         return ""
     folders = ", ".join(map(str, access.cdi_dirs))
     wanted = access.cdi_kind or " or ".join(KINDS)
@@ -115,10 +139,15 @@ def kind_problem(access: CardAccess) -> str:
     )
 
 
-def check_named(access: CardAccess, uuids: Collection[str]) -> None:
+def check_named(
+    access: CardAccess, uuids: Collection[str], claimed: Mapping[str, str] = NO_NAMES
+) -> None:
     """Raise NotYet if no file names one of these cards: the runtime would not create the
-    container."""
+    container. `claimed`: as for `minors_of_nodes`."""
     if not uuids or access.cdi_kind.startswith(MADE_BY_RUNTIME):
+        return
+    if is_by_claims(access):
+        _check_claimed(access, uuids, claimed)
         return
     if problem := kind_problem(access):
         raise NotYet(problem)
@@ -129,6 +158,22 @@ def check_named(access: CardAccess, uuids: Collection[str]) -> None:
             f"{kind_in_use(access)}), though others are: the files are older than the card or MIG "
             f"device; {WRITE_ANEW}"
         )
+
+
+def _check_claimed(access: CardAccess, uuids: Collection[str], claimed: Mapping[str, str]) -> None:
+    if missing := sorted(set(uuids) - _of_claims(access, claimed).keys()):
+        folders = ", ".join(map(str, access.cdi_dirs))
+        name = claimed.get(missing[0], f"of the kind {access.cdi_kind}")
+        raise NotYet(
+            f"NVIDIA's DRA driver gives its card {missing[0]} to no claim by a CDI device {name} "
+            f"(in {folders}: cardAccess.cdiDirs)"
+        )
+
+
+def _of_claims(access: CardAccess, claimed: Mapping[str, str]) -> dict[str, Device]:
+    """The CDI devices with these names, by UUID of their card."""
+    named = {f"{one.kind}={one.name}": one for one in _devices(access)}
+    return {uuid: named[name] for uuid, name in claimed.items() if name in named}
 
 
 def _cards(access: CardAccess) -> dict[str, Device]:

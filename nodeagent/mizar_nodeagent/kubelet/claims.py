@@ -56,13 +56,15 @@ def _holder(namespace: str, pod: str, container: str) -> Holder:
 class DraDevice:
     """A device that NVIDIA's DRA driver has given to a ResourceClaim. `namespace`, `claim`: the
     claim's names. `pool`, `name`: the device's. `share`: the ID of the claim's part of the device,
-    if the driver lets several claims have parts of it; otherwise empty."""
+    if the driver lets several claims have parts of it; otherwise empty. `cdi`: names of the CDI
+    devices by which the driver gives the device to containers, with their kinds."""
 
     namespace: str
     claim: str
     pool: str
     name: str
     share: str = ""
+    cdi: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def place(self) -> tuple[str, str]:
@@ -197,4 +199,12 @@ def _dra_devices(container: pb.ContainerResources) -> Iterable[DraDevice]:
                     one.pool_name,
                     one.device_name,
                     one.share_id,
+                    tuple(_cdi_names(one)),
                 )
+
+
+def _cdi_names(device: pb.ClaimResource) -> Iterable[str]:
+    """The names of the device's CDI devices. The kubelet also lists those of the claim's devices
+    before it; the driver's names end with the device's own name."""
+    ends = f"-{device.device_name}", f"={device.device_name}"
+    return (one.name for one in device.cdi_devices if one.name.endswith(ends))

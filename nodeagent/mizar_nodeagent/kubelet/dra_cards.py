@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,7 @@ class DraCards:
         self._known: dict[tuple[str, str], SliceDevice] = {}
         """Each device, by its pool and name, as a slice last named it, also if none does now."""
         self._usable: frozenset[str] = frozenset()
+        self._cdi = _cdi_names(self._kept)
         self.changed: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
@@ -100,6 +101,11 @@ class DraCards:
         listed, those of the present claims."""
         return self._usable if self._informer.synced.is_set() else frozenset(self._kept.values())
 
+    def cdi_names(self, uuid: str) -> tuple[str, ...]:
+        """The names, with their kinds, of the CDI devices by which the driver gives this card to
+        the containers of a claim; none if no claim has the card."""
+        return self._cdi.get(uuid, ())
+
     def problem(self) -> str | None:
         """Why ResourceSlices cannot be relied on now; None if they can, or are not needed."""
         return self._informer.problem() if self._wanted.is_set() else None
@@ -109,6 +115,7 @@ class DraCards:
         a new claim has a card under another name than an older claim, the driver has numbered its
         cards anew: the older claim then has the card that its device is now."""
         found = {one: uuid for one, uuid in claims.dra.items() if uuid}
+        self._cdi = _cdi_names(found)
         if found == self._kept:
             return
         renamed = {uuid: one.place for one, uuid in found.items() if one not in self._kept}
@@ -142,12 +149,18 @@ class DraCards:
 
     def _save(self) -> None:
         """Write the file. It matters until the next boot only, so it is not synced to the disk."""
-        cards = [[*astuple(one), uuid] for one, uuid in sorted(self._kept.items())]
+        cards = [{"uuid": uuid, "device": asdict(one)} for one, uuid in sorted(self._kept.items())]
         content = json.dumps({"boot": self._boot, "cards": cards}).encode()
         try:
             write_atomically(self._path, content, durable=False)
         except OSError as error:
             log.warning("the cards of claims cannot be saved", path=self._path, error=error)
+
+
+def _cdi_names(cards: Mapping[DraDevice, str]) -> dict[str, tuple[str, ...]]:
+    """The names of CDI devices by UUID of their card; of several claims on a card, those of the
+    first."""
+    return {uuid: one.cdi for one, uuid in sorted(cards.items(), reverse=True)}
 
 
 def _load(path: Path, boot: str) -> dict[DraDevice, str]:
@@ -156,12 +169,17 @@ def _load(path: Path, boot: str) -> dict[DraDevice, str]:
         body = json.loads(path.read_bytes())
         if not boot or body["boot"] != boot:
             return {}
-        return {DraDevice(*map(str, names)): str(uuid) for *names, uuid in body["cards"]}
+        return {_device_of(one["device"]): str(one["uuid"]) for one in body["cards"]}
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, LookupError, TypeError) as error:
         log.warning("the saved cards of claims cannot be read", path=path, error=error)
         return {}
+
+
+def _device_of(body: dict[str, Any]) -> DraDevice:
+    """A device as the file has it. Raises TypeError."""
+    return DraDevice(**body | {"cdi": tuple(body.get("cdi", ()))})
 
 
 def trim(obj: Object) -> ResourceSlice:

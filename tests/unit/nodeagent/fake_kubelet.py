@@ -224,16 +224,22 @@ class FakeKubelet(rpc.RegistrationServicer, pr_rpc.PodResourcesListerServicer):
         driver: str = "gpu.nvidia.com",
         share: str | None = None,
     ) -> None:
-        """A DRA driver has prepared a claim of the pod with these devices of the node's pool."""
+        """A DRA driver has prepared a claim of the pod with these devices of the node's pool, and a
+        CDI device for each. The kubelet lists with a device those of the devices before it too."""
         self.pods[pod.uid] = pod
+        cdi = [pr.CDIDevice(name=f"k8s.{driver}/claim={pod.uid}-{one}") for one in devices]
         prepared = pr.DynamicResource(
             claim_name=claim or f"{pod.name}-cards",
             claim_namespace=pod.namespace,
             claim_resources=[
                 pr.ClaimResource(
-                    driver_name=driver, pool_name="node-1", device_name=one, share_id=share
+                    driver_name=driver,
+                    pool_name="node-1",
+                    device_name=one,
+                    share_id=share,
+                    cdi_devices=cdi[: place + 1],
                 )
-                for one in devices
+                for place, one in enumerate(devices)
             ],
         )
         self.dynamic.setdefault(pod.uid, {}).setdefault(container, []).append(prepared)

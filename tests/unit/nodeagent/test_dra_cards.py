@@ -1,13 +1,19 @@
 """Cards that NVIDIA's DRA driver allocates instead of NVIDIA's device plugin."""
 
 import asyncio
+import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import grpc
 import pytest
 
 from mizar_nodeagent import agent_base
+from mizar_nodeagent.config import CardAccess
+from mizar_nodeagent.container.access_doubts import NONE, doubts
+from mizar_nodeagent.container.auto_strategy import best_way
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import dra_cards, poller
 from mizar_nodeagent.kubelet.claims import Claim, Claims, DraDevice, from_list
@@ -15,9 +21,17 @@ from mizar_nodeagent.kubelet.poller import CARDS_WITHIN_S, KubeletPoller
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from support.logs import logged
 from support.waiting import until
-from unit.nodeagent.fake_kubelet import KubePod
-from unit.nodeagent.makers import CARD, RESOURCE, SHADOW, card, device, shadow_object
-from unit.nodeagent.test_assembly import SHADOW_POD, World
+from unit.nodeagent.fake_kubelet import Admission, KubePod
+from unit.nodeagent.makers import (
+    CARD,
+    RESOURCE,
+    SHADOW,
+    card,
+    device,
+    shadow_object,
+    share_object,
+)
+from unit.nodeagent.test_assembly import SHADOW_POD, SHARE, World
 from unit.nodeagent.test_assembly import world as world
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -102,8 +116,11 @@ async def test_a_whole_card_that_a_pod_has_claimed_itself_is_its_owners(world: W
     world.kubelet.give_claim(OWNER, "gpu-1", "gpu-2", container="main")
     await believed(world)
     assert held(world, OWNER) == {card(2).uuid, card(3).uuid}
-    (owner,) = (one for one in world.app.spot.lender.owners if one.pod.name == OWNER.name)
-    assert owner.pod.uid == OWNER.uid and owner.cards == held(world, OWNER)
+
+    def owned() -> dict[str, frozenset[str]]:
+        return {one.pod.uid: one.cards for one in world.app.spot.lender.owners}
+
+    await until(lambda: owned() == {OWNER.uid: held(world, OWNER)})
 
 
 async def test_a_card_that_the_driver_gives_to_another_pod_is_lost(world: World) -> None:
@@ -240,6 +257,87 @@ async def test_a_card_is_gone_only_if_the_driver_says_so_too(world: World) -> No
     devices = named(1, 2, 3, 4) | {"gpu-0": whole(1, "NoExecute")}
     world.api.put_slice(devices)
     await until(lambda: world.ready() == ("False", "CardLost"))
+
+
+CLAIMS = "k8s.gpu.nvidia.com/claim"
+
+
+def write_claim(world: World, pod: KubePod, **nodes: str) -> None:
+    """The CDI file of the pod's claim, as the driver writes it: a device node for each device."""
+    devices = [
+        {
+            "name": f"{pod.uid}-{name.replace('_', '-')}",
+            "containerEdits": {"deviceNodes": [{"path": node}]},
+        }
+        for name, node in nodes.items()
+    ]
+    body = {"cdiVersion": "0.5.0", "kind": CLAIMS, "devices": devices}
+    (world.folder / f"k8s.gpu.nvidia.com-claim_{pod.uid}.json").write_text(json.dumps(body))
+
+
+async def restart_with(world: World, **access: Any) -> None:
+    """Start an agent that gives cards by the CDI devices of claims."""
+    await world.stop_agent()
+    world.access = CardAccess(cdi_kind=CLAIMS, cdi_dirs=(world.folder,), **access)
+    await world.start_agent()
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
+
+
+async def test_containers_get_their_card_by_the_cdi_device_of_the_shadow_pods_claim(
+    world: World,
+) -> None:
+    """Nodes with NVIDIA's DRA driver alone have no CDI files that name cards by UUID."""
+    world.api.put_slice(named(2, 1))
+    add_shadow(world)
+    world.kubelet.give_claim(SHADOW_POD, "gpu-1")
+    world.kubelet.give_claim(OWNER, "gpu-0")
+    world.app.poller.poll_soon()
+    await until(lambda: world.ready() == ("True", "Serving"))
+    await restart_with(world, strategy="CDI")
+    assert not world.app.access.problem
+    world.api.put_pod(share_object())
+    await world.knows(SHARE)
+    allocated = await world.kubelet.allocate(SHARE, "main", RESOURCE, 1)
+    (given,) = (one.name for one in allocated.answer.cdi_devices)
+    assert given == f"{CLAIMS}={SHADOW_POD.uid}-gpu-1"
+    assert allocated.answer.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+    with pytest.raises(grpc.aio.AioRpcError, match=f"to no claim by a CDI device {given}"):
+        await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    write_claim(world, SHADOW_POD, gpu_1="/dev/nvidia1")
+    with pytest.raises(grpc.aio.AioRpcError, match=r"nvidia1 for .* nvidia0 now: .* new claim"):
+        await world.kubelet.start_container(SHARE, "main", RESOURCE)
+    write_claim(world, SHADOW_POD, gpu_1="/dev/nvidia0")
+    await world.kubelet.start_container(SHARE, "main", RESOURCE)
+
+
+async def test_a_card_that_no_claim_has_by_that_kind_is_not_given(world: World) -> None:
+    await serve_shadow(world)
+    world.kubelet.dynamic[SHADOW_POD.uid]["pause"][0].claim_resources[0].ClearField("cdi_devices")
+    await believed(world)
+    (world.folder / "state" / dra_cards.FILE).unlink()
+    await restart_with(world, strategy="CDI")
+    with pytest.raises(Admission, match=rf"no CDI device of the kind {CLAIMS} .* by none"):
+        await world.start_share()
+
+
+async def test_the_next_agent_knows_the_cdi_devices_before_it_has_asked(world: World) -> None:
+    """The kubelet may ask it for an allocation first."""
+    await serve_shadow(world)
+    client = Mock()
+    state, boot = world.folder / "state", agent_base.boot_id()
+    found = dra_cards.DraCards(client, "node-1", state, boot)
+    assert found.cdi_names(CARD) == (f"{CLAIMS}={SHADOW_POD.uid}-gpu-0",)
+    assert dra_cards.DraCards(client, "node-1", state, "next").cdi_names(CARD) == ()
+    (state / dra_cards.FILE).write_text("damaged")
+    assert dra_cards.DraCards(client, "node-1", state, boot).cdi_names(CARD) == ()
+
+
+def test_auto_gives_cards_by_claims_if_that_is_configured(tmp_path: Path) -> None:
+    """Their files exist only while cards are allocated, and say nothing before that."""
+    access = CardAccess(strategy="Auto", cdi_kind=CLAIMS, cdi_dirs=(tmp_path,))
+    assert best_way(access, "containerd://2.2.9") == "CDI"
+    assert best_way(access, "containerd://1.6.9") == "EnvVar"
+    assert doubts({"CDI"}, access, "containerd://2.2.9", reads_variable=False) == NONE
 
 
 def uuids(*numbers: int) -> set[str]:
