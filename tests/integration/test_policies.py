@@ -525,6 +525,85 @@ def test_only_the_scheduler_gives_a_shadow_pod_its_node(
     wait_for("its refusal", lambda: sentence in kube.attempt(*ask, input=json.dumps(body))[1])
 
 
+CLAIM = f"{NAME}-extended-resources-x7k4q"
+NOTE = {"resource.kubernetes.io/extended-resource-claim": "true"}
+
+
+@pytest.fixture
+def claims(kube: Kube) -> None:
+    """The API server has ResourceClaims, which it has since Kubernetes 1.34."""
+    found = kube.attempt("get", "--raw", "/apis/resource.k8s.io/v1")[1]
+    if "resourceclaims" not in found:
+        pytest.skip("the API server does not serve resource.k8s.io/v1")
+
+
+@pytest.mark.parametrize(
+    ("claim", "refused"), [(CLAIM, True), ("train-extended-resources-x7k4q", False)]
+)
+def test_nobody_uses_the_claim_of_a_shadow_pod(
+    kube: Kube, claims: None, claim: str, refused: bool
+) -> None:
+    """It has the whole cards that others share."""
+    wanted = [{"name": "mine", "resourceClaimName": claim}]
+    pod = json.dumps(objects.plain_pod(TENANT, "taker", resourceClaims=wanted))
+    code, said = kube.attempt("create", EDITOR, "--dry-run=server", "--filename=-", input=pod)
+    assert ("a shadow pod's ResourceClaim has whole cards" in said, code != 0) == (refused, refused)
+
+
+def resource_claim(
+    name: str = "mine", owner: str = NAME, note: bool = True, uid: str = "uid"
+) -> str:
+    """A claim as the scheduler makes it for a pod of this name."""
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": uid, "controller": True}
+    meta = {"name": name, "namespace": TENANT, "ownerReferences": [reference]}
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
+    return json.dumps(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {**meta, "annotations": NOTE if note else {}},
+            "spec": {"devices": {"requests": [request]}},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("claim", "refused"),
+    [
+        (resource_claim(), True),
+        (resource_claim(owner="train"), False),
+        (resource_claim(note=False), False),
+    ],
+    ids=["a shadow pod's", "another pod's", "none of extended resources"],
+)
+def test_nobody_makes_the_claim_of_a_shadow_pod(
+    kube: Kube, claims: None, claim: str, refused: bool
+) -> None:
+    create = ("create", "--dry-run=server", "--filename=-")
+    code, said = kube.attempt(*create, EDITOR, input=claim)
+    sentence = "only the scheduler makes and changes the ResourceClaim of a shadow pod"
+    assert (sentence in said, code != 0) == (refused, refused)
+
+
+def test_nobody_changes_or_deletes_the_claim_of_a_shadow_pod(
+    kube: Kube, claims: None, shadow: str
+) -> None:
+    # Kubernetes would delete a claim whose owner does not exist.
+    uid = kube.run(
+        "get", "pod", shadow, f"--namespace={TENANT}", "--output=jsonpath={.metadata.uid}"
+    )
+    kube.run("create", "--filename=-", input=resource_claim(CLAIM, uid=uid))
+    claim = ("resourceclaim", CLAIM, f"--namespace={TENANT}")
+    try:
+        without_owner = merge({"annotations": None, "ownerReferences": None})
+        for how in (("patch", *claim, *without_owner), ("delete", *claim)):
+            code, said = kube.attempt(*how, EDITOR, "--dry-run=server")
+            assert code != 0
+            assert "only the scheduler makes and changes the ResourceClaim of a shadow" in said
+    finally:
+        kube.run("delete", *claim)
+
+
 class TestShadowPodObjects:
     """The ShadowPods themselves."""
 

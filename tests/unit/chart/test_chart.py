@@ -784,6 +784,26 @@ def test_a_shadow_pods_name_is_known_where_a_node_is_given(default: list[Object]
         assert not re.search(pattern, other)
 
 
+def test_a_shadow_pods_claim_is_known_by_its_name_and_by_its_owner(default: list[Object]) -> None:
+    """The scheduler appends a suffix and five characters to the pod's name."""
+    pods = pick(default, "ValidatingAdmissionPolicy", "mizar-shadow-claims")["spec"]
+    claims = pick(default, "ValidatingAdmissionPolicy", "mizar-shadow-claim-objects")["spec"]
+    assert pods["failurePolicy"] == claims["failurePolicy"] == "Fail"
+    (by_name,) = re.findall(r"matches\('(.+)'\)", pods["validations"][0]["expression"])
+    condition = claims["matchConditions"][0]["expression"]
+    by_owner, same = re.findall(r"matches\('(\S+)'\)", condition)
+    assert by_owner == same
+    assert "(request.operation != 'DELETE' && has(object.metadata.annotations)" in condition
+    assert "(request.operation != 'CREATE' && has(oldObject.metadata.annotations)" in condition
+    for profile in (1, 2, 16, 9999):
+        name = shadow_name("uid", profile, 7)
+        assert re.search(by_name, f"{name}-extended-resources-x7k4q")
+        assert re.search(by_owner, name)
+    for other in ("train-extended-resources-x7k4q", "my-shadow-2-x7k4q-extended-resources-x7k4q"):
+        assert not re.search(by_name, other)
+    assert not re.search(by_owner, "shadow-2-x7k4q-0")
+
+
 def test_no_policy_refuses_everything_while_its_parameters_kind_is_unknown(
     default: list[Object],
 ) -> None:
