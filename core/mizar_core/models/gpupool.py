@@ -265,8 +265,9 @@ class GPUPoolSpec(Model):
     MIZAR_COMPUTE_FRACTION, as fractions of the whole card."""
 
     physical_resource: ResourceName = PHYSICAL_RESOURCE
-    """The resource under which the device plugin offers whole cards. With nvidia.com/mig-1g.5gb, or
-    any other size, MIG devices are shared like cards."""
+    """The resource by which pods request whole cards: of a device plugin, or, with nvidia.com/gpu,
+    of NVIDIA's DRA driver. With nvidia.com/mig-1g.5gb, or any other size, MIG devices of the device
+    plugin are shared like cards."""
 
     spot: Spot = Spot()
     """Lends whole cards whose owners have declared themselves low-power and are idle."""
