@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Final
 
-from mizar_core.names import DRA_DRIVER, PHYSICAL_RESOURCE
+from mizar_core.names import PHYSICAL_RESOURCE
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
@@ -19,6 +19,7 @@ from mizar_kube.informer import Informer, Timing, Watched
 from mizar_kube.kinds import DEVICE_CLASS, RESOURCE_SLICE
 from mizar_kube.logs import get_logger
 from mizar_operator.resource_slices import (
+    OF_DRIVER,
     SliceView,
     cards_together,
     extended_resource,
@@ -86,7 +87,7 @@ class DraCards:
 
     def copy(self) -> tuple[Informer[SliceView], Informer[str]]:
         """The informers of slices and classes, made anew and not yet running."""
-        of_driver = Watched(RESOURCE_SLICE, field_selector=f"spec.driver={DRA_DRIVER}")
+        of_driver = Watched(RESOURCE_SLICE, field_selector=OF_DRIVER)
         slices = Informer(self._client, of_driver, slice_view, self._timing)
         classes = Informer(self._client, Watched(DEVICE_CLASS), extended_resource, self._timing)
         slices.on_change(self._slice_changed)

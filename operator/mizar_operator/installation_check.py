@@ -25,10 +25,11 @@ from mizar_core.pod_requests import whole_count
 from mizar_kube import logs
 from mizar_kube import settings as common
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import ConfigError, KubeError
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, Object
+from mizar_kube.errors import ConfigError, KubeError, NotFound
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, RESOURCE_SLICE, Object
 from mizar_kube.settings import load
 from mizar_operator.crd_check import lacking_fields
+from mizar_operator.resource_slices import OF_DRIVER, slice_view
 
 COMPONENT = "app.kubernetes.io/component"
 NODES_NAMED = 20
@@ -59,13 +60,14 @@ class Line(NamedTuple):
 @dataclass(frozen=True)
 class Found:
     """What the API server has. `pods`: those of the release. `lacking`: fields that its CRDs
-    lack."""
+    lack. `by_dra`: the names of nodes whose cards NVIDIA's DRA driver offers."""
 
     pods: Sequence[Object]
     nodes: Sequence[Object]
     pools: Sequence[Object]
     quotas: Sequence[Object]
     lacking: Sequence[str] = ()
+    by_dra: frozenset[str] = frozenset()
 
 
 async def find(client: KubeClient, settings: Settings) -> Found:
@@ -78,7 +80,18 @@ async def find(client: KubeClient, settings: Settings) -> Found:
         client.list(GPU_QUOTA),
     )
     pods, nodes, pools, quotas = (one.items for one in listed)
-    return Found(pods, nodes, pools, quotas, await lacking_fields(client))
+    return Found(
+        pods, nodes, pools, quotas, await lacking_fields(client), await _nodes_by_dra(client)
+    )
+
+
+async def _nodes_by_dra(client: KubeClient) -> frozenset[str]:
+    try:
+        slices = await client.list(RESOURCE_SLICE, field_selector=OF_DRIVER)
+    except NotFound:  # before Kubernetes 1.34
+        return frozenset()
+    views = [view for one in slices.items if (view := slice_view(one)) is not None]
+    return frozenset(one.node for one in views if one.cards.total)
 
 
 def report(found: Found, settings: Settings) -> list[Line]:
@@ -125,7 +138,7 @@ def _nodes(found: Found, settings: Settings) -> Iterator[Line]:
     for node in found.nodes:
         name, agent = str(node["metadata"]["name"]), agents.get(str(node["metadata"]["name"]))
         if agent is None:
-            if _cards(node, resources):
+            if name in found.by_dra or _cards(node, resources):
                 problems.setdefault(_why_no_agent(node, settings), []).append(name)
         elif wrong := _agent_problem(agent, settings):
             problems.setdefault(wrong, []).append(name)
@@ -143,7 +156,8 @@ def _no_nodes(settings: Settings) -> str:
     labels = ",".join(f"{key}={value}" for key, value in settings.node_selector.items())
     return (
         f"no node agent runs, and no node offers {PHYSICAL_RESOURCE}: check that NVIDIA's device"
-        f" plugin runs, and that GPU nodes have the labels of nodeagent.nodeSelector ({labels})"
+        " plugin or DRA driver runs, and that GPU nodes have the labels of nodeagent.nodeSelector"
+        f" ({labels})"
     )
 
 

@@ -23,6 +23,9 @@ WHOLE_CARD: Final = "gpu"
 FAILING: Final = frozenset({"NoSchedule", "NoExecute"})
 """The effects of taints because of which the scheduler gives a device to no further pod."""
 
+OF_DRIVER: Final = f"spec.driver={DRA_DRIVER}"
+"""Field selector of the driver's slices."""
+
 MIB: Final = 1 << 20
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from mizar_kube.client import KubeClient, Listing
 from mizar_kube.errors import KubeError, NotFound, Unavailable
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, Kind, Object
+from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, RESOURCE_SLICE, Kind, Object
 from mizar_operator import installation_check
 from mizar_operator.installation_check import Found, Line, Settings, report
+from unit.operator.slices import device, resource_slice
 
 SETTINGS = Settings(namespace="infra", release="gpus", node_selector={"gpu": "yes"})
 BY_CDI = "containers get their cards by CDI"
@@ -159,9 +160,14 @@ class Api:
         self.lists = lists
         self.error: KubeError | None = None
 
-    async def list(self, kind: Kind, namespace: str = "", label_selector: str = "") -> Listing:
+    async def list(
+        self, kind: Kind, namespace: str = "", label_selector: str = "", field_selector: str = ""
+    ) -> Listing:
         if self.error:
             raise self.error
+        if kind not in self.lists:
+            raise NotFound("the server could not find the requested resource")
+        assert field_selector == ("spec.driver=gpu.nvidia.com" if kind == RESOURCE_SLICE else "")
         wanted = ("infra", "app.kubernetes.io/instance=gpus") if kind == POD else ("", "")
         assert (namespace, label_selector) == wanted
         return Listing(self.lists[kind], "1")
@@ -209,6 +215,18 @@ def test_the_program_fails_for_a_problem(api: Api, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit, match="1 problem found"):
         installation_check.main(ARGUMENTS)
     assert capsys.readouterr().out.splitlines()[-1].startswith("PROBLEM there is no GPUPool: ")
+
+
+def test_nodes_whose_cards_a_dra_driver_offers_need_an_agent(
+    api: Api, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the API server serves no ResourceSlices, there are none."""
+    api.lists[RESOURCE_SLICE] = [resource_slice("n1", device(0)), resource_slice("n2")]
+    installation_check.main(ARGUMENTS)
+    api.lists[RESOURCE_SLICE].append(resource_slice("n2", device(0)))
+    with pytest.raises(SystemExit, match="1 problem found"):
+        installation_check.main(ARGUMENTS)
+    assert "PROBLEM n2: cards but no node agent" in capsys.readouterr().out
 
 
 def test_the_program_fails_without_an_api_server(api: Api) -> None:
