@@ -11,10 +11,11 @@ import json
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import grpc
 
@@ -24,7 +25,7 @@ from mizar_nodeagent.card_health import REPAIRED, SIGNS
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
 from simgpu.dra_devices import DRIVER
-from simgpu.machine import Machine
+from simgpu.machine import Health, Machine
 from support.waiting import wait_for
 from support.watcher_faults import WHOLE_CARDS, Held, Look, Seen, Withdrawals, faults
 
@@ -198,6 +199,7 @@ class NodeWatch:
         )
         self._kubelet = rpc.PodResourcesListerStub(self._channel)  # type: ignore[no-untyped-call]
         self._machine = Machine(node.simgpu_dir)
+        self._claimed_cards = ClaimedCards()
         self._failed_until: dict[str, float] = {}
         self._known: dict[str, Container] = {}
         self._start = (0, 0)
@@ -221,18 +223,13 @@ class NodeWatch:
             return None
         return Look(
             self._node.name,
-            _held(held, self._names()),
+            _held(held, self._claimed_cards.of(held, self._machine.health())),
             tuple(alive),
             _offered(offered),
             self._failed(),
             self._serving(),
             new_kubelet=time.monotonic() < self._new_until,
         )
-
-    def _names(self) -> dict[str, str]:
-        """The UUIDs of the cards, by the names that a DRA driver gives them."""
-        cards = [one for one in self._machine.health() if not one.profile]
-        return {f"gpu-{one.minor}": one.uuid for one in cards}
 
     def close(self) -> None:
         """End the connections to the kubelet and to the cards."""
@@ -371,27 +368,54 @@ def _began(process: Path) -> str:
     return "" if after_name[0] in "ZX" else after_name[19]
 
 
-def _held(answer: pb.ListPodResourcesResponse, names: Mapping[str, str]) -> tuple[Held, ...]:
-    """What containers hold, by the kubelet, which lists each device separately. `names`: the UUIDs
-    of cards that ResourceClaims have, by their devices' names."""
+def _held(answer: pb.ListPodResourcesResponse, cards: Mapping[Device, str]) -> tuple[Held, ...]:
+    """What containers hold, by the kubelet, which lists each device separately. `cards`: the UUIDs
+    of the devices of ResourceClaims."""
     together: dict[tuple[str, str, str], set[str]] = {}
     for pod in answer.pod_resources:
         for container in pod.containers:
             for entry in container.devices:
                 key = (f"{pod.namespace}/{pod.name}", container.name, entry.resource_name)
                 together.setdefault(key, set()).update(entry.device_ids)
-            if claimed := set(_claimed(container, names)):
+            if own := {cards[one] for one in _claimed(container) if one in cards}:
                 key = (f"{pod.namespace}/{pod.name}", container.name, WHOLE_CARDS)
-                together.setdefault(key, set()).update(claimed)
+                together.setdefault(key, set()).update(own)
     return tuple(Held(*key, frozenset(ids)) for key, ids in together.items())
 
 
-def _claimed(container: pb.ContainerResources, names: Mapping[str, str]) -> Iterator[str]:
+class ClaimedCards:
+    """The UUIDs of the cards that ResourceClaims have. A DRA driver names cards by their minor
+    numbers, so a claim's card is the one that had the number when the claim was seen first."""
+
+    def __init__(self) -> None:
+        self._known: dict[Device, str] = {}
+
+    def of(
+        self, answer: pb.ListPodResourcesResponse, cards: Iterable[Health]
+    ) -> Mapping[Device, str]:
+        """The cards of the claims in the kubelet's answer."""
+        names = {f"gpu-{card.minor}": card.uuid for card in cards if not card.profile}
+        containers = (one for pod in answer.pod_resources for one in pod.containers)
+        devices = {device for one in containers for device in _claimed(one)}
+        found = {one: self._known.get(one) or names.get(one.name) for one in devices}
+        self._known = {one: uuid for one, uuid in found.items() if uuid}
+        return self._known
+
+
+class Device(NamedTuple):
+    """A device of a ResourceClaim."""
+
+    namespace: str
+    claim: str
+    name: str
+
+
+def _claimed(container: pb.ContainerResources) -> Iterator[Device]:
     """The cards of the container's ResourceClaims."""
     for claim in container.dynamic_resources:
         for device in claim.claim_resources:
-            if device.driver_name == DRIVER and device.device_name in names:
-                yield names[device.device_name]
+            if device.driver_name == DRIVER:
+                yield Device(claim.claim_namespace, claim.claim_name, device.device_name)
 
 
 def _offered(answer: pb.AllocatableResourcesResponse) -> dict[str, frozenset[str]]:
