@@ -16,7 +16,7 @@ from mizar_nodeagent.container.access_doubts import NONE, doubts
 from mizar_nodeagent.container.auto_strategy import best_way
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import dra_cards, poller
-from mizar_nodeagent.kubelet.claims import Claim, Claims, DraDevice, from_list
+from mizar_nodeagent.kubelet.claims import Claim, Claims, DraDevice, dra_devices, from_list
 from mizar_nodeagent.kubelet.poller import CARDS_WITHIN_S, KubeletPoller
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from support.logs import logged
@@ -370,6 +370,14 @@ def test_devices_of_claims_are_held_like_those_of_the_device_plugin() -> None:
     assert from_list(answer(claimed("gpu-0")), 1.0).all == ()
 
 
+def test_a_device_has_its_own_cdi_devices_only() -> None:
+    """The kubelet lists with a claim's second device those of the first too."""
+    names = [pb.CDIDevice(name=f"k8s.gpu.nvidia.com/claim=1-{one}") for one in ("gpu-0", "gpu-10")]
+    second = claimed("gpu-10", cdi_devices=names)
+    found = {one.name: one.cdi for one in dra_devices(answer(claimed("gpu-0"), second))}
+    assert found == {"gpu-0": (), "gpu-10": (names[1].name,)}
+
+
 def test_a_part_of_a_card_is_told_from_the_whole() -> None:
     """As of a card that NVIDIA's device plugin gives to several pods."""
     part = DraDevice("a", "one", "node-1", "gpu-0", "s1")
@@ -420,13 +428,13 @@ def test_a_slice_says_which_devices_are_whole_cards_that_can_be_used() -> None:
 
 
 async def test_slices_of_an_earlier_generation_are_outdated(world: World) -> None:
-    world.api.put_slice(named(1, 2), "old", 1)
     world.api.put_slice(named(2, 1), "new", 2)
+    world.api.put_slice(named(1, 2), "old", 1)
     add_shadow(world)
     world.kubelet.give_claim(SHADOW_POD, "gpu-0")
     await believed(world)
     assert held(world, SHADOW_POD) == uuids(2)
-    for name in ("new", "old"):
+    for name in ("new", "old"):  # the old one names gpu-1 in between, but nothing anew
         world.api.delete_slice(name)
     await until(lambda: "nvidia.com/gpu" not in (world.app.poller.kubelet or {}))
     world.kubelet.give_claim(OWNER, "gpu-1", container="main")
