@@ -113,14 +113,15 @@ class DraCards:
     def keep(self, claims: Claims) -> None:
         """Keep the cards of these claims, which are all that there are, also for the next agent. If
         a new claim has a card under another name than an older claim, the driver has numbered its
-        cards anew: the older claim then has the card that its device is now."""
+        cards anew, and given the card away: the older claim has lost it, and has none."""
         found = {one: uuid for one, uuid in claims.dra.items() if uuid}
         self._cdi = _cdi_names(found)
         if found == self._kept:
             return
         renamed = {uuid: one.place for one, uuid in found.items() if one not in self._kept}
         self._kept = {
-            one: uuid for one, uuid in found.items() if renamed.get(uuid, one.place) == one.place
+            one: uuid if renamed.get(uuid, one.place) == one.place else one.id(None)
+            for one, uuid in found.items()
         }
         self._save()
 
