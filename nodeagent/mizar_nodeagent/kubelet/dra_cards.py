@@ -1,8 +1,9 @@
 """Finds out which cards NVIDIA's DRA driver has allocated.
 
 The kubelet names devices of the driver's pools, such as gpu-0, and the driver's ResourceSlices say
-which card each device is. They are watched only once the kubelet has named such a device: on other
-nodes, nothing is asked.
+which card each device is. They are listed for each claim that is new, since a watch may be late and
+have an earlier numbering; and they are watched, for the cards' health, from when the kubelet first
+names such a device. On other nodes, nothing is asked.
 
 A claim keeps the card that its device was when the agent first saw the claim. The driver names
 devices by numbers, which may change when cards are taken out or the driver is loaded anew, and it
@@ -14,17 +15,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from mizar_core.names import DRA_DRIVER
 from mizar_kube.client import KubeClient
+from mizar_kube.errors import KubeError
 from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import RESOURCE_SLICE, Object
 from mizar_kube.logs import get_logger
-from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.files import write_atomically
 from mizar_nodeagent.kubelet.claims import Claims, DraDevice
 
@@ -32,8 +34,13 @@ log = get_logger(__name__)
 
 FILE = "dra-checkpoint.json"
 """Name of the file in the agent's state folder that keeps the cards of the present claims."""
-LISTED_WITHIN_S = 1.0
-"""Seconds for which an answer of the kubelet waits for the first list of ResourceSlices."""
+LIST_WITHIN_S = 2.0
+"""Seconds for which an answer of the kubelet waits for a list of ResourceSlices."""
+LIST_AGAIN_S = 1.0
+"""Seconds until ResourceSlices are listed again for a device that none has named, unless the watch
+shows a change before. The time doubles with each list."""
+LIST_MOST_S = 60.0
+"""Most seconds until they are listed again."""
 
 _WHOLE = "gpu"
 """The value of the attribute `type` of whole cards."""
@@ -62,44 +69,81 @@ class ResourceSlice:
 
 class DraCards:
     """The cards of one node that NVIDIA's DRA driver manages. `folder`: the agent's state folder.
-    `boot`: the boot's ID. `changed`: called when ResourceSlices have changed; to be set."""
+    `boot`: the boot's ID. `watch`: a copy of the driver's slices; by default an informer's.
+    `clock` returns monotonic seconds. `changed`: called when slices have changed; to be set."""
 
-    def __init__(self, client: KubeClient, node: str, folder: Path, boot: str) -> None:
-        selector = f"spec.nodeName={node},spec.driver={DRA_DRIVER}"
-        watched = Watched(RESOURCE_SLICE, field_selector=selector)
-        self._informer: Informer[ResourceSlice] = Informer(client, watched, trim)
-        self._informer.on_change(lambda old, new: self._read(deleted=new is None))
+    def __init__(
+        self,
+        client: KubeClient,
+        node: str,
+        folder: Path,
+        boot: str,
+        watch: Informer[ResourceSlice] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._selector = f"spec.nodeName={node},spec.driver={DRA_DRIVER}"
+        watched = Watched(RESOURCE_SLICE, field_selector=self._selector)
+        self._watch = watch or Informer(client, watched, trim)
+        self._watch.on_change(lambda old, new: self._slices_changed())
+        self._clock = clock
         self._wanted = asyncio.Event()
         self._path = folder / FILE
         self._boot = boot
         self._kept: dict[DraDevice, str] = _load(self._path, boot)
-        self._known: dict[tuple[str, str], SliceDevice] = {}
-        """Each device, by its pool and name, as a slice last named it, also if none does now."""
-        self._usable: frozenset[str] = frozenset()
+        self._new: dict[DraDevice, str | None] = {}
+        """What the last list said of each device of a claim that is not kept yet."""
+        self._due: dict[DraDevice, float] = {}
+        """When slices are to be listed again for each device that none has named."""
+        self._pause = LIST_AGAIN_S
         self._cdi = _cdi_names(self._kept)
         self.changed: Callable[[], None] = lambda: None
 
     async def run(self) -> None:
-        """Follow the driver's ResourceSlices once they are needed, for ever."""
+        """Watch the driver's ResourceSlices once they are needed, for ever."""
         await self._wanted.wait()
-        await self._informer.run()
+        await self._watch.run()
 
-    async def cards_of(self, devices: Iterable[DraDevice]) -> dict[DraDevice, str | None]:
+    async def cards_of(self, devices: Collection[DraDevice]) -> dict[DraDevice, str | None]:
         """The UUID of each device's card; empty if it is not a whole card, None if no slice has
-        named it yet. Waits up to LISTED_WITHIN_S for the first list of slices."""
-        found = {one: self._card_of(one) for one in devices}
-        if found:
+        named it yet or slices cannot be listed."""
+        if devices:
             self._wanted.set()
-        if None not in found.values() or self._informer.synced.is_set():
-            return found
-        await wait_until_set(self._informer.synced, within=LISTED_WITHIN_S)
-        return {one: self._card_of(one) for one in found}
+        new = [one for one in devices if one not in self._kept]
+        self._due = {one: self._due.get(one, float("-inf")) for one in new}
+        if not new:
+            self._pause = LIST_AGAIN_S
+        self._new = {one: self._new.get(one) for one in new}
+        due = [one for one in new if self._new[one] is None and self._due[one] <= self._clock()]
+        if due:
+            await self._look_up(due)
+        known = self._new | self._kept
+        return {one: known.get(one) for one in devices}
+
+    async def _look_up(self, devices: Iterable[DraDevice]) -> None:
+        """List slices, and note which cards the devices are."""
+        self._due |= dict.fromkeys(devices, self._clock() + self._pause)
+        self._pause = min(2 * self._pause, LIST_MOST_S)
+        try:
+            found = await self._client.list(
+                RESOURCE_SLICE, field_selector=self._selector, timeout=LIST_WITHIN_S
+            )
+        except KubeError as error:
+            log.info("ResourceSlices cannot be listed", error=error)
+            return
+        named = _devices(map(trim, found.items))
+        for one in devices:
+            if one.place in named:
+                self._new[one] = named[one.place].uuid
 
     @property
     def usable(self) -> frozenset[str]:
         """The UUIDs of the cards that the driver offers without a taint; until slices have been
         listed, those of the present claims."""
-        return self._usable if self._informer.synced.is_set() else frozenset(self._kept.values())
+        if not self._watch.synced.is_set():
+            return frozenset(filter(None, self._kept.values()))
+        devices = _devices(self._watch.values()).values()
+        return frozenset(one.uuid for one in devices if one.uuid and one.usable)
 
     def cdi_names(self, uuid: str) -> tuple[str, ...]:
         """The names, with their kinds, of the CDI devices by which the driver gives this card to
@@ -108,44 +152,26 @@ class DraCards:
 
     def problem(self) -> str | None:
         """Why ResourceSlices cannot be relied on now; None if they can, or are not needed."""
-        return self._informer.problem() if self._wanted.is_set() else None
+        return self._watch.problem() if self._wanted.is_set() else None
 
     def keep(self, claims: Claims) -> None:
         """Keep the cards of these claims, which are all that there are, also for the next agent. If
         a new claim has a card under another name than an older claim, the driver has numbered its
         cards anew, and given the card away: the older claim has lost it, and has none."""
-        found = {one: uuid for one, uuid in claims.dra.items() if uuid}
+        found = {one: uuid for one, uuid in claims.dra.items() if uuid is not None}
         self._cdi = _cdi_names(found)
         if found == self._kept:
             return
-        renamed = {uuid: one.place for one, uuid in found.items() if one not in self._kept}
+        renamed = {uuid: one.place for one, uuid in found.items() if uuid and one not in self._kept}
         self._kept = {
             one: uuid if renamed.get(uuid, one.place) == one.place else one.id(None)
             for one, uuid in found.items()
         }
         self._save()
 
-    def _card_of(self, device: DraDevice) -> str | None:
-        if device in self._kept:
-            return self._kept[device]
-        known = self._known.get(device.place)
-        return None if known is None else known.uuid
-
-    def _read(self, deleted: bool) -> None:
-        """Take in the present slices. `deleted`: one was deleted, so none names a device anew."""
-        slices = self._informer.values()
-        newest: dict[str, int] = {}
-        for one in slices:
-            newest[one.pool] = max(one.generation, newest.get(one.pool, 0))
-        now = {
-            (one.pool, name): device
-            for one in slices
-            if one.generation == newest[one.pool]
-            for name, device in one.devices.items()
-        }
-        if not deleted:
-            self._known |= now
-        self._usable = frozenset(one.uuid for one in now.values() if one.uuid and one.usable)
+    def _slices_changed(self) -> None:
+        self._due.clear()
+        self._pause = LIST_AGAIN_S
         self.changed()
 
     def _save(self) -> None:
@@ -158,10 +184,24 @@ class DraCards:
             log.warning("the cards of claims cannot be saved", path=self._path, error=error)
 
 
+def _devices(slices: Iterable[ResourceSlice]) -> dict[tuple[str, str], SliceDevice]:
+    """The devices by their pools and names, without those of outdated slices."""
+    known = list(slices)
+    newest: dict[str, int] = {}
+    for one in known:
+        newest[one.pool] = max(one.generation, newest.get(one.pool, 0))
+    return {
+        (one.pool, name): device
+        for one in known
+        if one.generation == newest[one.pool]
+        for name, device in one.devices.items()
+    }
+
+
 def _cdi_names(cards: Mapping[DraDevice, str]) -> dict[str, tuple[str, ...]]:
     """The names of CDI devices by UUID of their card; of several claims on a card, those of the
     first."""
-    return {uuid: one.cdi for one, uuid in sorted(cards.items(), reverse=True)}
+    return {uuid: one.cdi for one, uuid in sorted(cards.items(), reverse=True) if uuid}
 
 
 def _load(path: Path, boot: str) -> dict[DraDevice, str]:

@@ -5,11 +5,12 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import grpc
 import pytest
 
+from mizar_kube.client import Listing
 from mizar_nodeagent import agent_base
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container.access_doubts import NONE, doubts
@@ -202,7 +203,6 @@ async def test_a_device_that_no_slice_names_is_not_taken_for_a_free_card(
 ) -> None:
     """Nothing is concluded from the answer for a while, in which the slice comes; then the pod
     holds something that is no card."""
-    monkeypatch.setattr(dra_cards, "LISTED_WITHIN_S", 0.01)
     monkeypatch.setattr(poller, "RETRY_S", 0.01)
     await serve_shadow(world)
     before, asked = world.app.poller.claims, world.kubelet.asked
@@ -223,7 +223,6 @@ async def test_a_device_that_no_slice_names_is_not_taken_for_a_free_card(
 async def test_a_shadow_pod_whose_card_no_slice_names_says_what_to_look_at(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dra_cards, "LISTED_WITHIN_S", 0.01)
     monkeypatch.setattr(poller, "CARDS_WITHIN_S", 0.0)
     add_shadow(world)
     world.kubelet.give_claim(SHADOW_POD, "gpu-0")
@@ -236,9 +235,8 @@ async def test_a_shadow_pod_whose_card_no_slice_names_says_what_to_look_at(
 
 
 async def test_an_agent_that_cannot_read_the_slices_it_needs_is_not_ready(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: World,
 ) -> None:
-    monkeypatch.setattr(dra_cards, "LISTED_WITHIN_S", 0.01)
     assert "resourceslices" not in str(list(world.app.unready()))
     world.api.slices_down = True
     add_shadow(world)
@@ -435,12 +433,45 @@ async def test_slices_of_an_earlier_generation_are_outdated(world: World) -> Non
     world.kubelet.give_claim(SHADOW_POD, "gpu-0")
     await believed(world)
     assert held(world, SHADOW_POD) == uuids(2)
-    for name in ("new", "old"):  # the old one names gpu-1 in between, but nothing anew
-        world.api.delete_slice(name)
-    await until(lambda: "nvidia.com/gpu" not in (world.app.poller.kubelet or {}))
-    world.kubelet.give_claim(OWNER, "gpu-1", container="main")
+
+
+async def test_slices_are_listed_for_each_new_claim_and_for_no_other(world: World) -> None:
+    """A watch may be late: it would tell of an earlier numbering. A MIG device of the driver is no
+    card that Mizar knows."""
+    world.api.put_slice(named(1, 2, 3) | {"gpu-0-mig-1": mig()})
+    add_shadow(world)
+    world.kubelet.give_claim(SHADOW_POD, "gpu-0", "gpu-0-mig-1")
     await believed(world)
-    assert held(world, OWNER) == {CARD}, "a driver that restarts has no slices for a moment"
+    await until(lambda: world.app.dra.problem() is None)
+    before = world.api.asked.count(SLICES)
+    await believed(world)
+    assert world.api.asked.count(SLICES) == before
+    with patch.object(world.api._slice_watches, "tell"):
+        world.api.put_slice(named(3, 1, 2))
+    world.kubelet.give_claim(OWNER, "gpu-0", container="main")
+    await believed(world)
+    assert (held(world, SHADOW_POD), held(world, OWNER)) == ({CARD}, uuids(3))
+    assert world.api.asked.count(SLICES) == before + 1
+
+
+async def test_for_a_device_that_stays_unknown_slices_are_listed_ever_more_rarely(
+    tmp_path: Path,
+) -> None:
+    """A driver may be away for long, on many nodes."""
+    now, listed = 0.0, list[float]()
+
+    async def list_slices(*_: object, **__: object) -> Listing:
+        listed.append(now)
+        return Listing([], "1")
+
+    client: Any = Mock(list=list_slices)
+    dra = dra_cards.DraCards(client, "node-1", tmp_path, "boot", clock=lambda: now)
+    while now < 200:
+        assert await dra.cards_of([ONE]) == {ONE: None}
+        now += 0.5
+    assert listed == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+    await dra.cards_of([TWO])
+    assert listed[-1] == 200, "another device is looked up at once"
 
 
 # ---- the poller ----
