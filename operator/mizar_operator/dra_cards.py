@@ -56,6 +56,7 @@ class DraCards:
         self._classes: list[str] = []
         self._cards: dict[str, CardsOnNode] = {}
         self._gone_at: dict[str, float] = {}
+        self._gone = asyncio.Event()
         self._views: dict[str, tuple[NodeView, NodeView]] = {}
         self._listeners: list[Callable[[], None]] = []
 
@@ -68,7 +69,6 @@ class DraCards:
     def with_cards(self, nodes: Iterable[NodeView]) -> list[NodeView]:
         """The nodes with the cards that the driver offers and pods can request; views stay the same
         objects as long as nothing changes."""
-        self._forget_gone()
         if not self._cards or not self._has_class:
             return list(nodes)
         return [self._with_cards(one) for one in nodes]
@@ -101,6 +101,7 @@ class DraCards:
             self.synced.set()
             await self._timing.sleep(ASKED_EVERY_S)
         async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._forget_in_time())
             for one in (copies := self.copy()):
                 tasks.create_task(one.run())
             for one in copies:
@@ -148,6 +149,7 @@ class DraCards:
             self._gone_at.pop(node, None)
         elif before is not None:
             self._gone_at.setdefault(node, self._timing.clock())
+            self._gone.set()
             found = replace(before, healthy=0)
         if found is not None and found != before:
             self._cards[node] = found
@@ -171,13 +173,22 @@ class DraCards:
         for listener in self._listeners:
             listener()
 
-    def _forget_gone(self) -> None:
-        """Forget cards that were gone for too long to come back."""
-        if self._gone_at:
-            last = self._timing.clock() - KEPT_FOR_S
-            for node in [name for name, at in self._gone_at.items() if at <= last]:
-                for known in (self._gone_at, self._cards, self._views):
-                    known.pop(node, None)
+    def forget_gone(self) -> None:
+        """Forget the cards that have been gone for too long to come back."""
+        last = self._timing.clock() - KEPT_FOR_S
+        for node in [name for name, at in self._gone_at.items() if at <= last]:
+            for known in (self._gone_at, self._cards, self._views):
+                known.pop(node, None)
+            self._tell()
+
+    async def _forget_in_time(self) -> None:
+        while True:
+            await self._gone.wait()
+            self._gone.clear()
+            while self._gone_at:
+                first = min(self._gone_at.values())
+                await self._timing.sleep(max(0.0, first + KEPT_FOR_S - self._timing.clock()))
+                self.forget_gone()
 
     def _with_cards(self, node: NodeView) -> NodeView:
         known = self._views.get(node.name)

@@ -7,9 +7,11 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
+from mizar_core.names import DRA_DRIVER
 from mizar_kube.client import Listing, WatchEvent
-from mizar_kube.errors import Gone, Interrupted
-from mizar_kube.kinds import Kind, Object, Ref, ref_of
+from mizar_kube.errors import Gone, Interrupted, NotFound
+from mizar_kube.kinds import DEVICE_CLASS, RESOURCE_SLICE, Kind, Object, Ref, ref_of
+from mizar_operator.dra_cards import SERVED_AT
 from simulation.fault_injection import FaultInjection
 from simulation.history import Change
 from simulation.network import Call, Network, Server
@@ -207,8 +209,15 @@ class SimulatedClient:
     async def request(
         self, method: str, path: str, *, timeout: float | None = None, **_: Any
     ) -> Object:
-        """Not needed by what is simulated."""
-        raise NotImplementedError(f"{method} {path}")
+        """Whether the kinds of DRA are served; nothing else is needed by what is simulated."""
+        assert (method, path) == ("GET", SERVED_AT)
+
+        async def served() -> Object:
+            if self._api.find(DEVICE_CLASS, DRA_DRIVER) is None:
+                raise NotFound("the server could not find the requested resource (simulated)")
+            return {"resources": [{"name": one.plural} for one in (RESOURCE_SLICE, DEVICE_CLASS)]}
+
+        return await self._call("get", Ref(DEVICE_CLASS, ""), served, timeout)
 
     def _note_order(self, kind: Kind, change: Change) -> None:
         """Tell when an event comes after a later one of another kind, for the first time."""

@@ -122,6 +122,7 @@ def _knows_everything(schedule: Schedule, replica: Replica) -> None:
         (POD, caches.pending, caches.pending._store._trim),
         (POD, caches.spots, lambda pod: caches.spots._store._trim(pod) if is_spot(pod) else None),
         (NODE, caches.nodes, caches.nodes._store._trim),
+        *((one._watched.kind, one, one._store._trim) for one in caches.dra._copies),
     ):
         wanted = [trim(json.loads(json.dumps(one))) for one in schedule.api.all(kind)]
         missing = [one for one in wanted if one is not None and one not in copy.values()]

@@ -29,6 +29,7 @@ class Users:
         self._shares = self._spots = self._wholes = 0
         self._administrators = Administrators(cluster, random, NODES, NAMESPACES)
         self._pools = Pools(cluster, random, NAMESPACES, NODES)
+        self._by_dra = {node for node in NODES if random.random() < 0.3}
         often: dict[Callable[[], str], int] = {
             self._create_share: 10,
             self._end_share: 6,
@@ -56,7 +57,9 @@ class Users:
     def prepare(self) -> None:
         """Create the objects that exist at the start."""
         for node in NODES:
-            self._cluster.add_node(node)
+            self._cluster.add_node(node, node in self._by_dra)
+        if self._by_dra:
+            self._cluster.add_class()
         self._cluster.add_rules()
         for what in self._pools.prepare():
             self._told(what)
@@ -211,7 +214,7 @@ class Users:
         if self._api.find(NODE, node) is None:
             if any(self._cluster.pods_on(node)):
                 return f"{node} stays away: its pods are not cleaned up yet"
-            self._cluster.add_node(node)
+            self._cluster.add_node(node, node in self._by_dra)
             self._pools.label(node)
             return f"add {node}"
         self._cluster.lose_node(node)

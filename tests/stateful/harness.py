@@ -15,7 +15,17 @@ from mizar_kube.errors import KubeError
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object
+from mizar_kube.kinds import (
+    DEVICE_CLASS,
+    GPU_POOL,
+    GPU_QUOTA,
+    NODE,
+    POD,
+    RESOURCE_SLICE,
+    SHADOW_POD,
+    Kind,
+    Object,
+)
 from mizar_kube.store import Key, key_of
 from mizar_kube.work_queue import WorkQueue
 from mizar_operator.apply import Applier
@@ -31,8 +41,8 @@ from stateful.model import Model
 T = TypeVar("T")
 
 KEY = "mizar.share"
-KINDS = (GPU_POOL, GPU_QUOTA, SHADOW_POD, POD, NODE)
-WATCHES = (GPU_POOL, GPU_QUOTA, SHADOW_POD, POD, POD, NODE)
+KINDS = (GPU_POOL, GPU_QUOTA, SHADOW_POD, POD, NODE, RESOURCE_SLICE, DEVICE_CLASS)
+WATCHES = (GPU_POOL, GPU_QUOTA, SHADOW_POD, POD, POD, NODE, RESOURCE_SLICE, DEVICE_CLASS)
 
 
 class Events:
@@ -65,6 +75,7 @@ class Harness:
         client = cast(KubeClient, self.model.api)
         self._known: dict[tuple[int, Key], tuple[bytes, object]] = {}
         self.caches = Caches(client)
+        self.slices, self.classes = self.caches.dra.copy()
         self.queue: WorkQueue[str] = WorkQueue(clock=self._clock)
         self.gatherer = Gatherer(client, self.caches, clock=self._clock)
         applier = Applier(
@@ -137,6 +148,8 @@ class Harness:
             caches.holders,
             caches.shares,
             caches.nodes,
+            self.slices,
+            self.classes,
         ]
 
     def _fill(self, kind: Kind, informer: Informer[Any] | KopfStore[Any]) -> None:

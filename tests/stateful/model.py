@@ -16,6 +16,7 @@ from mizar_core.model_base import format_time
 from mizar_core.names import (
     ANNOTATION_CARVE,
     ANNOTATION_DRAIN,
+    DRA_DRIVER,
     LABEL_SHADOW_POD,
     LABEL_SHARE_POD,
     LABEL_SPOT_POD,
@@ -27,13 +28,24 @@ from mizar_core.names import (
 from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.pod_requests import devices_requested
 from mizar_core.spot_rules import CONFIG_MAP
-from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
+from mizar_kube.kinds import (
+    DEVICE_CLASS,
+    GPU_POOL,
+    GPU_QUOTA,
+    NODE,
+    POD,
+    RESOURCE_SLICE,
+    SHADOW_POD,
+    Object,
+)
 from mizar_operator.node_needs import needs_of
 from mizar_operator.object_views import node_view
 from stateful.memory_api import MemoryApi
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 CARDS_PER_NODE = 2
+GPU = {"type": {"string": "gpu"}, "productName": {"string": "Tesla T4"}}
+"""The attributes of a DRA driver's card."""
 PODS_COLLECTED_AFTER = timedelta(seconds=60)
 """How long a node has been gone when Kubernetes deletes its pods: it waits for 40 s, and it looks
 every 20 s."""
@@ -61,11 +73,12 @@ class Carved:
 @dataclass
 class NodeState:
     """The state of a node. `cards`: by number, the UID of the pod that holds it; `held`: by device,
-    the UID of the pod that holds it."""
+    the UID of the pod that holds it. `by_dra`: whether a DRA driver allocates the cards."""
 
     cards: dict[int, str] = field(default_factory=dict)
     held: dict[Device, str] = field(default_factory=dict)
     carved: dict[tuple[str, str], Carved] = field(default_factory=dict)
+    by_dra: bool = False
 
 
 class Model:
@@ -86,11 +99,10 @@ class Model:
 
     # Objects that users make.
 
-    def add_node(self, name: str) -> None:
-        """A node with cards."""
-        count = str(CARDS_PER_NODE)
-        self.nodes[name] = NodeState()
-        resources = {PHYSICAL_RESOURCE: count}
+    def add_node(self, name: str, by_dra: bool = False) -> None:
+        """A node with cards, of a device plugin or of a DRA driver."""
+        self.nodes[name] = NodeState(by_dra=by_dra)
+        resources = {} if by_dra else {PHYSICAL_RESOURCE: str(CARDS_PER_NODE)}
         self.api.put(
             {
                 "apiVersion": "v1",
@@ -104,6 +116,21 @@ class Model:
                 },
             }
         )
+
+        self._publish(name)
+
+    def _publish(self, node: str) -> None:
+        """A DRA driver publishes its node's cards."""
+        if self.nodes[node].by_dra:
+            cards = [{"name": f"gpu-{one}", "attributes": GPU} for one in range(CARDS_PER_NODE)]
+            pool = {"name": node, "generation": 1}
+            spec = {"driver": DRA_DRIVER, "nodeName": node, "pool": pool, "devices": cards}
+            self.api.put(_of_dra("ResourceSlice", node, spec))
+
+    def add_class(self) -> None:
+        """The DeviceClass by which pods request a DRA driver's cards."""
+        spec = {"extendedResourceName": PHYSICAL_RESOURCE}
+        self.api.put(_of_dra("DeviceClass", DRA_DRIVER, spec))
 
     def add_rules(self) -> None:
         """The chart's ConfigMap for the lending rules."""
@@ -228,7 +255,9 @@ class Model:
         for pod in self.api.all(POD):
             if pod["spec"].get("nodeName") == node and not _ended(pod):
                 used.update(_asked(pod))
-        offered = obj["status"]["allocatable"]
+        offered = dict(obj["status"]["allocatable"])
+        if self.api.find(RESOURCE_SLICE, node) and self.api.find(DEVICE_CLASS, DRA_DRIVER):
+            offered[PHYSICAL_RESOURCE] = CARDS_PER_NODE
         return all(used[key] + n <= int(offered.get(key, 0)) for key, n in asked.items())
 
     def _admits(self, node: str, needs: Needs) -> bool:
@@ -245,8 +274,10 @@ class Model:
 
     def _refuse(self, pod: Object) -> None:
         needs, why = needs_of(pod), "node(s) didn't match Pod's node affinity/selector"
-        if any(self._admits(name, needs) for name in self.nodes):
+        if found := [state for name, state in self.nodes.items() if self._admits(name, needs)]:
             why = f"Insufficient {SPOT_RESOURCE if is_spot(pod) else PHYSICAL_RESOURCE}"
+            if PHYSICAL_RESOURCE in _asked(pod) and all(one.by_dra for one in found):
+                why = "cannot allocate all claims. still not schedulable"
         known = next(iter(pod["status"].get("conditions") or ()), {})
         if known.get("reason") != "Unschedulable":
             message = f"0/2 nodes are available: 2 {why}"
@@ -314,6 +345,8 @@ class Model:
         obj = self.api.find(NODE, node)
         if obj is not None:
             self.api.remove(obj)
+            if (cards := self.api.find(RESOURCE_SLICE, node)) is not None:
+                self.api.remove(cards)
             self._missing[node] = self.time
         return obj
 
@@ -321,6 +354,7 @@ class Model:
         """A kubelet creates its Node object."""
         meta = {key: node["metadata"][key] for key in ("name", "labels")}
         self.api.put({**node, "metadata": meta})
+        self._publish(meta["name"])
 
     def control(self) -> None:
         """Garbage collection: of owners that are gone, and of pods on nodes that have been gone for
@@ -468,6 +502,11 @@ class Model:
     def pools(self) -> list[Object]:
         """All pools."""
         return list(self.api.all(GPU_POOL))
+
+
+def _of_dra(kind: str, name: str, spec: Object) -> Object:
+    api = "resource.k8s.io/v1"
+    return {"apiVersion": api, "kind": kind, "metadata": {"name": name}, "spec": spec}
 
 
 def _container(name: str, asked: tuple[str, int]) -> Object:

@@ -74,7 +74,8 @@ class Cluster(RuleBasedStateMachine):
     @initialize(a=limits, b=limits)
     def start(self, a: dict[str, int], b: dict[str, int]) -> None:
         for node in NODES:
-            self.model.add_node(node)
+            self.model.add_node(node, by_dra=node == NODES[-1])
+        self.model.add_class()
         self.model.add_pool(idleTimeoutSeconds=60)
         for namespace, one in zip(NAMESPACES, (a, b), strict=True):
             self.model.add_quota(namespace, [{"devices": size, **one} for size in SIZES])

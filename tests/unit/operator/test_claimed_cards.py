@@ -15,7 +15,7 @@ from mizar_operator.claimed_cards import KNOWN_MOST, ClaimedCards, claims_of
 from mizar_operator.gather import TAKEN_FOR_S
 from stateful.harness import Harness
 from stateful.model import Model
-from unit.operator.slices import Object, device, device_class, resource_claim, resource_slice
+from unit.operator.slices import Object, device, resource_claim, resource_slice
 from unit.operator.small_model import small_model
 
 GPU = "team-a.mizar.share/gpu.2"
@@ -130,9 +130,8 @@ def test_cards_of_claims_are_not_free_for_who_needs_several(cards: int, drained:
     for figure in ("capacity", "allocatable"):
         del node["status"][figure][PHYSICAL_RESOURCE]
     model.api.touch(node)
-    slices, classes = operator.caches.dra.copy()
-    slices._store.put(resource_slice("n1", *map(device, range(4))))
-    classes._store.put(device_class())
+    model.api.put(resource_slice("n1", *map(device, range(4))))
+    model.add_class()
     model.api.put(resource_claim("c", "team-b", "gpu-0"))
     model.api.put(resource_claim("two", "team-b", "gpu-0", "gpu-1", "gpu-9-mig-1"))
     model.api.put(resource_claim("done", "team-b", "gpu-2"))

@@ -43,6 +43,10 @@ class Driver:
         (found,) = self.dra.with_cards([node or NodeView("n1")])
         return dict(found.cards)
 
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+        self.dra.forget_gone()
+
     def _count(self) -> None:
         self.told += 1
 
@@ -103,10 +107,10 @@ def test_cards_whose_slices_are_deleted_have_failed_until_they_come_back(driver:
     driver.slices._store.keep_only([])
     assert driver.cards() == failed
     assert driver.dra.whole_cards("n1") == frozenset()
-    driver.now = KEPT_FOR_S - 1
+    driver.wait(KEPT_FOR_S - 1)
     assert driver.cards() == failed
     driver.offer(device(0), device(1), version=5)
-    driver.now = 2 * KEPT_FOR_S
+    driver.wait(KEPT_FOR_S)
     assert driver.cards() == CARDS
 
 
@@ -116,10 +120,12 @@ def test_cards_that_do_not_come_back_are_gone_after_a_while(driver: Driver, empt
         driver.offer(version=2)
     else:
         driver.slices._store.keep_only([])
-    driver.now = KEPT_FOR_S - 1
+    driver.wait(KEPT_FOR_S - 1)
     assert driver.cards()[PHYSICAL_RESOURCE].healthy == 0
-    driver.now = KEPT_FOR_S
+    told = driver.told
+    driver.wait(1)
     assert driver.cards() == {}
+    assert driver.told == told + 1
     driver.name(None, version=2)
     assert driver.dra.without_class() == frozenset()
 
@@ -227,3 +233,21 @@ async def test_once_it_is_served_the_drivers_slices_and_the_classes_are_watched(
         "deviceclasses": "",
     }
     assert (dra.problem(), dra.stands_still()) == (None, None)
+
+
+async def test_gone_cards_are_forgotten_in_time(tasks: list[asyncio.Task[None]]) -> None:
+    api, sleeps = Api(), Sleeps(9)
+    api.served = True
+    seconds = [0.0]
+
+    async def sleep(length: float) -> None:
+        seconds[0] += length
+        await sleeps(length)
+
+    dra = DraCards(cast(KubeClient, api), Timing(clock=lambda: seconds[0], sleep=sleep))
+    tasks.append(asyncio.create_task(dra.run()))
+    await until(lambda: dict(dra.with_cards([NodeView("n1")])[0].cards) == CARDS)
+    slices, _ = dra._copies
+    slices._store.keep_only([])
+    await until(lambda: dict(dra.with_cards([NodeView("n1")])[0].cards) == {})
+    assert sleeps.seconds == [KEPT_FOR_S]
