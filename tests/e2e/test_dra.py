@@ -5,10 +5,12 @@ the scheduler makes a ResourceClaim on the node with the DRA driver.
 """
 
 import os
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
 import cluster.mizar
 from cluster import Cluster, ClusterSpec
@@ -38,6 +40,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 HALF = {"devices": 2, "min": 0, "max": 1}
 TWO_SHADOWS = {"devices": 2, "min": 0, "max": 2}
 CARD_MIB = 16384
+AWAY_S = 30.0
+"""Seconds for which a driver stays away after the kubelet has deleted its ResourceSlice."""
 SINCE_MINOR = 36
 """The N of the first Kubernetes 1.N that satisfies requests for nvidia.com/gpu by DRA."""
 OF_A_POD = "resource.kubernetes.io/extended-resource-claim"
@@ -295,6 +299,64 @@ def restart(kube: Kube, on: Cluster, node: Node, victim: str) -> None:
     else:
         kill_component(kube, on, victim)
         wait_component(kube, victim)
+
+
+def test_a_shadow_pods_claim_is_for_nobody_else(
+    kube: Kube, stage: "Stage", here: dict[str, str]
+) -> None:
+    """A pod that names it would have the whole card, without limits; without it, the card would be
+    given to others. An editor of the namespace may do neither."""
+    tenant = stage.tenant(HALF, pool=stage.pool(nodeSelector=here))
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    (claim,) = claims(kube, tenant)
+    name = claim["metadata"]["name"]
+    editor = "--as=somebody"
+    bind = ("rolebinding", "editors", "--clusterrole=edit", "--user=somebody")
+    kube.run("create", *bind, f"--namespace={tenant}")
+    _, thief = with_claim(tenant, "thief")
+    thief["spec"]["resourceClaims"][0]["resourceClaimName"] = name
+    copied = {key: claim[key] for key in ("apiVersion", "kind", "spec")}
+    copied["metadata"] = {
+        "name": "mine",
+        "namespace": tenant,
+        "annotations": {OF_A_POD: "true"},
+        "ownerReferences": claim["metadata"]["ownerReferences"],
+    }
+    for made in (thief, copied):
+        status, said = kube.attempt("create", editor, "--filename=-", input=yaml.safe_dump(made))
+        assert status and "shadow pod" in said, said
+    status, said = kube.attempt("delete", "resourceclaim", name, f"--namespace={tenant}", editor)
+    assert status and "only the scheduler" in said, said
+    assert [one["metadata"]["name"] for one in claims(kube, tenant)] == [name]
+    check_limits(kube, tenant, "a")
+
+
+def test_a_driver_that_is_away_for_long(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster, node: Node, here: dict[str, str]
+) -> None:
+    """The kubelet deletes the node's ResourceSlice 30 s after it has lost the driver. Nobody loses
+    a card, also with a node agent that starts meanwhile; pods that need another card wait."""
+    tenant = stage.tenant(TWO_SHADOWS, pool=stage.pool(nodeSelector=here))
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    before = wait_held(kube, tenant, "a")
+    mizar_cluster.kill_allocator(node.name)
+    try:
+        wait_for("the slice to go", lambda: not kube.all("resourceslices"))
+        check_limits(kube, tenant, "a")
+        kube.apply(share_pod(tenant, "b"), share_pod(tenant, "c"))
+        kill_component(kube, mizar_cluster, "nodeagent")
+        time.sleep(AWAY_S)
+    finally:
+        mizar_cluster.start_allocator(node.name)
+    wait_component(kube, "nodeagent")
+    kube.wait_running(tenant, "b", "c", timeout=300)
+    after = wait_held(kube, tenant, "a", "b", "c")
+    assert before.items() <= after.items()
+    assert restart_counts(kube, tenant, "a") == {"main": 0}
+    assert not {"CardLost", "DeviceUnhealthy"} & dict(kube.events(tenant, "a")).keys()
+    check_limits(kube, tenant, "a")
 
 
 def test_a_card_that_fails(
