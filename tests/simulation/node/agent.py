@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from mizar_core.errors import MizarError
 from mizar_core.names import SPOT_RESOURCE, EventReason
+from mizar_kube.client import KubeClient
 from mizar_kube.events import EventRecorder
 from mizar_kube.informer import Informer
 from mizar_nodeagent import agent_checkpoint
@@ -28,6 +29,7 @@ from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import device_checkpoint
+from mizar_nodeagent.kubelet.dra_cards import DraCards, ResourceSlice
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.node_status import NodeStatusWriter
@@ -37,6 +39,7 @@ from mizar_nodeagent.shadow_status_writer import ShadowStatusWriter
 from mizar_nodeagent.shutdown_cleanup import ShutdownCleanup
 from simulation.node.api import NodeStatus, Statuses, Watch, now
 from simulation.node.disk import Killed
+from simulation.node.dra import POOL, SliceApi, SliceWatch
 from simulation.node.kubelet import AgentGone, Plugins, Podresources
 from simulation.node.lending import Lending
 from simulation.node.world import World
@@ -89,15 +92,36 @@ class AgentProcess:
         )
         owners = (one.owner for one in self.slots.all())
         users = {(one.namespace, one.pod) for one in owners if one is not None}
+        self.dra = self._dra()
         self.poller = KubeletPoller(
-            cast(PodResources, Podresources(world.kubelet, world.healthy_cards)),
+            cast(
+                PodResources,
+                Podresources(world.kubelet, world.healthy_cards, world.driver, self.dra),
+            ),
             self.agent.wake,
             now,
             expected=users | saved.carvings.keys(),
         )
+        if self.dra is not None:
+            self.dra.changed, self.poller.taken = self.poller.poll_soon, self.dra.keep
         self._container()
         self._rest()
         self._start()
+
+    def _dra(self) -> DraCards | None:
+        world, driver = self.world, self.world.driver
+        if driver is None:
+            return None
+        api = SliceApi(world.api, driver, self.random, world.lag)
+        watch = SliceWatch(world.api, driver, self.random, world.lag)
+        return DraCards(
+            cast(KubeClient, api),
+            POOL,
+            world.state_dir,
+            BOOT,
+            cast("Informer[ResourceSlice]", watch),
+            now,
+        )
 
     def _container(self) -> None:
         world, state, slots, agent = self.world, self.state, self.slots, self.agent
@@ -179,6 +203,7 @@ class AgentProcess:
             self.statuses.run,
             self._collect,
             *self.lending.loops,
+            *([self.dra.run] if self.dra else ()),
         ):
             self.spawn(loop()).add_done_callback(self._loop_ended)
         self.agent.wake()

@@ -17,10 +17,12 @@ from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.kubelet.device_checkpoint import FILE
+from mizar_nodeagent.kubelet.dra_cards import DraCards
 from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
 from simulation.node.api import Api, now
+from simulation.node.dra import Driver, with_cards
 
 MAIN = "main"
 
@@ -428,9 +430,19 @@ class Kubelet:
 
 
 class Podresources:
-    """Has PodResources' interface. `broken`: cards that NVIDIA's plugin reports as unhealthy."""
+    """Has PodResources' interface. `healthy_cards`: those that NVIDIA's plugin reports as healthy.
+    `driver`: NVIDIA's DRA driver, if it allocates the cards, and `dra`: what the agent knows of
+    it."""
 
-    def __init__(self, kubelet: Kubelet, healthy_cards: Callable[[], frozenset[str]]) -> None:
+    def __init__(
+        self,
+        kubelet: Kubelet,
+        healthy_cards: Callable[[], frozenset[str]],
+        driver: Driver | None = None,
+        dra: DraCards | None = None,
+    ) -> None:
+        self._driver = driver
+        self._dra = dra
         self.started_at = self.restarted_at = float("-inf")
         self._kubelet = kubelet
         self._healthy_cards = healthy_cards
@@ -439,16 +451,22 @@ class Podresources:
     async def list(self, urgent: bool = False) -> Claims:
         """As PodResources.list. The answer may be older than its arrival."""
         asked_at = now()
-        found: Claims = await self._call(lambda: self._kubelet.claims(asked_at))
-        return found
+        driver, dra = self._driver, self._dra
+        if driver is None or dra is None:
+            found: Claims = await self._call(lambda: self._kubelet.claims(asked_at))
+            return found
+        rest, devices = await self._call(lambda: driver.named(self._kubelet.claims(asked_at)))
+        return await with_cards(rest, devices, dra)
 
     async def allocatable(self) -> Mapping[str, frozenset[str]]:
         """As PodResources.allocatable."""
 
+        cards = self._healthy_cards
+
         def answer() -> dict[str, frozenset[str]]:
             kubelet = self._kubelet
             found = {one: kubelet.healthy(one) for one in kubelet.devices}
-            return found | {PHYSICAL_RESOURCE: self._healthy_cards()}
+            return found | {PHYSICAL_RESOURCE: self._dra.usable if self._dra else cards()}
 
         healthy: Mapping[str, frozenset[str]] = await self._call(answer)
         return healthy

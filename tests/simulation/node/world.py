@@ -15,12 +15,14 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.models import Isolation, Spot
 from mizar_core.names import SPOT_RESOURCE, ConditionType, EventReason
 from mizar_core.spot_rules import SpotRule, SpotRules
+from mizar_nodeagent.kubelet import dra_cards
 from mizar_nodeagent.planning.shadow_status import ConditionState
 from mizar_nodeagent.planning.snapshot import Counts
 from mizar_nodeagent.pods import Key, Pod
 from simulation.node.api import Api, now
 from simulation.node.cards import Cards
 from simulation.node.disk import Disk
+from simulation.node.dra import Driver
 from simulation.node.kubelet import MAIN, Container, Kubelet, devices_of
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,7 +52,8 @@ class World:
     """See the module. `skew`: how many seconds the node's clock is wrong. `promised`: UIDs of the
     shadow pods that the operator is about to delete, since the agent said that they are drained.
     `asked`: uses of the resources that users wait for. `working`: UIDs of owners that work.
-    `lending`: the pools that lend cards, with their rules."""
+    `dra`: NVIDIA's DRA driver allocates the cards, not its device plugin. `lending`: the pools that
+    lend cards, with their rules."""
 
     random: Random
     folder: Path
@@ -59,6 +62,7 @@ class World:
     looked: Callable[[], None]
     mig: bool = False
     names_nodes: bool = False
+    dra: bool = False
     lag: float = 0.1
     pace: float = 0.2
     skew: float = 0.0
@@ -84,6 +88,7 @@ class World:
         self.shim = self.folder / "libmizar.so"
         self.shim.write_bytes(b"shim")
         self.state_dir = self.folder / "state"
+        self.driver = Driver(self.cards, self.state_dir / dra_cards.FILE) if self.dra else None
 
     def wall(self) -> float:
         """Seconds since the epoch by the node's clock."""
@@ -108,6 +113,8 @@ class World:
         """Scheduler, kubelet, operator and controllers, each now and then."""
         while True:
             await asyncio.sleep(self.pace * (0.2 + self.random.random()))
+            if self.driver is not None and self.random.random() < 0.3:
+                self.driver.look(self.api.pods)
             self.schedule()
             self.kubelet.learn()
             self.kubelet.admit_new()
@@ -140,10 +147,14 @@ class World:
                 self.api.put(pod)
 
     def _bind_whole(self, pod: Pod) -> None:
-        """NVIDIA's plugin gives a pod cards that nobody has."""
+        """NVIDIA's plugin gives a pod cards that nobody has, or its DRA driver devices that no
+        claim has."""
         if not self.kubelet.up:
             return
         count = pod.carve.cards if pod.shadow else 1
+        if self.driver is not None:
+            self._bind_claimed(pod, count, self.driver)
+            return
         kubelet = self.kubelet
         taken = {
             uuid
@@ -157,6 +168,17 @@ class World:
             self.api.put(pod)
             kubelet.cards[pod.uid] = frozenset(self.random.sample(free, count))
             self.tell(f"{pod.name} gets {sorted(kubelet.cards[pod.uid])}")
+
+    def _bind_claimed(self, pod: Pod, count: int, driver: Driver) -> None:
+        free = driver.free(self.api.pods)
+        if self.api.is_away or len(free) < count:
+            return
+        names = tuple(self.random.sample(free, count))
+        self.asked.remove(pod)
+        self.api.put(pod)
+        driver.claims[pod.key] = names
+        self.kubelet.cards[pod.uid] = frozenset(driver.devices[one] for one in names)
+        self.tell(f"{pod.name} gets {sorted(self.kubelet.cards[pod.uid])} as {sorted(names)}")
 
     def operate(self) -> None:
         """The operator deletes what the agent says is drained, or calls the drain off."""
