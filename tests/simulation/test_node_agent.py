@@ -5,11 +5,11 @@ one event loop (`node/agent.py`), put together as in the agent's assembly.py. Ku
 cards and disk are models (`node/kubelet.py`, `api.py`, `cards.py`, `disk.py`), each of which is
 late, away, or wrong at times: a kubelet that restarts, learns of its pods one by one and may lose
 its record; answers that were right when they were given; a disk that is full; cards that drop off
-the bus and come back with other numbers; MIG devices; a clock that jumps. Share pods have several
-containers, also init containers, whose devices the kubelet gives again, and sidecars. Around them
-users, scheduler and operator work (`node/world.py`), and the agent is killed at any await and in
-the midst of any write (`node/schedule.py`). gRPC, informer and registration of plugins have other
-tests.
+the bus and come back with other numbers; MIG devices; cards that NVIDIA's DRA driver names by such
+numbers; a clock that jumps. Share pods have several containers, also init containers, whose devices
+the kubelet gives again, and sidecars. Around them users, scheduler and operator work
+(`node/world.py`), and the agent is killed at any await and in the midst of any write
+(`node/schedule.py`). gRPC, informer and registration of plugins have other tests.
 
 At every step rules hold (`node/rules.py`): a device has one holder, a card is worked on for one
 shadow pod, no device is given whose drain is complete, none leaves the list in use. Then faults
@@ -58,6 +58,7 @@ OFTEN = (
     "the disk is full: True",
     "the driver renumbers the cards",
     r"\S+ drops off the bus",
+    r"\S+ gets .* as .*",
     "the clock is wrong by .*",
     r"\S+ is carved anew",
     "cards are lent by the pools .*",

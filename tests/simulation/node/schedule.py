@@ -61,7 +61,7 @@ class Schedule:
             self.look,
             mig=kind == "mig",
             names_nodes=kind == "device nodes",
-            dra=kind != "mig" and Random(f"{seed} dra").random() < 0.4,
+            dra=kind != "mig" and Random(f"{seed} claims").random() < 0.4,
             lag=draw((0.1, 0.4, 3.0)),
         )
         self.world.kubelet.slow = draw((0.01, 0.1, 1.5))
