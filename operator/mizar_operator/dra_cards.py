@@ -43,6 +43,10 @@ is deleted. A kubelet that starts deletes all slices of its node, and those of a
 been away for half a minute; of a stopped device plugin, it keeps the cards for as long as this."""
 
 
+SLACK_S = 1.0
+"""Seconds by which cards are forgotten later: a pause may end a rounding error too early."""
+
+
 class DraCards:
     """The copy of the driver's ResourceSlices and of all DeviceClasses: nothing is watched where
     the API server does not serve them. `run()` keeps it current until cancelled."""
@@ -186,8 +190,8 @@ class DraCards:
             await self._gone.wait()
             self._gone.clear()
             while self._gone_at:
-                first = min(self._gone_at.values())
-                await self._timing.sleep(max(0.0, first + KEPT_FOR_S - self._timing.clock()))
+                left = min(self._gone_at.values()) + KEPT_FOR_S - self._timing.clock()
+                await self._timing.sleep(max(0.0, left) + SLACK_S)
                 self.forget_gone()
 
     def _with_cards(self, node: NodeView) -> NodeView:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from mizar_core.model_base import parse_time
 from mizar_core.names import LABEL_IN_USE, SPOT_RESOURCE
@@ -13,8 +14,8 @@ from mizar_core.planning.creation_checks import MOVE_TURN
 from mizar_core.planning.spot.snapshot import UNHEARD_AFTER
 from mizar_core.planning.spot.turns import PATIENCE
 from mizar_core.pod_requests import devices_requested, spot_cards_requested
-from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
-from mizar_kube.store import key_of
+from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object
+from mizar_kube.store import StoreReader, key_of
 from simulation.replica import OFTEN_S, Replica
 from simulation.rules import Broken, is_shadow
 from stateful.memory_api import has_ended
@@ -113,7 +114,7 @@ def _knows_everything(schedule: Schedule, replica: Replica) -> None:
     caches = replica.operator.caches
     if problems := [*replica.operator.dead(), *replica.operator.unready()]:
         raise Broken(f"{replica.name} is not well: {problems}")
-    for kind, copy, trim in (
+    known: list[tuple[Kind, StoreReader[Any], Callable[[Any], Any]]] = [
         (GPU_POOL, caches.pools, caches.pools._store._trim),
         (GPU_QUOTA, caches.quotas, caches.quotas._store._trim),
         (SHADOW_POD, caches.shadows, caches.shadows._store._trim),
@@ -123,7 +124,8 @@ def _knows_everything(schedule: Schedule, replica: Replica) -> None:
         (POD, caches.spots, lambda pod: caches.spots._store._trim(pod) if is_spot(pod) else None),
         (NODE, caches.nodes, caches.nodes._store._trim),
         *((one._watched.kind, one, one._store._trim) for one in caches.dra._copies),
-    ):
+    ]
+    for kind, copy, trim in known:
         wanted = [trim(json.loads(json.dumps(one))) for one in schedule.api.all(kind)]
         missing = [one for one in wanted if one is not None and one not in copy.values()]
         stray = [one for one in copy.values() if one not in wanted]

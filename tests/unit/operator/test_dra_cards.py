@@ -15,7 +15,7 @@ from mizar_kube.errors import NotFound, Unavailable
 from mizar_kube.informer import Timing
 from mizar_kube.kinds import RESOURCE_SLICE, Kind
 from mizar_operator.caches import Caches, follow
-from mizar_operator.dra_cards import ASKED_EVERY_S, KEPT_FOR_S, DraCards
+from mizar_operator.dra_cards import ASKED_EVERY_S, KEPT_FOR_S, SLACK_S, DraCards
 from support.waiting import until
 from unit.operator.slices import Object, device, device_class, resource_slice
 
@@ -250,4 +250,4 @@ async def test_gone_cards_are_forgotten_in_time(tasks: list[asyncio.Task[None]])
     slices, _ = dra._copies
     slices._store.keep_only([])
     await until(lambda: dict(dra.with_cards([NodeView("n1")])[0].cards) == {})
-    assert sleeps.seconds == [KEPT_FOR_S]
+    assert sleeps.seconds == [KEPT_FOR_S + SLACK_S]
