@@ -551,10 +551,14 @@ def test_nobody_uses_the_claim_of_a_shadow_pod(
 
 
 def resource_claim(
-    name: str = "mine", owner: str = NAME, note: bool = True, uid: str = "uid"
+    name: str = "mine",
+    owner: str = NAME,
+    note: bool = True,
+    uid: str = "uid",
+    kind: str = "Pod",
 ) -> str:
     """A claim as the scheduler makes it for a pod of this name."""
-    reference = {"apiVersion": "v1", "kind": "Pod", "name": owner, "uid": uid, "controller": True}
+    reference = {"apiVersion": "v1", "kind": kind, "name": owner, "uid": uid, "controller": True}
     meta = {"name": name, "namespace": TENANT, "ownerReferences": [reference]}
     request = {"name": "r", "exactly": {"deviceClassName": "gpu.nvidia.com"}}
     return json.dumps(
@@ -571,10 +575,11 @@ def resource_claim(
     ("claim", "refused"),
     [
         (resource_claim(), True),
+        (resource_claim(kind="ConfigMap"), True),
         (resource_claim(owner="train"), False),
         (resource_claim(note=False), False),
     ],
-    ids=["a shadow pod's", "another pod's", "none of extended resources"],
+    ids=["a shadow pod's", "one by an owner of another kind", "another pod's", "none of extended resources"],
 )
 def test_nobody_makes_the_claim_of_a_shadow_pod(
     kube: Kube, claims: None, claim: str, refused: bool

@@ -802,6 +802,7 @@ def test_a_shadow_pods_claim_is_known_by_its_name_and_by_its_owner(default: list
     for other in ("train-extended-resources-x7k4q", "my-shadow-2-x7k4q-extended-resources-x7k4q"):
         assert not re.search(by_name, other)
     assert not re.search(by_owner, "shadow-2-x7k4q-0")
+    assert "kind" not in condition, "the scheduler does not look at the owner's kind"
 
 
 def test_no_policy_refuses_everything_while_its_parameters_kind_is_unknown(
