@@ -30,6 +30,10 @@ PHYSICAL_RESOURCE: Final = "nvidia.com/gpu"
 DRA_DRIVER: Final = "gpu.nvidia.com"
 """The name of NVIDIA's DRA driver, which allocates cards instead of NVIDIA's device plugin."""
 
+DRA_RESOURCE: Final = f"deviceclass.resource.kubernetes.io/{DRA_DRIVER}"
+"""The resource by which pods can request cards of that driver without a ResourceClaim even if its
+DeviceClass has no extendedResourceName: Kubernetes gives each class such a name."""
+
 MIG_RESOURCE: Final = "nvidia.com/mig-"
 """Prefix of the resources of MIG devices of strategy mixed; their size follows, such as 1g.5gb."""
 WHOLE_CARDS: Final = ("nvidia.com/gpu.shared", MIG_RESOURCE, "nvidia.com/pgpu")

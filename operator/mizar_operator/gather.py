@@ -16,7 +16,7 @@ from datetime import datetime
 from itertools import islice
 
 from mizar_core.models import GPUPool
-from mizar_core.names import LABEL_POOL, LABEL_SHADOW_POD, PHYSICAL_RESOURCE
+from mizar_core.names import DRA_RESOURCE, LABEL_POOL, LABEL_SHADOW_POD, PHYSICAL_RESOURCE
 from mizar_core.planning.node_fit import Needs, fits
 from mizar_core.planning.preemption_gates import FREED_FOR
 from mizar_core.planning.quotas import resource_of
@@ -363,11 +363,16 @@ class Gatherer:
 
 
 def _cards_held(pod: Object, pools: Container[str]) -> Mapping[str, int]:
-    """The cards that a pod on a node holds, by resource. Empty for a shadow pod of these `pools`,
-    since the snapshot has it already, and for a pod that has ended."""
+    """The cards that a pod on a node holds, by resource; those that it requests by their
+    DeviceClass, as PHYSICAL_RESOURCE. Empty for a shadow pod of these `pools`, since the snapshot
+    has it already, and for a pod that has ended."""
     labels = pod["metadata"].get("labels") or {}
     own = labels.get(LABEL_SHADOW_POD) == "true" and labels.get(LABEL_POOL, "") in pools
-    return {} if own or _has_ended(pod) else cards_requested(pod["spec"])
+    if own or _has_ended(pod):
+        return {}
+    held = Counter(cards_requested(pod["spec"]))
+    held[PHYSICAL_RESOURCE] += held.pop(DRA_RESOURCE, 0)
+    return held
 
 
 def _has_ended(pod: Object) -> bool:

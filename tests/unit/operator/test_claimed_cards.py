@@ -6,13 +6,13 @@ from typing import Any, cast
 
 import pytest
 
-from mizar_core.names import PHYSICAL_RESOURCE
+from mizar_core.names import DRA_RESOURCE, PHYSICAL_RESOURCE
 from mizar_core.planning.snapshot import CardsOnNode
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import NotFound
 from mizar_kube.kinds import NODE, POD, RESOURCE_CLAIM, SHADOW_POD, Ref
 from mizar_operator.claimed_cards import KNOWN_MOST, ClaimedCards, claims_of
-from mizar_operator.gather import TAKEN_FOR_S
+from mizar_operator.gather import TAKEN_FOR_S, _cards_held
 from stateful.harness import Harness
 from stateful.model import Model
 from unit.operator.slices import Object, device, resource_claim, resource_slice
@@ -90,6 +90,15 @@ def test_the_claims_of_a_pod() -> None:
     assert list(claims_of(pod)) == [("a", "c", "u"), ("a", "made-x", "u")]
     pod["spec"] = {}
     assert list(claims_of(pod)) == []
+
+
+def test_a_card_can_be_requested_by_its_device_class() -> None:
+    """Kubernetes gives every DeviceClass a resource of its own name."""
+    limits = {DRA_RESOURCE: "2", PHYSICAL_RESOURCE: "1", "nic.example.com/port": "1"}
+    containers = [{"name": "main", "resources": {"limits": limits}}]
+    pod: Object = {"metadata": {}, "spec": {"containers": containers}, "status": {}}
+    assert _cards_held(pod, ()) == {PHYSICAL_RESOURCE: 3, "nic.example.com/port": 1}
+    assert DRA_RESOURCE == "deviceclass.resource.kubernetes.io/gpu.nvidia.com"
 
 
 def _with_claim(model: Model, name: str, claim: str, phase: str = "Running") -> None:
