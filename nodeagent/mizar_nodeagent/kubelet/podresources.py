@@ -68,8 +68,7 @@ class PodResources:
         await self._wait_for_rate(urgent)
         asked_at = self._clock()
         answer = await self._call("List", pb.ListPodResourcesRequest())
-        devices = dra_devices(answer)
-        cards = await self._dra.cards_of(devices) if self._dra and devices else None
+        cards = await self._dra.cards_of(dra_devices(answer)) if self._dra else None
         return from_list(answer, asked_at, cards)
 
     async def allocatable(self) -> dict[str, frozenset[str]]:

@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import AsyncMock, Mock, patch
 
 import grpc
 import pytest
@@ -18,6 +18,7 @@ from mizar_nodeagent.container.auto_strategy import best_way
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import dra_cards, poller
 from mizar_nodeagent.kubelet.claims import Claim, Claims, DraDevice, dra_devices, from_list
+from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import CARDS_WITHIN_S, KubeletPoller
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from support.logs import logged
@@ -452,6 +453,24 @@ async def test_slices_are_listed_for_each_new_claim_and_for_no_other(world: Worl
     await believed(world)
     assert (held(world, SHADOW_POD), held(world, OWNER)) == ({CARD}, uuids(3))
     assert world.api.asked.count(SLICES) == before + 1
+
+
+async def test_a_claim_that_comes_back_under_its_name_is_looked_up_again(tmp_path: Path) -> None:
+    """Claims that users make have the same name again, and perhaps the same device, which may be
+    another card by then."""
+    slices = [slice_of(named(1, 2)), slice_of(named(2, 1))]
+    listings = [Listing([one], "1") for one in slices]
+    client: Any = Mock(list=AsyncMock(side_effect=listings))
+    dra = dra_cards.DraCards(client, "node-1", tmp_path, "boot")
+    asked = PodResources(tmp_path / "socket", dra=dra)
+    answers = [answer(claimed("gpu-0")), pb.ListPodResourcesResponse(), answer(claimed("gpu-0"))]
+    found = list[set[str]]()
+    with patch.object(asked, "_call", AsyncMock(side_effect=answers)):
+        for _ in answers:
+            claims = await asked.list()
+            dra.keep(claims)
+            found.append(ids(claims.all))
+    assert found == [uuids(1), set(), uuids(2)]
 
 
 async def test_for_a_device_that_stays_unknown_slices_are_listed_ever_more_rarely(
