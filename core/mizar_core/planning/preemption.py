@@ -193,7 +193,9 @@ def _victims(
     best = list[ShadowView]()
     for name in _named(draft, preemptor.needs, idle):
         node, shadows = draft.nodes[name], idle[name]
-        if not fits(preemptor.needs, node):
+        # A node may offer no cards any more, as after its DeviceClass was deleted: whatever leaves
+        # it makes no room there.
+        if preemptor.resource not in node.cards or not fits(preemptor.needs, node):
             continue
         lacking = preemptor.cards - _free(draft, node, preemptor.resource, held.get(name, 0))
         found = _enough(draft, shadows, lacking, spare)

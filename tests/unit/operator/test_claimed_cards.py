@@ -15,6 +15,7 @@ from mizar_operator.claimed_cards import KNOWN_MOST, ClaimedCards, claims_of
 from mizar_operator.gather import TAKEN_FOR_S, _cards_held
 from stateful.harness import Harness
 from stateful.model import Model
+from support.logs import logged
 from unit.operator.slices import Object, device, resource_claim, resource_slice
 from unit.operator.small_model import small_model
 
@@ -161,3 +162,34 @@ def test_cards_of_claims_are_not_free_for_who_needs_several(cards: int, drained:
     pod = model.api.find(POD, shadow["metadata"]["name"], "team-a")
     assert pod is not None
     assert ("mizar.share/drain" in (pod["metadata"].get("annotations") or {})) is drained
+
+
+def test_no_shadow_pod_makes_room_where_no_device_class_offers_cards(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The class has been deleted, and a pod waits for several cards."""
+    model = small_model()
+    operator = Harness(model)
+    model.add_share("team-a", "p", GPU, 2)
+    for _ in range(6):
+        operator.round()
+    share = model.api.find(POD, "p", "team-a")
+    assert share is not None
+    model.api.start_delete(share)
+    operator.round()
+    node = model.api.find(NODE, "n1")
+    assert node is not None
+    for figure in ("capacity", "allocatable"):
+        del node["status"][figure][PHYSICAL_RESOURCE]
+    model.api.touch(node)
+    model.api.put(resource_slice("n1", *map(device, range(4))))
+    _waits_by_dra(model, 2)
+    model.tick(TAKEN_FOR_S)
+    operator.catch_up()
+    operator.reconcile()
+    assert operator.snapshot().taken == {(PHYSICAL_RESOURCE, "n1"): 0}
+    assert not [one for one in logged(caplog) if one["level"] == "error"]
+    (shadow,) = model.api.all(SHADOW_POD)
+    pod = model.api.find(POD, shadow["metadata"]["name"], "team-a")
+    assert pod is not None
+    assert "mizar.share/drain" not in (pod["metadata"].get("annotations") or {})
