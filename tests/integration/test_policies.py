@@ -579,7 +579,12 @@ def resource_claim(
         (resource_claim(owner="train"), False),
         (resource_claim(note=False), False),
     ],
-    ids=["a shadow pod's", "one by an owner of another kind", "another pod's", "none of extended resources"],
+    ids=[
+        "a shadow pod's",
+        "of another kind of owner",
+        "another pod's",
+        "not of an extended resource",
+    ],
 )
 def test_nobody_makes_the_claim_of_a_shadow_pod(
     kube: Kube, claims: None, claim: str, refused: bool

@@ -8,7 +8,9 @@ names such a device. On other nodes, nothing is asked.
 A claim keeps the card that its device was when the agent first saw the claim. The driver names
 devices by numbers, which may change when cards are taken out or the driver is loaded anew, and it
 leaves out failed cards, but running containers keep theirs. A reboot ends that, since the driver
-then gives each claim the card that its device is now.
+then gives each claim the card that its device is now. The kubelet names the claims of before the
+reboot as soon as it starts, and deletes the slices of before it only once the API server answers:
+so slices that change soon after the boot count for claims that have been seen, too.
 """
 
 from __future__ import annotations
@@ -42,6 +44,9 @@ shows a change before. The time doubles with each list."""
 LIST_MOST_S = 60.0
 """Most seconds until they are listed again."""
 
+SETTLES_S = 3600.0
+"""Seconds after the node's boot until which slices that change may replace some of before it."""
+
 _WHOLE = "gpu"
 """The value of the attribute `type` of whole cards."""
 _UNUSABLE = ("NoSchedule", "NoExecute")
@@ -70,7 +75,8 @@ class ResourceSlice:
 class DraCards:
     """The cards of one node that NVIDIA's DRA driver manages. `folder`: the agent's state folder.
     `boot`: the boot's ID. `watch`: a copy of the driver's slices; by default an informer's.
-    `clock` returns monotonic seconds. `changed`: called when slices have changed; to be set."""
+    `clock` returns monotonic seconds, `uptime` those since the boot. `changed`: called when slices
+    have changed; to be set."""
 
     def __init__(
         self,
@@ -80,8 +86,10 @@ class DraCards:
         boot: str,
         watch: Informer[ResourceSlice] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        uptime: Callable[[], float] | None = None,
     ) -> None:
         self._client = client
+        self._uptime = uptime or seconds_since_boot
         self._selector = f"spec.nodeName={node},spec.driver={DRA_DRIVER}"
         watched = Watched(RESOURCE_SLICE, field_selector=self._selector)
         self._watch = watch or Informer(client, watched, trim)
@@ -93,9 +101,13 @@ class DraCards:
         self._kept: dict[DraDevice, str] = _load(self._path, boot)
         self._new: dict[DraDevice, str | None] = {}
         """What the last list said of each device of a claim that is not kept yet."""
+        self._doubted: set[DraDevice] = set()
+        """Devices of kept claims whose cards slices of before the boot may have named."""
         self._due: dict[DraDevice, float] = {}
         """When slices are to be listed again for each device that none has named."""
         self._pause = LIST_AGAIN_S
+        self._changes = 0
+        """How often slices have changed."""
         self._cdi = _cdi_names(self._kept)
         self.changed: Callable[[], None] = lambda: None
 
@@ -109,7 +121,8 @@ class DraCards:
         named it yet or slices cannot be listed."""
         if devices:
             self._wanted.set()
-        new = [one for one in devices if one not in self._kept]
+        self._doubted.intersection_update(devices)
+        new = [one for one in devices if one not in self._kept or one in self._doubted]
         self._due = {one: self._due.get(one, float("-inf")) for one in new}
         if not new:
             self._pause = LIST_AGAIN_S
@@ -122,6 +135,7 @@ class DraCards:
 
     async def _look_up(self, devices: Iterable[DraDevice]) -> None:
         """List slices, and note which cards the devices are."""
+        changes = self._changes
         self._due |= dict.fromkeys(devices, self._clock() + self._pause)
         self._pause = min(2 * self._pause, LIST_MOST_S)
         try:
@@ -133,8 +147,16 @@ class DraCards:
             return
         named = _devices(map(trim, found.items))
         for one in devices:
-            if one.place in named:
-                self._new[one] = named[one.place].uuid
+            # Slices that have changed meanwhile may be others than those of the list.
+            if one.place in named and (changes == self._changes or one not in self._doubted):
+                self._name(one, named[one.place].uuid)
+
+    def _name(self, device: DraDevice, uuid: str) -> None:
+        self._new[device] = uuid
+        self._doubted.discard(device)
+        if self._kept.get(device, uuid) != uuid:
+            log.warning("a claim has another card than before the boot", device=str(device))
+            del self._kept[device]
 
     @property
     def usable(self) -> frozenset[str]:
@@ -170,6 +192,10 @@ class DraCards:
         self._save()
 
     def _slices_changed(self) -> None:
+        self._changes += 1
+        if self._uptime() < SETTLES_S:
+            self._doubted |= self._kept.keys()
+            self._new = {one: uuid for one, uuid in self._new.items() if one not in self._kept}
         self._due.clear()
         self._pause = LIST_AGAIN_S
         self.changed()
@@ -182,6 +208,11 @@ class DraCards:
             write_atomically(self._path, content, durable=False)
         except OSError as error:
             log.warning("the cards of claims cannot be saved", path=self._path, error=error)
+
+
+def seconds_since_boot() -> float:
+    """Seconds since the node's boot."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _devices(slices: Iterable[ResourceSlice]) -> dict[tuple[str, str], SliceDevice]:

@@ -41,6 +41,14 @@ OWNER = KubePod("team-b", "owner", "uid-owner")
 ONE, TWO = DraDevice("a", "one", "node-1", "gpu-0"), DraDevice("a", "two", "node-1", "gpu-1")
 
 
+@pytest.fixture(autouse=True)
+def uptime(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """For how long the node has run: for long, unless a test says otherwise."""
+    found = Mock(return_value=10 * dra_cards.SETTLES_S)
+    monkeypatch.setattr(dra_cards, "seconds_since_boot", found)
+    return found
+
+
 def whole(number: int, *effects: str) -> dict[str, Any]:
     """A whole card as the driver announces it, with taints of these effects."""
     attributes = {"type": {"string": "gpu"}, "uuid": {"string": card(number).uuid}}
@@ -184,6 +192,31 @@ async def test_after_a_reboot_a_claim_has_the_card_that_its_device_is_then(
     await until(lambda: held(world, SHADOW_POD) == uuids(2))
     await until(lambda: cards_of_shadow(world) == [card(2).uuid])
     await until(lambda: world.ready() == ("True", "Serving"))
+
+
+async def test_slices_of_before_a_reboot_do_not_count_once_there_are_new_ones(
+    world: World, uptime: Mock
+) -> None:
+    """A kubelet that starts names the claims at once, but deletes the slices only when the API
+    server answers. Cards may have other numbers then."""
+    uptime.return_value = 60.0
+    await serve_shadow(world)
+    world.kubelet.give_claim(OWNER, "gpu-1", container="main")
+    await believed(world)
+    assert (held(world, SHADOW_POD), held(world, OWNER)) == ({CARD}, uuids(2))
+    world.api.put_slice({})
+    await until(lambda: not world.app.dra.usable)
+    await believed(world)
+    assert (held(world, SHADOW_POD), held(world, OWNER)) == ({CARD}, uuids(2))
+    uptime.return_value = 10 * dra_cards.SETTLES_S
+    world.api.put_slice(named(2, 1))
+    await until(lambda: held(world, OWNER) == {CARD})
+    assert held(world, SHADOW_POD) == uuids(2)
+    saved = dra_cards.DraCards(Mock(), "node-1", world.folder / "state", agent_base.boot_id())
+    assert {one.claim: uuid for one, uuid in saved._kept.items()} == {
+        f"{SHADOW_POD.name}-cards": card(2).uuid,
+        f"{OWNER.name}-cards": CARD,
+    }
 
 
 async def test_an_agent_that_ends_on_an_empty_node_leaves_no_file(world: World) -> None:
