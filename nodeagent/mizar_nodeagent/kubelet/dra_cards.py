@@ -44,8 +44,8 @@ shows a change before. The time doubles with each list."""
 LIST_MOST_S = 60.0
 """Most seconds until they are listed again."""
 
-SETTLES_S = 3600.0
-"""Seconds after the node's boot until which slices that change may replace some of before it."""
+SETTLES_S = 900.0
+"""Seconds after the node's boot until which slices that change or go may be some of before it."""
 
 _WHOLE = "gpu"
 """The value of the attribute `type` of whole cards."""

@@ -121,6 +121,7 @@ class AgentProcess:
             BOOT,
             cast("Informer[ResourceSlice]", watch),
             now,
+            uptime=lambda: float("inf"),  # cards get other numbers while pods run, not at a boot
         )
 
     def _container(self) -> None:
