@@ -10,7 +10,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from mizar_core.names import LABEL_SHARE_POD, PREEMPTION_GATE, SCALE_UP_DELAY
+from mizar_core.names import (
+    DRA_RESOURCE,
+    LABEL_SHARE_POD,
+    PHYSICAL_RESOURCE,
+    PREEMPTION_GATE,
+    SCALE_UP_DELAY,
+)
 from mizar_core.pod_requests import (
     DeviceRequest,
     ResourceEntry,
@@ -222,8 +228,10 @@ def mixed_resources(requests: Iterable[TranslatedRequest], spec: Spec) -> Iterat
         if len(targets) > 1:
             names = " and ".join(targets)
             yield f"container '{name}' asks for {names}: it can have devices of one of them only"
-        whole = {one.translation.whole_card for one in found} & everything[name]
-        for resource in sorted(whole):
+        whole = {one.translation.whole_card for one in found}
+        if PHYSICAL_RESOURCE in whole:
+            whole.add(DRA_RESOURCE)
+        for resource in sorted(whole & everything[name]):
             yield (
                 f"container '{name}' asks for {resource} and {targets[0]}: it can have whole cards"
                 " or shares; use two containers"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from mizar_core.names import (
     ANNOTATION_MAY_BE_LOST,
+    DRA_RESOURCE,
     LABEL_SPOT_POD,
     PHYSICAL_RESOURCE,
     SCALE_UP_DELAY,
@@ -32,9 +33,9 @@ from mizar_operator.webhook.pod_review import Decision, overcommitted, uncountab
 from mizar_operator.webhook.pod_specs import PodSpec
 
 _MEANS_SPOT = re.compile(r"mizar\.spot[./].*")
-_NVIDIAS = (PHYSICAL_RESOURCE, *WHOLE_CARDS)
-"""Prefixes of the resources by which the device plugins of NVIDIA and others offer cards and parts
-of them. No pod that borrows may request such a resource, whether a pool has these cards or not."""
+_NVIDIAS = (PHYSICAL_RESOURCE, DRA_RESOURCE, *WHOLE_CARDS)
+"""Prefixes of the resources by which drivers and device plugins of NVIDIA and others offer cards
+and parts of them. No pod that borrows may request such a resource, whether a pool has these cards or not."""
 
 
 @dataclass(frozen=True)

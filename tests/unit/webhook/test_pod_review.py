@@ -139,10 +139,13 @@ def test_what_nobody_offers_may_be_a_pool_that_we_have_not_heard_of() -> None:
             "container 'main' asks for team-a.mizar.share/gpu.2 and team-a.mizar.share/gpu.4:"
             " it can have devices of one of them only",
         ),
-        (
-            spec(container({"mizar.share/gpu.2": "1", "nvidia.com/gpu": "1"})),
-            f"container 'main' asks for nvidia.com/gpu and {MINE}: it can have whole cards or"
-            " shares; use two containers",
+        *(
+            (
+                spec(container({"mizar.share/gpu.2": "1", cards: "1"})),
+                f"container 'main' asks for {cards} and {MINE}: it can have whole cards or"
+                " shares; use two containers",
+            )
+            for cards in ("nvidia.com/gpu", "deviceclass.resource.kubernetes.io/gpu.nvidia.com")
         ),
     ],
 )

@@ -85,6 +85,7 @@ def test_the_priority_that_the_api_server_has_filled_in_goes() -> None:
                 "nvidia.com/gpu.shared",
                 "nvidia.com/gpumem",
                 "nvidia.com/pgpu",
+                "deviceclass.resource.kubernetes.io/gpu.nvidia.com",
             )
         ),
         (
