@@ -16,7 +16,7 @@ NAME ?= mizar
 FAST := fast-properties fast-operator fast-others fast-whole-agents fast-nodeagent fast-shim fast-spot fast-waiting
 MORE := more-shim more-sanitizers more-programs
 
-.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-first e2e-second upgrade-from kueue crio karpenter cert-manager kuberay containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
+.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-first e2e-second e2e-dra upgrade-from kueue crio karpenter cert-manager kuberay containerd chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
 
 help: ## list the targets, then the folders and what may be changed there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,7 @@ beside-e2e: setup shim-tests
 	@$(MAKE) --no-print-directory harsh
 	@$(MAKE) --no-print-directory integration
 	@$(MAKE) --no-print-directory e2e-second
+	@$(MAKE) --no-print-directory e2e-dra
 	@$(MAKE) --no-print-directory chaos
 
 check: setup shim-plain ## lint, types and fast tests of Mizar itself, before each commit; some two minutes on two idle cores, no root
@@ -129,6 +130,7 @@ integration: root-setup shim ## tests against a real API server, kubelet and reg
 ACCESS := tests/e2e/test_card_access.py
 # Tests of a second cluster, so that both halves of `make test` take about the same time.
 SECOND := $(patsubst %,tests/e2e/test_%.py,spot spot_restarts spot_wake_ups) $(ACCESS) $(patsubst %,tests/e2e/test_%.py,node_settings many_pods)
+DRA := tests/e2e/test_dra.py
 CHAOS := tests/e2e/test_chaos.py
 EARLIER := tests/e2e/test_upgrade_from.py
 KUEUE := tests/e2e/test_kueue.py
@@ -138,13 +140,16 @@ CRIO := tests/e2e/test_crio.py
 CERT_MANAGER := tests/e2e/test_cert_manager.py
 KUBERAY := tests/e2e/test_kuberay.py
 
-e2e: e2e-first e2e-second ## the whole of Mizar on a real local Kubernetes (root)
+e2e: e2e-first e2e-second e2e-dra ## the whole of Mizar on a real local Kubernetes (root)
 
 e2e-first: root-setup
-	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(SECOND) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD) $(KARPENTER) $(CRIO) $(CERT_MANAGER) $(KUBERAY))
+	@.venv/bin/pytest -v --no-header --durations=30 tests/e2e $(addprefix --ignore=,$(SECOND) $(DRA) $(CHAOS) $(EARLIER) $(KUEUE) $(CONTAINERD) $(KARPENTER) $(CRIO) $(CERT_MANAGER) $(KUBERAY))
 
 e2e-second: root-setup
 	@.venv/bin/pytest -v --no-header --durations=30 $(SECOND)
+
+e2e-dra: root-setup
+	@.venv/bin/pytest -v --no-header --durations=30 $(DRA)
 
 upgrade-from: root-setup ## an upgrade from the commit FROM, and a rollback, beside running pods (root)
 	@MIZAR_UPGRADE_FROM=$(or $(FROM),$(error say FROM=COMMIT)) .venv/bin/pytest -v --no-header $(EARLIER)

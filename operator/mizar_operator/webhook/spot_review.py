@@ -35,7 +35,7 @@ from mizar_operator.webhook.pod_specs import PodSpec
 _MEANS_SPOT = re.compile(r"mizar\.spot[./].*")
 _NVIDIAS = (PHYSICAL_RESOURCE, DRA_RESOURCE, *WHOLE_CARDS)
 """Prefixes of the resources by which drivers and device plugins of NVIDIA and others offer cards
-and parts of them. No pod that borrows may request such a resource, whether a pool has these cards or not."""
+and parts of them. No pod that borrows may request one, whether a pool has these cards or not."""
 
 
 @dataclass(frozen=True)
