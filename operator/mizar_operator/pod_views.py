@@ -263,8 +263,10 @@ def pending_view(obj: Object) -> PendingView | None:
     reason_unknown = _has_other_scheduler(spec) and not gives_reasons(message)
     lacking = {one for one in cards if reason_unknown or lacks(message, one)}
     if not lacking and PHYSICAL_RESOURCE in cards and lacks_claimed_devices(message):
-        # What the pod's own claims ask for may be lacking instead.
-        lacking, reason_unknown = {PHYSICAL_RESOURCE}, bool(spec.get("resourceClaims"))
+        # What the pod's own claims ask for may be lacking instead, or another resource of a DRA
+        # driver.
+        reason_unknown = bool(spec.get("resourceClaims")) or len(cards) > 1
+        lacking = {PHYSICAL_RESOURCE}
     if not lacking or "deletionTimestamp" in meta:
         return None
     labels = meta.get("labels") or {}

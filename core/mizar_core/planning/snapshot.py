@@ -285,8 +285,8 @@ class PendingView:
     """A pod that requests whole cards and that the scheduler refuses for lack of them. `cards`: how
     many it requests of each physical resource. `pool`: the pool of a shadow pod's pod, empty for
     other pods. `reason_unknown`: whether its scheduler does not say whether it lacks cards: one
-    with words of its own, or Kubernetes' own where ResourceClaims of the pod may be what it lacks
-    devices for."""
+    with words of its own, or Kubernetes' own where ResourceClaims of the pod, or its other extended
+    resources, may be what it lacks devices for."""
 
     namespace: str
     name: str

@@ -284,12 +284,17 @@ BY_DRA = "0/2 nodes are available: 2 cannot allocate all claims. still not sched
 
 
 def test_a_pod_that_waits_for_whole_cards_of_a_dra_driver() -> None:
-    """The message names no resource: others than cards are a device plugin's."""
+    """The message names no resource."""
     pod = _whole(BY_DRA)
-    pod["spec"]["containers"][0]["resources"]["limits"]["example.com/nic"] = "1"
     view = pending_view(pod)
     assert view is not None
     assert (view.cards, view.reason_unknown) == ((("nvidia.com/gpu", 2),), False)
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    limits["example.com/nic"] = "1"
+    view = pending_view(pod)
+    assert view is not None, "the other resource may be of a DRA driver too, or the cards lack"
+    assert (view.cards, view.reason_unknown) == ((("nvidia.com/gpu", 2),), True)
+    del limits["example.com/nic"]
     pod["spec"]["resourceClaims"] = [{"name": "nic", "resourceClaimName": "nic"}]
     view = pending_view(pod)
     assert view is not None, "its own claim may be in the way, or the cards"
