@@ -102,7 +102,13 @@ def _same_names(names: frozenset[str]) -> frozenset[str]:
 
 
 def _text(device: Json, attribute: str) -> str:
-    return str(((device.get("attributes") or {}).get(attribute) or {}).get("string") or "")
+    return str(_named(device.get("attributes"), attribute).get("string") or "")
+
+
+def _named(values: Json | None, name: str) -> Json:
+    """The attribute or capacity of that name; one without a domain is in the driver's."""
+    known = values or {}
+    return known.get(name) or known.get(f"{DRA_DRIVER}/{name}") or {}
 
 
 def _is_failing(device: Json) -> bool:
@@ -117,7 +123,7 @@ def _model(cards: Iterable[Json]) -> str:
 
 
 def _mib(card: Json) -> int:
-    memory = ((card.get("capacity") or {}).get("memory") or {}).get("value", 0)
+    memory = _named(card.get("capacity"), "memory").get("value", 0)
     try:
         return parse_bytes(memory) // MIB
     except QuantityRefused:

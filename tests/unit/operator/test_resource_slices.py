@@ -26,6 +26,14 @@ def test_whole_cards_are_counted_with_their_model_and_memory() -> None:
     assert found.cards == CardsOnNode(2, 2, A100, 40960)
 
 
+def test_names_may_have_the_drivers_domain() -> None:
+    """It is what they mean without one, for the scheduler and for node agents too."""
+    full = device(0)
+    for values in ("attributes", "capacity"):
+        full[values] = {f"gpu.nvidia.com/{name}": one for name, one in full[values].items()}
+    assert view(resource_slice("n1", full)).cards == CardsOnNode(1, 1, A100, 40960)
+
+
 def test_other_devices_are_no_cards() -> None:
     mixed = resource_slice("n1", device(0), device(1, kind="mig"), device(2, kind="vfio"))
     assert view(mixed).names == {"gpu-0"}
