@@ -165,8 +165,8 @@ def _check_claimed(access: CardAccess, uuids: Collection[str], claimed: Mapping[
         folders = ", ".join(map(str, access.cdi_dirs))
         name = claimed.get(missing[0], f"of the kind {access.cdi_kind}")
         raise NotYet(
-            f"NVIDIA's DRA driver gives its card {missing[0]} to no claim by a CDI device {name} "
-            f"(in {folders}: cardAccess.cdiDirs)"
+            f"no CDI file of the node (in {folders}: cardAccess.cdiDirs) has the device {name}, by "
+            f"which NVIDIA's DRA driver gives card {missing[0]} to a claim"
         )
 
 
