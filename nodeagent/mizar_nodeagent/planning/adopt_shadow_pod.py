@@ -18,12 +18,12 @@ from mizar_nodeagent.planning.snapshot import NodeSnapshot
 from mizar_nodeagent.pods import Key, Pod
 
 REPLICAS: Final = (
-    "NVIDIA's plugin gives a card to several pods here (sharing.timeSlicing or sharing.mps), so "
-    "that its holder does not have it alone; turn that off on this node, or leave the node out by "
-    "the pool's nodeSelector"
+    "NVIDIA's plugin (sharing.timeSlicing or sharing.mps) or DRA driver gives a card to several "
+    "pods here, so its holder does not have it alone; turn that off on this node, or leave the "
+    "node out by the pool's nodeSelector"
 )
-"""What is wrong where NVIDIA's plugin gives a card to several pods, and what to do about it, as the
-end of a message."""
+"""What is wrong where a card is given to several pods, and what to do about it, as the end of a
+message."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,9 @@ def adopt(pod: Pod, snapshot: NodeSnapshot, known: Mapping[Key, Carving]) -> Car
 
 
 def _replicated(resource: str, claims: tuple[Claim, ...], snapshot: NodeSnapshot) -> Pending | None:
-    """Why the cards must not be carved, if NVIDIA's plugin gives one of them to several pods (time
-    slicing or MPS) and another pod has it too; None if the shadow pod has its cards alone.
+    """Why the cards must not be carved, if NVIDIA's plugin (by time slicing or MPS) or DRA driver
+    gives one of them to several pods and another pod has it too; None if the shadow pod has its
+    cards alone.
 
     Other shadow pods do not count: the first one gets the card, and the others find it carved."""
     own = {card_uuid(one): one for claim in claims for one in claim.ids}
@@ -83,7 +84,7 @@ def _replicated(resource: str, claims: tuple[Claim, ...], snapshot: NodeSnapshot
             if card_uuid(one) in own and one != own[card_uuid(one)]:
                 user = f"{other.namespace}/{other.pod}"
                 return Pending(
-                    "CardReplicated", f"pod {user} has all of {card_uuid(one)} too: {REPLICAS}"
+                    "CardReplicated", f"pod {user} has card {card_uuid(one)} too: {REPLICAS}"
                 )
     return None
 

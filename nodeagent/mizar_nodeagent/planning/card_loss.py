@@ -26,10 +26,10 @@ def note_taken_card(carving: Carving, snapshot: NodeSnapshot) -> Carving:
 
 def note_gone_cards(carving: Carving, free: Collection[int], snapshot: NodeSnapshot) -> Carving:
     """The carving with `gone` as the cards that are no longer in the node. This is certain of a
-    card once NVML has not listed it for the grace period `gone` and NVIDIA's device plugin does not
-    report it as healthy. A card that comes back stays in `gone` until none of its devices is held,
-    since their users are being evicted; if all are gone, they stay so. `free`: indices of the
-    devices that are neither held nor being allocated."""
+    card once NVML has not listed it for the grace period `gone` and neither NVIDIA's device plugin
+    nor its DRA driver reports it as healthy. A card that comes back stays in `gone` until none of
+    its devices is held, since their users are being evicted; if all are gone, they stay so. `free`:
+    indices of the devices that are neither held nor being allocated."""
     if carving.is_lost or snapshot.kubelet is None:
         return carving
     physical = snapshot.kubelet.get(carving.carve.physical_resource, frozenset())
