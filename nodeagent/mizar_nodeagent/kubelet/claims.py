@@ -73,7 +73,7 @@ class DraDevice:
 
     def id(self, uuid: str | None) -> str:
         """The ID by which containers hold the device: its card's UUID, with `::{share}` for a part;
-        as long as the card is not known (None), a name that is no card's."""
+        as long as the card is not known (None), a name that no card has."""
         if uuid is None:
             return f"{DRA_DRIVER}/{self.pool}/{self.name}"
         return f"{uuid}::{self.share}" if self.share else uuid

@@ -1,16 +1,17 @@
 """Finds out which cards NVIDIA's DRA driver has allocated.
 
 The kubelet names devices of the driver's pools, such as gpu-0, and the driver's ResourceSlices say
-which card each device is. They are listed for each claim that is new, since a watch may be late and
-have an earlier numbering; and they are watched, for the cards' health, from when the kubelet first
-names such a device. On other nodes, nothing is asked.
+which card each device is. The slices are listed for each new claim, since a watch may be late and
+have an earlier numbering. From when the kubelet first names such a device, they are also watched,
+for the cards' health. On other nodes, the API server is not asked for slices.
 
 A claim keeps the card that its device was when the agent first saw the claim. The driver names
 devices by numbers, which may change when cards are taken out or the driver is loaded anew, and it
-leaves out failed cards, but running containers keep theirs. A reboot ends that, since the driver
-then gives each claim the card that its device is now. The kubelet names the claims of before the
-reboot as soon as it starts, and deletes the slices of before it only once the API server answers:
-so slices that change soon after the boot count for claims that have been seen, too.
+leaves out failed cards, but running containers keep theirs. A reboot ends that: the driver then
+gives each claim the card that its device's name means by then. After a reboot, the kubelet names
+the earlier claims as soon as it starts, but deletes the earlier slices only once the API server
+answers. So if slices change soon after the boot, the cards of claims that the agent has seen
+already are looked up again.
 """
 
 from __future__ import annotations
@@ -37,20 +38,21 @@ log = get_logger(__name__)
 FILE = "dra-checkpoint.json"
 """Name of the file in the agent's state folder that keeps the cards of the present claims."""
 LIST_WITHIN_S = 2.0
-"""Seconds for which an answer of the kubelet waits for a list of ResourceSlices."""
+"""The most seconds that an answer of the kubelet waits for a list of ResourceSlices."""
 LIST_AGAIN_S = 1.0
-"""Seconds until ResourceSlices are listed again for a device that none has named, unless the watch
-shows a change before. The time doubles with each list."""
+"""Seconds until ResourceSlices are listed again for a device that none of them names, unless the
+watch shows a change before. The time doubles with each list."""
 LIST_MOST_S = 60.0
-"""Most seconds until they are listed again."""
+"""The most seconds until they are listed again."""
 
 SETTLES_S = 900.0
-"""Seconds after the node's boot until which slices that change or go may be some of before it."""
+"""Seconds since the node's boot for which the agent may still have read slices from before it: if
+slices change in this time, cards are looked up again."""
 
 _WHOLE = "gpu"
 """The value of the attribute `type` of whole cards."""
 _UNUSABLE = ("NoSchedule", "NoExecute")
-"""Effects of taints by which a driver takes a device out of use."""
+"""Effects of the taints by which a driver takes a device out of use."""
 
 
 @dataclass(frozen=True)
@@ -100,11 +102,12 @@ class DraCards:
         self._boot = boot
         self._kept: dict[DraDevice, str] = _load(self._path, boot)
         self._new: dict[DraDevice, str | None] = {}
-        """What the last list said of each device of a claim that is not kept yet."""
+        """The cards, by the last list, of the devices that are not in `_kept` or are in
+        `_doubted`."""
         self._doubted: set[DraDevice] = set()
-        """Devices of kept claims whose cards slices of before the boot may have named."""
+        """Devices in `_kept` whose cards may come from slices from before the boot."""
         self._due: dict[DraDevice, float] = {}
-        """When slices are to be listed again for each device that none has named."""
+        """When slices are to be listed again for each of the same devices."""
         self._pause = LIST_AGAIN_S
         self._changes = 0
         """How often slices have changed."""
@@ -134,7 +137,7 @@ class DraCards:
         return {one: known.get(one) for one in devices}
 
     async def _look_up(self, devices: Iterable[DraDevice]) -> None:
-        """List slices, and note which cards the devices are."""
+        """List slices, and note which card each of the devices is."""
         changes = self._changes
         self._due |= dict.fromkeys(devices, self._clock() + self._pause)
         self._pause = min(2 * self._pause, LIST_MOST_S)
@@ -147,11 +150,11 @@ class DraCards:
             return
         named = _devices(map(trim, found.items))
         for one in devices:
-            # Slices that have changed meanwhile may be others than those of the list.
+            # If slices have changed meanwhile, the list may have those from before the boot.
             if one.place in named and (changes == self._changes or one not in self._doubted):
-                self._name(one, named[one.place].uuid)
+                self._note_card(one, named[one.place].uuid)
 
-    def _name(self, device: DraDevice, uuid: str) -> None:
+    def _note_card(self, device: DraDevice, uuid: str) -> None:
         self._new[device] = uuid
         self._doubted.discard(device)
         if self._kept.get(device, uuid) != uuid:
@@ -173,13 +176,13 @@ class DraCards:
         return self._cdi.get(uuid, ())
 
     def problem(self) -> str | None:
-        """Why ResourceSlices cannot be relied on now; None if they can, or are not needed."""
+        """Why ResourceSlices cannot be relied on now; None if they can, or if none are needed."""
         return self._watch.problem() if self._wanted.is_set() else None
 
     def keep(self, claims: Claims) -> None:
-        """Keep the cards of these claims, which are all that there are, also for the next agent. If
-        a new claim has a card under another name than an older claim, the driver has numbered its
-        cards anew, and given the card away: the older claim has lost it, and has none."""
+        """Keep the cards of these claims, which are all claims of the node, also for the next
+        agent. If a new claim has a card under another name than an older claim, the driver has
+        numbered its cards anew and given the card away: the older claim has no card any more."""
         found = {one: uuid for one, uuid in claims.dra.items() if uuid is not None}
         self._cdi = _cdi_names(found)
         if found == self._kept:
@@ -201,7 +204,8 @@ class DraCards:
         self.changed()
 
     def _save(self) -> None:
-        """Write the file. It matters until the next boot only, so it is not synced to the disk."""
+        """Write the file. It is not synced to the disk, since it matters only until the next
+        boot."""
         cards = [{"uuid": uuid, "device": asdict(one)} for one, uuid in sorted(self._kept.items())]
         content = json.dumps({"boot": self._boot, "cards": cards}).encode()
         try:
@@ -230,13 +234,14 @@ def _devices(slices: Iterable[ResourceSlice]) -> dict[tuple[str, str], SliceDevi
 
 
 def _cdi_names(cards: Mapping[DraDevice, str]) -> dict[str, tuple[str, ...]]:
-    """The names of CDI devices by UUID of their card; of several claims on a card, those of the
-    first."""
+    """The names of CDI devices by UUID of their card. If several claims have a card, they are those
+    of the first claim."""
     return {uuid: one.cdi for one, uuid in sorted(cards.items(), reverse=True) if uuid}
 
 
 def _load(path: Path, boot: str) -> dict[DraDevice, str]:
-    """The cards of claims as an earlier agent saved them; empty if it ran before the last boot."""
+    """The cards of claims as an earlier agent saved them; empty if that was before the last
+    boot."""
     try:
         body = json.loads(path.read_bytes())
         if not boot or body["boot"] != boot:
@@ -250,7 +255,7 @@ def _load(path: Path, boot: str) -> dict[DraDevice, str]:
 
 
 def _device_of(body: dict[str, Any]) -> DraDevice:
-    """A device as the file has it. Raises TypeError."""
+    """A device from the file. Raises TypeError if it has other fields."""
     return DraDevice(**body | {"cdi": tuple(body.get("cdi", ()))})
 
 
@@ -277,7 +282,7 @@ def _device(body: Mapping[str, Any]) -> SliceDevice | None:
 
 
 def _attribute(body: Mapping[str, Any], name: str) -> str | None:
-    """A string attribute of a device. A name without a domain is in the driver's."""
+    """A string attribute of a device. Names without a domain are those of the driver's domain."""
     attributes = body.get("attributes") or {}
     found = attributes.get(name) or attributes.get(f"{DRA_DRIVER}/{name}") or {}
     return found.get("string")

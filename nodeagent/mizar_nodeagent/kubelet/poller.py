@@ -24,8 +24,8 @@ RETRY_S = 0.5
 
 CARDS_WITHIN_S = 30.0
 """Seconds for which an answer counts as incomplete because it names a device of NVIDIA's DRA driver
-that no ResourceSlice has named. The driver announces each device before it is allocated, so the
-slice comes in a moment, unless the API server is away."""
+that no ResourceSlice names. The driver announces each device before it is allocated, so the slice
+can be read within a moment, unless the API server is away."""
 
 STARTS_S = 30.0
 """Seconds for which a kubelet that has just started may answer without knowing its pods. They count
@@ -105,7 +105,8 @@ class KubeletPoller:
         self.taken: Callable[[Claims], None] = lambda claims: None
         """Called with each answer that becomes `claims`."""
         self._unknown_since: dict[DraDevice, float] = {}
-        """When each device of NVIDIA's DRA driver was first named whose card is not known."""
+        """When the kubelet first named each device of NVIDIA's DRA driver whose card is not
+        known."""
         self._api_back: tuple[float, float] | None = None
         """When the kubelet restarted (minus infinity: not since the agent's start), and when its
         claims were first asked for after the API server had been heard again; None before that."""
@@ -141,7 +142,7 @@ class KubeletPoller:
 
     async def _list_urgently(self) -> Claims:
         claims = self._checked(await self._podresources.list(urgent=True))
-        # The caller asks who holds virtual devices, which such an answer says as well.
+        # The caller asks who holds virtual devices, which even an answer without a card says.
         if not self._without_card(claims):
             self._take(claims)
         return claims
@@ -198,10 +199,10 @@ class KubeletPoller:
         return self._with_forgotten(claims)
 
     def _check_cards(self, claims: Claims) -> None:
-        """Raise KubeletAway while a device of NVIDIA's DRA driver may soon turn out to be a certain
-        card: without it, the card would seem to be free."""
+        """Raise KubeletAway while it may soon be known which card a device of NVIDIA's DRA driver
+        is: until then, that card would seem to be free."""
         if waiting := self._without_card(claims):
-            raise KubeletAway(f"no ResourceSlice says yet which card is device {waiting[0]}")
+            raise KubeletAway(f"no ResourceSlice says yet which card device {waiting[0]} is")
 
     def _without_card(self, claims: Claims) -> list[DraDevice]:
         """The devices of NVIDIA's DRA driver whose cards are not known, for CARDS_WITHIN_S after
