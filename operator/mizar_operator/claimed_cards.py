@@ -26,7 +26,7 @@ Claim = tuple[str, str, str]
 
 class ClaimedCards:
     """Finds the devices of NVIDIA's DRA driver that claims have. A claim keeps its devices for as
-    long as a pod with it has a node, so each is read once."""
+    long as a pod with it has a node, so each claim is read once."""
 
     def __init__(self, client: KubeClient) -> None:
         self._client = client
@@ -51,7 +51,8 @@ class ClaimedCards:
 
 def claims_of(pod: Object) -> Iterator[Claim]:
     """The claims that the pod's spec names or has a template for, as far as they exist. The claim
-    that the scheduler makes for its extended resources is not among them."""
+    that the scheduler makes for the pod's extended resources is not among them: these count by the
+    pod's requests."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     if not (wanted := spec.get("resourceClaims")):
         return
@@ -65,6 +66,6 @@ def claims_of(pod: Object) -> Iterator[Claim]:
 def _devices(claim: Object) -> Iterator[Device]:
     allocated = claim["status"]["allocation"].get("devices") or {}
     for one in allocated.get("results") or ():
-        # Whoever monitors devices gets them beside those that use them.
+        # A claim with admin access, such as a monitor's, takes a device from no other claim.
         if one.get("driver") == DRA_DRIVER and not one.get("adminAccess"):
             yield one["pool"], one["device"]

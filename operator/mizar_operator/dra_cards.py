@@ -30,7 +30,7 @@ from mizar_operator.resource_slices import (
 log = get_logger(__name__)
 
 SERVED_AT: Final = "/apis/resource.k8s.io/v1"
-"""Where the API server lists the kinds of this group and version; Kubernetes has them since
+"""Where the API server lists the kinds of this group and version, which Kubernetes has since
 1.34."""
 
 ASKED_EVERY_S = 600.0
@@ -42,14 +42,14 @@ KEPT_FOR_S = 300.0
 is deleted. A kubelet that starts deletes all slices of its node, and those of a driver that has
 been away for half a minute; of a stopped device plugin, it keeps the cards for as long as this."""
 
-
 SLACK_S = 1.0
-"""Seconds by which cards are forgotten later: a pause may end a rounding error too early."""
+"""Seconds by which a pause is longer than the time left, since it may end a rounding error too
+early."""
 
 
 class DraCards:
-    """The copy of the driver's ResourceSlices and of all DeviceClasses: nothing is watched where
-    the API server does not serve them. `run()` keeps it current until cancelled."""
+    """A copy of the driver's ResourceSlices and of all DeviceClasses, which `run()` keeps current
+    until cancelled. Where the API server does not serve these kinds, nothing is watched."""
 
     def __init__(self, client: KubeClient, timing: Timing | None = None) -> None:
         self.synced = asyncio.Event()
@@ -71,8 +71,8 @@ class DraCards:
         self._listeners.append(listener)
 
     def with_cards(self, nodes: Iterable[NodeView]) -> list[NodeView]:
-        """The nodes with the cards that the driver offers and pods can request; views stay the same
-        objects as long as nothing changes."""
+        """The nodes, with the cards that the driver offers and pods can request. The views stay the
+        same objects as long as nothing changes."""
         if not self._cards or not self._has_class:
             return list(nodes)
         return [self._with_cards(one) for one in nodes]
@@ -89,8 +89,8 @@ class DraCards:
 
     # The copies.
 
-    def copy(self) -> tuple[Informer[SliceView], Informer[str]]:
-        """The informers of slices and classes, made anew and not yet running."""
+    def make_informers(self) -> tuple[Informer[SliceView], Informer[str]]:
+        """Make the informers of slices and classes anew, and return them, not yet running."""
         of_driver = Watched(RESOURCE_SLICE, field_selector=OF_DRIVER)
         slices = Informer(self._client, of_driver, slice_view, self._timing)
         classes = Informer(self._client, Watched(DEVICE_CLASS), extended_resource, self._timing)
@@ -100,13 +100,14 @@ class DraCards:
         return slices, classes
 
     async def run(self) -> None:
-        """Watch for ever, if the API server serves the kinds, and otherwise ask now and then."""
+        """Watch for ever, as soon as the API server serves the kinds. Until then, ask now and then
+        whether it does."""
         while not await self._is_served():
             self.synced.set()
             await self._timing.sleep(ASKED_EVERY_S)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._forget_in_time())
-            for one in (copies := self.copy()):
+            for one in (copies := self.make_informers()):
                 tasks.create_task(one.run())
             for one in copies:
                 await one.synced.wait()
@@ -178,7 +179,7 @@ class DraCards:
             listener()
 
     def forget_gone(self) -> None:
-        """Forget the cards that have been gone for too long to come back."""
+        """Forget the cards that have been gone for KEPT_FOR_S."""
         last = self._timing.clock() - KEPT_FOR_S
         for node in [name for name, at in self._gone_at.items() if at <= last]:
             for known in (self._gone_at, self._cards, self._views):
@@ -208,6 +209,6 @@ class DraCards:
 
 def _has_plugin(node: NodeView) -> bool:
     """Whether a device plugin offers cards on the node: then the scheduler counts these alone. It
-    looks at what is allocatable, so that cards that a stopped plugin had do not count."""
+    looks at what is allocatable, so cards of a plugin that has stopped do not count."""
     own = node.cards.get(PHYSICAL_RESOURCE)
     return own is not None and own.healthy > 0

@@ -21,7 +21,7 @@ WHOLE_CARD: Final = "gpu"
 `vfio`."""
 
 FAILING: Final = frozenset({"NoSchedule", "NoExecute"})
-"""The effects of taints because of which the scheduler gives a device to no further pod."""
+"""The effects of taints that keep the scheduler from giving a device to further pods."""
 
 OF_DRIVER: Final = f"spec.driver={DRA_DRIVER}"
 """Field selector of the driver's slices."""
@@ -31,9 +31,9 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SliceView:
-    """A ResourceSlice. `names`: those of its whole cards. `cards`: how many there are. `pool`: a
-    node's devices may be in several slices, of which those of the pool's highest `generation`
-    count."""
+    """A ResourceSlice. `names`: those of its whole cards. `cards`: how many there are, and which.
+    `pool`, `generation`: a pool's devices may be in several slices, of which those of the highest
+    generation count."""
 
     name: str
     node: str
@@ -73,7 +73,8 @@ def extended_resource(obj: Object) -> str | None:
 
 
 def newest(slices: Iterable[SliceView]) -> list[SliceView]:
-    """The slices of the highest generation of each pool; the driver is about to delete others."""
+    """The slices of the highest generation of each pool. The driver is about to delete the
+    others."""
     known = list(slices)
     highest: dict[str, int] = {}
     for one in known:
@@ -97,7 +98,7 @@ def cards_together(slices: Iterable[SliceView]) -> CardsOnNode | None:
 
 @lru_cache(maxsize=64)
 def _same_names(names: frozenset[str]) -> frozenset[str]:
-    """The names. Nodes with as many cards share one object."""
+    """The names, as one object for all nodes with the same, to save memory."""
     return names
 
 
@@ -116,8 +117,8 @@ def _is_failing(device: Json) -> bool:
 
 
 def _model(cards: Iterable[Json]) -> str:
-    """The cards' model as GPU feature discovery writes it, which has `-` for blanks; empty if they
-    are of several."""
+    """The cards' model as GPU feature discovery writes it, which has `-` for blanks; empty if the
+    cards are of several models."""
     found = {_text(one, "productName").replace(" ", "-") for one in cards}
     return sys.intern(found.pop()) if len(found) == 1 else ""
 

@@ -75,7 +75,7 @@ class Harness:
         client = cast(KubeClient, self.model.api)
         self._known: dict[tuple[int, Key], tuple[bytes, object]] = {}
         self.caches = Caches(client)
-        self.slices, self.classes = self.caches.dra.copy()
+        self.slices, self.classes = self.caches.dra.make_informers()
         self.queue: WorkQueue[str] = WorkQueue(clock=self._clock)
         self.gatherer = Gatherer(client, self.caches, clock=self._clock)
         applier = Applier(

@@ -29,7 +29,7 @@ class Driver:
     def __init__(self) -> None:
         self.now = 0.0
         self.dra = DraCards(cast(KubeClient, None), Timing(clock=lambda: self.now))
-        self.slices, self.classes = self.dra.copy()
+        self.slices, self.classes = self.dra.make_informers()
         self.told = 0
         self.dra.on_change(self._count)
 
@@ -143,7 +143,7 @@ def test_a_change_is_planned_for() -> None:
     caches = Caches(cast(KubeClient, None))
     keys: list[str] = []
     follow(caches, keys.append)
-    slices, _ = caches.dra.copy()
+    slices, _ = caches.dra.make_informers()
     slices._store.put(resource_slice("n1", device(0)))
     assert keys == sorted(caches.keys())
 

@@ -562,7 +562,7 @@ def test_statuses_say_what_is_lent() -> None:
 def test_cards_of_the_dra_driver_are_lent_by_the_pool_that_has_them() -> None:
     """Its node's status names only those that may be lent."""
     cluster = Cluster(pool(), quota("a", 4), node(1), pod("p", nodeName="n1"))
-    slices, classes = cluster.caches.dra.copy()
+    slices, classes = cluster.caches.dra.make_informers()
     slices._store.put(resource_slice("n1", device(0)))
     cluster.round()
     assert cluster.get(GPU_POOL, "default")["status"]["cards"]["lent"] == 0
