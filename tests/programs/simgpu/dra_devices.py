@@ -1,8 +1,8 @@
-"""A machine's cards as NVIDIA's DRA driver describes them, and the ResourceSlice that has them.
+"""A machine's cards as NVIDIA's DRA driver describes them, and the ResourceSlice that lists them.
 
-A card is called gpu-N after its minor number, as with NVIDIA's driver, so that its name may change
-or become another card's. A card with a critical error has a taint that keeps new claims away; a
-lost card is left out, and so is a card that MIG divides.
+A card is called gpu-N after its minor number, as with NVIDIA's driver. So its name may change, and
+another card may get the old one. A card with a critical error has a taint that keeps new claims
+away. Lost cards and cards that MIG divides are left out.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Device:
-    """A card, as claims name it and as containers get it. `memory_mib` is in MiB; `xid`: its last
-    critical error, or 0; `versions`: attributes of type version."""
+    """A card, as claims name it and as containers get it. `memory_mib`: its memory in MiB; `xid`:
+    its last critical error, or 0; `versions`: attributes of type version."""
 
     minor: int
     uuid: str
@@ -38,7 +38,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """What claims call it."""
+        """The name by which claims have it."""
         return f"gpu-{self.minor}"
 
     @property
@@ -47,7 +47,7 @@ class Device:
         return f"nvidia{self.minor}"
 
     def published(self) -> Object:
-        """The device in a ResourceSlice."""
+        """The device as its ResourceSlice lists it."""
         device: Object = {
             "name": self.name,
             "attributes": self._attributes(),
@@ -74,7 +74,7 @@ class Device:
 
 
 def devices(machine: Machine) -> tuple[Device, ...]:
-    """The cards that claims can get, and those with an error, by their minor numbers."""
+    """The cards that claims can get and those with an error, ordered by their minor numbers."""
     return tuple(sorted(_devices(machine), key=lambda one: one.minor))
 
 
@@ -106,17 +106,18 @@ def _versions(machine: Machine, index: int) -> Iterator[tuple[str, str]]:
 
 
 class Publisher:
-    """Keeps the ResourceSlice of a node as its cards are."""
+    """Keeps the ResourceSlice of a node up to date with its cards."""
 
     def __init__(self, client: KubeClient, node: str) -> None:
         self._client = client
         self._node = node
         self._written: tuple[list[Object], str] = ([], "")
-        """The devices that were written last, and the version of the slice since then. They are not
-        compared with what the API server returns, which writes quantities in its own way."""
+        """The devices that were written last, and the slice's version since then. New devices are
+        compared with these and not with the slice, in which the API server writes quantities in its
+        own way."""
 
     async def publish(self, found: Sequence[Device]) -> None:
-        """Have exactly one slice, with these devices. Raises KubeError."""
+        """Make the node have exactly one slice, with these devices. Raises KubeError."""
         wanted = [one.published() for one in found]
         selector = f"spec.nodeName={self._node},spec.driver={DRIVER}"
         listing = await self._client.list(RESOURCE_SLICE, field_selector=selector)

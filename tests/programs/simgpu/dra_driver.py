@@ -1,11 +1,11 @@
-"""A stand-in for NVIDIA's DRA driver: offers the simulated cards in a ResourceSlice of their node,
-and prepares them for the pods whose ResourceClaims have them.
+"""A stand-in for NVIDIA's DRA driver: it offers the simulated cards in a ResourceSlice of their
+node, and prepares them for the pods whose ResourceClaims have them.
 
     python -m simgpu.dra_driver --node node-1 --kubeconfig FILE
 
 The kubelet finds it by its socket in plugins_registry. For each claim it writes a CDI file, as
 NVIDIA's driver does, with a device for each card; the kubelet passes the devices' names to the
-container runtime. The API server is called as the node itself.
+container runtime. It calls the API server with the node's own identity.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from simgpu.state_file import StateError
 RESOURCE_CLAIM = Kind("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 CDI_VENDOR, CDI_CLASS = f"k8s.{DRIVER}", "claim"
 SERVICE = "v1.DRAPlugin"
-LOOK_SECONDS = 0.1  # seconds between two checks of the cards
-CHECK_SECONDS = 1.0  # seconds between two checks of the slice, which others may have deleted
+LOOK_SECONDS = 0.1  # between two looks at the cards
+CHECK_SECONDS = 1.0  # between two checks of the slice, which others may have deleted
 
 Devices = Callable[[], Sequence[Device]]
 GetClaim = Callable[[str, str], Awaitable[Object]]
@@ -47,8 +47,8 @@ GetClaim = Callable[[str, str], Awaitable[Object]]
 log = logging.getLogger("simgpu.dra_driver")
 
 
-class Unknown(LookupError):
-    """A claim that cannot be prepared. The message says why."""
+class CannotPrepare(LookupError):
+    """Raised if a claim cannot be prepared. The message says why."""
 
 
 def cdi_file(directory: Path, claim: str, cards: Sequence[Device]) -> Object:
@@ -87,13 +87,13 @@ class Claims:
     get: GetClaim
 
     async def prepare(self, claim: api.Claim) -> list[api.Device]:
-        """Write the claim's CDI file, and return its devices. Raises Unknown if one of the cards is
-        not there, or the claim has been allocated none or is another; KubeError."""
+        """Write the claim's CDI file, and return its devices. Raises CannotPrepare if one of its
+        cards is not there, if it has none, or if another claim has its name by now; KubeError."""
         found = await self.get(claim.namespace, claim.name)
         results = _results(claim, found)
         known = {one.name: one for one in self.devices()}
         if missing := {one["device"] for one in results} - known.keys():
-            raise Unknown(f"there is no {', '.join(sorted(missing))}")
+            raise CannotPrepare(f"there is no {', '.join(sorted(missing))}")
         cards = [known[one["device"]] for one in results]
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self._path(claim.uid)
@@ -111,14 +111,14 @@ class Claims:
 
 
 def _results(claim: api.Claim, found: Object) -> list[Object]:
-    """What this driver has to prepare of the claim."""
+    """The devices of the claim that this driver has to prepare. Raises CannotPrepare."""
     if found["metadata"]["uid"] != claim.uid:
-        raise Unknown(f"the claim {claim.namespace}/{claim.name} is a new one")
+        raise CannotPrepare(f"the claim {claim.namespace}/{claim.name} is a new one")
     allocation = found.get("status", {}).get("allocation") or {}
     results = allocation.get("devices", {}).get("results", [])
     own = [one for one in results if one["driver"] == DRIVER]
     if not own:
-        raise Unknown(f"the claim {claim.namespace}/{claim.name} has no card")
+        raise CannotPrepare(f"the claim {claim.namespace}/{claim.name} has no card")
     return own
 
 
@@ -133,7 +133,7 @@ def _prepared(claim: str, result: Object) -> api.Device:
 
 
 class Plugin(rpc.DRAPluginServicer):
-    """What the kubelet calls for a pod with claims."""
+    """The service that the kubelet calls for pods with claims."""
 
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
@@ -148,7 +148,7 @@ class Plugin(rpc.DRAPluginServicer):
     async def _prepare(self, claim: api.Claim) -> api.NodePrepareResourceResponse:
         try:
             found = await self._claims.prepare(claim)
-        except (Unknown, KubeError) as problem:
+        except (CannotPrepare, KubeError) as problem:
             log.info("cannot prepare %s/%s: %s", claim.namespace, claim.name, problem)
             return api.NodePrepareResourceResponse(error=str(problem))
         names = ", ".join(one.device_name for one in found)
@@ -168,8 +168,8 @@ class Plugin(rpc.DRAPluginServicer):
 
 
 class Registration(registration_rpc.RegistrationServicer):
-    """What the kubelet asks about the plugin. `endpoint`: the plugin's socket; `registered`: the
-    kubelet has accepted it."""
+    """The service that tells the kubelet about the plugin. `endpoint`: the plugin's socket.
+    `registered`: set once the kubelet has accepted the plugin."""
 
     def __init__(self, endpoint: Path) -> None:
         self._endpoint = endpoint
@@ -222,13 +222,13 @@ async def serving(kubelet: Path, claims: Claims) -> AsyncIterator[Registration]:
 async def keep_published(publisher: Publisher, found: Devices) -> None:
     """Publish the cards whenever they have changed, and again if somebody has deleted the slice, as
     the kubelet does when it starts. Ends only when it is cancelled."""
-    told, checked = None, 0.0
+    published, checked = None, 0.0
     while True:
         now, current = time.monotonic(), found()
-        if current != told or now - checked >= CHECK_SECONDS:
+        if current != published or now - checked >= CHECK_SECONDS:
             try:
                 await publisher.publish(current)
-                told, checked = current, now
+                published, checked = current, now
             except KubeError as error:
                 log.info("cannot publish the cards yet: %s", error)
                 await asyncio.sleep(CHECK_SECONDS)
@@ -243,7 +243,7 @@ async def _until_there(folder: Path) -> None:
 
 
 async def run(arguments: argparse.Namespace, machine: Machine) -> None:
-    """Be the node's driver until cancelled."""
+    """Act as the node's driver until cancelled."""
     await _until_there(arguments.kubelet_dir / "plugins_registry")
     async with await KubeClient.connect(arguments.kubeconfig) as client:
 
