@@ -33,7 +33,7 @@ from mizar_operator.webhook.pod_review import Decision, overcommitted, uncountab
 from mizar_operator.webhook.pod_specs import PodSpec
 
 _MEANS_SPOT = re.compile(r"mizar\.spot[./].*")
-_NVIDIAS = (PHYSICAL_RESOURCE, DRA_RESOURCE, *WHOLE_CARDS)
+_CARD_RESOURCES = (PHYSICAL_RESOURCE, DRA_RESOURCE, *WHOLE_CARDS)
 """Prefixes of the resources by which drivers and device plugins of NVIDIA and others offer cards
 and parts of them. No pod that borrows may request one, whether a pool has these cards or not."""
 
@@ -96,7 +96,7 @@ def misspelt(pod: PodSpec) -> Iterator[str]:
 def mixed(pod: PodSpec, whole_cards: Collection[str]) -> Iterator[str]:
     """A sentence for each container that asks for whole cards or shares, in a pod that borrows."""
     for one in resource_entries(pod.spec):
-        if one.key in whole_cards or one.key.startswith(_NVIDIAS) or parse_resource(one.key):
+        if one.key in whole_cards or one.key.startswith(_CARD_RESOURCES) or parse_resource(one.key):
             yield (
                 f"container '{one.container}' asks for {one.key}: a pod that borrows cards by"
                 f" {SPOT_RESOURCE} can have neither whole cards nor shares: use another pod"
