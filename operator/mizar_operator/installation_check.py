@@ -1,6 +1,6 @@
 """Checks an installation: what `helm test` runs (`python -m mizar_operator.installation_check`).
 
-It prints one line for each part that works, and for each problem a line that says what to do. Its
+It prints a line for each part that works, and for each problem a line that says what to do. Its
 exit code is 1 if there is a problem. It only reads from the API server.
 """
 
@@ -33,7 +33,7 @@ from mizar_operator.resource_slices import OF_DRIVER, slice_view
 
 COMPONENT = "app.kubernetes.io/component"
 NODES_NAMED = 20
-"""The most nodes that are named with the same kind of problem; the others are counted."""
+"""The most nodes that are named for one problem; further ones are counted."""
 
 
 class Settings(common.Settings):
@@ -59,8 +59,8 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Found:
-    """What the API server has. `pods`: those of the release. `lacking`: fields that its CRDs
-    lack. `by_dra`: the names of nodes whose cards NVIDIA's DRA driver offers."""
+    """What the API server has. `pods`: those of the release. `lacking`: fields of this version that
+    its CRDs lack. `by_dra`: the names of nodes whose cards NVIDIA's DRA driver offers."""
 
     pods: Sequence[Object]
     nodes: Sequence[Object]
@@ -71,7 +71,7 @@ class Found:
 
 
 async def find(client: KubeClient, settings: Settings) -> Found:
-    """Read all that is checked. Raises KubeError."""
+    """Read everything that is checked. Raises KubeError."""
     selector = f"app.kubernetes.io/instance={settings.release}"
     listed = await asyncio.gather(
         client.list(POD, settings.namespace, label_selector=selector),
@@ -127,7 +127,8 @@ def _program(pods: Sequence[Object], name: str, settings: Settings) -> Line:
 
 
 def _nodes(found: Found, settings: Settings) -> Iterator[Line]:
-    """The node agents, by what is said of their nodes; and nodes with cards but no agent."""
+    """Lines about node agents, one for all nodes of which the same is said, and about nodes with
+    cards but no agent."""
     agents = {
         str(one["spec"].get("nodeName")): one
         for one in found.pods
@@ -144,8 +145,8 @@ def _nodes(found: Found, settings: Settings) -> Iterator[Line]:
             problems.setdefault(wrong, []).append(name)
         else:
             working[_condition(agent, POD_CONDITION_CARD_ACCESS).get("message", "")] += 1
-    for told, count in sorted(working.items()):
-        yield Line(f"{_count(count, 'node agent')} ready: {told}")
+    for message, count in sorted(working.items()):
+        yield Line(f"{_count(count, 'node agent')} ready: {message}")
     for wrong, names in sorted(problems.items()):
         yield Line(f"{_some(names)}: {wrong}", problem=True)
     if not working and not problems:
