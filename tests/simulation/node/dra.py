@@ -22,13 +22,13 @@ from simulation.node.cards import Cards
 
 POOL = "node-1"
 CLAIM = "-cards"
-"""What follows a pod's name in that of its claim."""
+"""The end of a claim's name, after the name of its pod."""
 
 
 class Driver:
-    """`devices`: the card of each device in the ResourceSlice that the API server has. `claims`:
-    names of the devices of each pod's claim. `saved`: the file in which the agent keeps the cards
-    of claims."""
+    """The driver of one node. `devices`: the card of each device in the ResourceSlice that the API
+    server has. `claims`: names of the devices of each pod's claim. `saved`: the file in which the
+    agent keeps the cards of claims."""
 
     def __init__(self, cards: Cards, saved: Path) -> None:
         self._cards = cards
@@ -38,8 +38,9 @@ class Driver:
         self.look(())
 
     def look(self, pods: Iterable[Key]) -> None:
-        """Name the cards that are there, and publish them. Not before the agent has saved the cards
-        of all claims: afterwards, nothing tells which they were. `pods`: those that exist."""
+        """Name the cards that are there, and publish them, unless the agent has yet to save the
+        cards of a claim: under new names, nothing would tell which they were. `pods`: those that
+        exist."""
         self._forget_all_but(pods)
         if self.claims and not self.claims.keys() <= self._known():
             return
@@ -81,7 +82,7 @@ class Driver:
         }
 
     def named(self, claims: Claims) -> tuple[Claims, dict[Claim, tuple[DraDevice, ...]]]:
-        """The claims without those on cards, and of these the devices, as the kubelet knows
+        """The claims without those on cards, and the devices of the latter, as the kubelet knows
         them."""
         whole = [one for one in claims.all if one.resource == PHYSICAL_RESOURCE]
         devices = {
@@ -96,8 +97,8 @@ class Driver:
 
 
 class SliceApi:
-    """Has KubeClient's method that lists slices. It is late, and fails while the API server is
-    away."""
+    """Stands in for KubeClient to list slices. Its answers come late, and it fails while the API
+    server is away."""
 
     def __init__(self, api: Api, driver: Driver, random: Random, lag: float) -> None:
         self._api = api
@@ -114,7 +115,7 @@ class SliceApi:
 
 
 class SliceWatch:
-    """Has the parts of Informer[ResourceSlice] that the agent uses."""
+    """Stands in for Informer[ResourceSlice], with the parts that the agent uses."""
 
     def __init__(self, api: Api, driver: Driver, random: Random, lag: float) -> None:
         self.synced = asyncio.Event()
