@@ -14,8 +14,8 @@ from mizar_nodeagent.mig import Instance
 
 GONE: Final = "the card is gone"
 DIVIDED: Final = (
-    "the card is in MIG mode, so CUDA can use only its MIG devices: run NVIDIA's device plugin "
-    "with MIG strategy single or mixed, which advertises these instead of the card"
+    "the card is in MIG mode, so CUDA can use only its MIG devices: run NVIDIA's device plugin, "
+    "not its DRA driver, with MIG strategy single or mixed, which advertises these instead"
 )
 
 UNREAD_FOR: Final = 2

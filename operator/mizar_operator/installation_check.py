@@ -166,7 +166,7 @@ def _why_no_agent(node: Object, settings: Settings) -> str:
     labels = node["metadata"].get("labels") or {}
     lacking = [f"{k}={v}" for k, v in settings.node_selector.items() if labels.get(k) != v]
     if lacking:
-        return f"cards but no node agent, since the label {', '.join(lacking)} is missing"
+        return f"cards but no node agent; missing labels: {', '.join(lacking)}"
     return (
         "cards but no node agent: see why with"
         f" kubectl --namespace {settings.namespace} describe daemonsets"

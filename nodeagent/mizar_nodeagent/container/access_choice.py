@@ -193,8 +193,7 @@ class AccessChoice:
         if missing := sorted(set(uuids) - found.keys()):
             raise CardsUnknown(
                 f"the kubelet names no CDI device of the kind {kind} (cardAccess.cdiKind) for card "
-                f"{missing[0]}: NVIDIA's DRA driver has given it to no claim, or by "
-                f"{' and '.join(names[missing[0]]) or 'none'}"
+                f"{missing[0]}: it names {' and '.join(names[missing[0]]) or 'no claim of it'}"
             )
         return found
 

@@ -179,7 +179,7 @@ class KubeletPoller:
             self._check_cards(claims)
         except KubeletAway as error:
             (log.debug if self._failed else log.warning)(
-                "the kubelet does not report which pods hold which devices", error=error
+                "it is not known which pods hold which devices", error=error
             )
             self._failed, self.kubelet = True, None
             self._polled()

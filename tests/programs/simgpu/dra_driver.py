@@ -219,12 +219,12 @@ async def serving(kubelet: Path, claims: Claims) -> AsyncIterator[Registration]:
             await server.stop(0)
 
 
-async def keep_published(publisher: Publisher, found: Devices) -> None:
+async def keep_published(publisher: Publisher, find: Devices) -> None:
     """Publish the cards whenever they have changed, and again if somebody has deleted the slice, as
     the kubelet does when it starts. Ends only when it is cancelled."""
     published, checked = None, 0.0
     while True:
-        now, current = time.monotonic(), found()
+        now, current = time.monotonic(), find()
         if current != published or now - checked >= CHECK_SECONDS:
             try:
                 await publisher.publish(current)

@@ -98,7 +98,7 @@ def test_a_program_that_is_not_ready(pods: list[Object], count: str) -> None:
 
 def test_a_node_with_cards_that_lacks_the_label_of_node_agents() -> None:
     (text,) = problems(nodes=[node("n1", gpu="yes"), node("n3", gpu="no")])
-    assert text == "n3: cards but no node agent, since the label gpu=yes is missing"
+    assert text == "n3: cards but no node agent; missing labels: gpu=yes"
 
 
 def test_a_node_with_the_label_and_without_an_agent() -> None:
