@@ -178,17 +178,24 @@ class Operator:
             if not stop.is_set():
                 _raise_first(parts)
         finally:
-            # The parts that write end first, then those that read.
-            await _cancel(leading, telling, signals, stopping, ended, usable)
-            began = self._clock.seconds()
-            releases = stop.is_set() and self.settings.leader_election
-            await asyncio.gather(
-                self._write_last_events(), *([self.leader.release()] if releases else [])
-            )
-            left = KOPF_ENDS_WITHIN_S - (self._clock.seconds() - began)
-            self._kopf_stop.set()
-            await asyncio.wait({watching}, timeout=max(0.0, left))
-            await _cancel(watching, *feeding)
+            # The parts that write end first, then those that read, also if this is cancelled.
+            try:
+                await _cancel(leading, telling, signals, stopping, ended, usable)
+                await self._end(watching, releases=stop.is_set())
+            finally:
+                await _cancel(watching, *feeding)
+
+    async def _end(self, watching: asyncio.Task[None], releases: bool) -> None:
+        """Write the last events, release the Lease if it `releases` it, and give Kopf (`watching`)
+        time to end."""
+        began = self._clock.seconds()
+        releases &= self.settings.leader_election
+        await asyncio.gather(
+            self._write_last_events(), *([self.leader.release()] if releases else [])
+        )
+        left = KOPF_ENDS_WITHIN_S - (self._clock.seconds() - began)
+        self._kopf_stop.set()
+        await asyncio.wait({watching}, timeout=max(0.0, left))
 
     async def _write_last_events(self) -> None:
         """Write the events of the last plan, which no other replica repeats, while the Lease is
