@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from mizar_core.names import PHYSICAL_RESOURCE
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
+from mizar_core.slice_devices import newest
 from mizar_kube.backoff import Backoff
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError, NotFound
@@ -23,7 +24,6 @@ from mizar_operator.resource_slices import (
     SliceView,
     cards_together,
     extended_resource,
-    newest,
     slice_view,
 )
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from mizar_core.names import DRA_DRIVER
+from mizar_core.slice_devices import is_failing, is_whole_card, newest, text
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.informer import Informer, Watched
@@ -48,11 +49,6 @@ LIST_MOST_S = 60.0
 SETTLES_S = 900.0
 """Seconds since the node's boot for which the agent may still have read slices from before it: if
 slices change in this time, cards are looked up again."""
-
-_WHOLE = "gpu"
-"""The value of the attribute `type` of whole cards."""
-_UNUSABLE = ("NoSchedule", "NoExecute")
-"""Effects of the taints by which a driver takes a device out of use."""
 
 
 @dataclass(frozen=True)
@@ -221,15 +217,8 @@ def seconds_since_boot() -> float:
 
 def _devices(slices: Iterable[ResourceSlice]) -> dict[tuple[str, str], SliceDevice]:
     """The devices by their pools and names, without those of outdated slices."""
-    known = list(slices)
-    newest: dict[str, int] = {}
-    for one in known:
-        newest[one.pool] = max(one.generation, newest.get(one.pool, 0))
     return {
-        (one.pool, name): device
-        for one in known
-        if one.generation == newest[one.pool]
-        for name, device in one.devices.items()
+        (one.pool, name): device for one in newest(slices) for name, device in one.devices.items()
     }
 
 
@@ -276,13 +265,5 @@ def trim(obj: Object) -> ResourceSlice:
 
 def _device(body: Mapping[str, Any]) -> SliceDevice | None:
     """A device of a slice; None if it is a whole card without a UUID."""
-    uuid = _attribute(body, "uuid") if _attribute(body, "type") == _WHOLE else ""
-    effects = {one.get("effect") for one in body.get("taints") or ()}
-    return None if uuid is None else SliceDevice(uuid, effects.isdisjoint(_UNUSABLE))
-
-
-def _attribute(body: Mapping[str, Any], name: str) -> str | None:
-    """A string attribute of a device. Names without a domain are those of the driver's domain."""
-    attributes = body.get("attributes") or {}
-    found = attributes.get(name) or attributes.get(f"{DRA_DRIVER}/{name}") or {}
-    return found.get("string")
+    uuid = text(body, "uuid") if is_whole_card(body) else ""
+    return None if uuid is None else SliceDevice(uuid, not is_failing(body))

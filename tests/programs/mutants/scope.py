@@ -106,7 +106,10 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
         "declarations: what they say runs when they are imported, and is compared with the CRDs",
     ),
     (
-        _files("core/mizar_core", "condition", "device_ids", "pod_requests", "quantities"),
+        _files(
+            "core/mizar_core",
+            *("condition", "device_ids", "pod_requests", "quantities", "slice_devices"),
+        ),
         "read and print what others decide by; properties hold for all of their inputs",
     ),
     (("core/mizar_core/validation.py",), "mostly sentences for people, which are not mutated"),
