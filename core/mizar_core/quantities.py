@@ -4,6 +4,7 @@ compute, and counts in messages."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from decimal import ROUND_CEILING, Decimal
 from typing import Final
 
@@ -66,6 +67,12 @@ def bounded(count: int) -> int:
 def counted(count: int, noun: str) -> str:
     """A count with its noun, for messages: `1 card`, `2 cards`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """The first `most` names, for messages, and how many more there are: `a, b and 3 more`."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def binary(count: int) -> str:

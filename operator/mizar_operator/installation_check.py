@@ -22,6 +22,7 @@ from mizar_core.names import (
     POD_CONDITION_SETTINGS,
 )
 from mizar_core.pod_requests import whole_count
+from mizar_core.quantities import counted, first_of
 from mizar_kube import logs
 from mizar_kube import settings as common
 from mizar_kube.client import KubeClient
@@ -109,9 +110,8 @@ def report(found: Found, settings: Settings) -> list[Line]:
 def _crds(lacking: Sequence[str]) -> Line:
     if not lacking:
         return Line("the CRDs have all fields of this version")
-    more = f" and {len(lacking) - 3} more" if len(lacking) > 3 else ""
     return Line(
-        f"the CRDs lack {', '.join(lacking[:3])}{more}: apply those of this version,"
+        f"the CRDs lack {first_of(lacking, 3)}: apply those of this version,"
         " kubectl apply --server-side --force-conflicts --filename charts/mizar/crds",
         problem=True,
     )
@@ -121,9 +121,9 @@ def _program(pods: Sequence[Object], name: str, settings: Settings) -> Line:
     mine = [one for one in pods if _component(one) == name]
     ready = sum(_is_ready(one) for one in mine)
     if mine and ready == len(mine):
-        return Line(f"{name}: {_count(ready, 'pod')} ready")
+        return Line(f"{name}: {counted(ready, 'pod')} ready")
     look = f"kubectl --namespace {settings.namespace} describe pods --selector {COMPONENT}={name}"
-    return Line(f"{name}: {ready} of {_count(len(mine), 'pod')} ready: {look}", problem=True)
+    return Line(f"{name}: {ready} of {counted(len(mine), 'pod')} ready: {look}", problem=True)
 
 
 def _nodes(found: Found, settings: Settings) -> Iterator[Line]:
@@ -146,9 +146,9 @@ def _nodes(found: Found, settings: Settings) -> Iterator[Line]:
         else:
             working[_condition(agent, POD_CONDITION_CARD_ACCESS).get("message", "")] += 1
     for message, count in sorted(working.items()):
-        yield Line(f"{_count(count, 'node agent')} ready: {message}")
+        yield Line(f"{counted(count, 'node agent')} ready: {message}")
     for wrong, names in sorted(problems.items()):
-        yield Line(f"{_some(names)}: {wrong}", problem=True)
+        yield Line(f"{first_of(names, NODES_NAMED)}: {wrong}", problem=True)
     if not working and not problems:
         yield Line(_no_nodes(settings), problem=True)
 
@@ -195,7 +195,9 @@ def _pools(pools: Sequence[Object]) -> Iterator[Line]:
         cards = (pool.get("status") or {}).get("cards") or {}
         total, name = int(cards.get("total", 0)), pool["metadata"]["name"]
         if total:
-            yield Line(f"pool {name}: {_count(total, 'card')}, {cards.get('held', 0)} of them held")
+            yield Line(
+                f"pool {name}: {counted(total, 'card')}, {cards.get('held', 0)} of them held"
+            )
         else:
             look = f"kubectl describe gpupool {name}"
             yield Line(f"pool {name} has no card: {_pool_reason(pool) or look}", problem=True)
@@ -210,7 +212,7 @@ def _quotas(quotas: Sequence[Object]) -> Line:
     tenants = {str(one["metadata"]["namespace"]) for one in quotas}
     if not tenants:
         return Line("no namespace has a GPUQuota yet, so none can share cards")
-    return Line(f"{_count(len(tenants), 'namespace')} with a GPUQuota")
+    return Line(f"{counted(len(tenants), 'namespace')} with a GPUQuota")
 
 
 def _physical_resources(pools: Iterable[Object]) -> set[str]:
@@ -236,15 +238,6 @@ def _condition(pod: Object, kind: str) -> Mapping[str, str]:
     return next((one for one in conditions if one["type"] == kind), {})
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NODES_NAMED} more" if len(names) > NODES_NAMED else ""
-    return f"{', '.join(names[:NODES_NAMED])}{more}"
-
-
 async def check(settings: Settings) -> list[Line]:
     """The findings on the cluster. Raises ConfigError, KubeError."""
     async with await KubeClient.connect(settings.kubeconfig) as client:
@@ -263,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for line in lines:
         print(f"{'PROBLEM' if line.problem else 'ok     '} {line.text}", flush=True)
     if problems := sum(line.problem for line in lines):
-        sys.exit(f"{_count(problems, 'problem')} found")
+        sys.exit(f"{counted(problems, 'problem')} found")
 
 
 if __name__ == "__main__":

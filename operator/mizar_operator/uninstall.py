@@ -17,6 +17,7 @@ from pydantic_settings import SettingsConfigDict
 
 from mizar_core.names import LABEL_SPOT_POD
 from mizar_core.pod_requests import spot_cards_requested
+from mizar_core.quantities import first_of
 from mizar_kube import logs
 from mizar_kube import settings as common
 from mizar_kube.client import KubeClient
@@ -172,7 +173,7 @@ def _rollback(settings: Settings) -> str:
 def _who_holds(held: Sequence[Held]) -> str:
     used = [one for one in held if one.users]
     users = sorted({user for one in used for user in one.users})
-    by = f" by {_some(users)}" if users else ""
+    by = f" by {first_of(users, NAMED)}" if users else ""
     if len(held) == 1:
         return f"1 shadow pod holds cards, {'' if used else 'not '}in use{by}"
     return f"{len(held)} shadow pods hold cards, {len(used) or 'none'} of them in use{by}"
@@ -216,8 +217,8 @@ def borrowed(pods: Sequence[str], settings: Settings) -> str:
         return ""
     where = f"{settings.release} --namespace {settings.namespace}"
     why = [
-        f"Mizar is not uninstalled, since {_some(pods)} borrow cards, which would never go"
-        " back to their owners. Everything keeps running.",
+        f"Mizar is not uninstalled, since {first_of(pods, NAMED)} borrow cards, which would never"
+        " go back to their owners. Everything keeps running.",
         "To uninstall it:",
     ]
     wait = (
@@ -237,12 +238,6 @@ def borrowed(pods: Sequence[str], settings: Settings) -> str:
             f"  helm uninstall {where}",
         ]
     )
-
-
-def _some(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"
 
 
 async def check(settings: Settings) -> str:
