@@ -50,7 +50,6 @@ class Function:
 
     entry: Entry
     symbol: str
-    alias: bool  # the symbol is also one of another base name
     kind: str
     hooked: bool
 
@@ -66,11 +65,10 @@ def _lines(path: Path) -> Iterator[tuple[str, bool, list[str]]]:
             yield kind, hooked, line.split()
 
 
-def _parse(base: str, word: str) -> tuple[Entry, str]:
-    """Parses `7000_ptsz` or `12000=cuSymbol`. The symbol is empty if _symbol() determines it."""
-    version, _, symbol = word.partition("=")
-    since, _, flavour = version.partition("_")
-    return Entry(base, int(since), flavour), symbol
+def _parse(base: str, word: str) -> Entry:
+    """Parses `2000` or `7000_ptsz`."""
+    since, _, flavour = word.partition("_")
+    return Entry(base, int(since), flavour)
 
 
 def _symbol(entry: Entry, entries: list[Entry]) -> str:
@@ -86,12 +84,8 @@ def read_driver(path: Path = SHIM / "cuda_calls.txt") -> list[Function]:
     """Every function of cuda_calls.txt, in the order of the file."""
     functions = []
     for kind, hooked, (base, *words) in _lines(path):
-        parsed = [_parse(base, word) for word in words]
-        entries = [entry for entry, _ in parsed]
-        functions += [
-            Function(entry, symbol or _symbol(entry, entries), bool(symbol), kind, hooked)
-            for entry, symbol in parsed
-        ]
+        entries = [_parse(base, word) for word in words]
+        functions += [Function(entry, _symbol(entry, entries), kind, hooked) for entry in entries]
     return functions
 
 
@@ -117,8 +111,6 @@ HEAD = """\
  *     wrapped: `symbol` is exported and replaces the driver's. cuGetProcAddress hands it out for
  *     (base, CUDA version >= version, stream kind), unless a line with a higher version fits.
  *     stream: ANY, or PER_THREAD for the twin that uses the per-thread default stream.
- * ALIAS(library, symbol, base, version, stream)
- *     another base name under which cuGetProcAddress hands out a symbol that has a HOOK line.
  * NEED(library, symbol)
  *     called by the shim itself.
  * NEWEST_CUDA(version)
@@ -126,9 +118,6 @@ HEAD = """\
  */
 #ifndef HOOK
 #define HOOK(library, symbol, base, version, stream)
-#endif
-#ifndef ALIAS
-#define ALIAS(library, symbol, base, version, stream)
 #endif
 #ifndef NEED
 #define NEED(library, symbol)
@@ -140,7 +129,6 @@ HEAD = """\
 """
 TAIL = """
 #undef HOOK
-#undef ALIAS
 #undef NEED
 #undef NEWEST_CUDA
 """
@@ -149,9 +137,8 @@ LIBC = ("dlsym", "dlvsym", "dlopen", "dlmopen")
 
 def _hook(function: Function) -> str:
     entry, symbol = function.entry, function.symbol
-    line = "ALIAS" if function.alias else "HOOK"
     stream = "PER_THREAD" if entry.flavour else "ANY"
-    return f'{line}(CUDA, {symbol}, "{entry.base}", {entry.since}, {stream})\n'
+    return f'HOOK(CUDA, {symbol}, "{entry.base}", {entry.since}, {stream})\n'
 
 
 def render(functions: list[Function], nvml: dict[str, bool], called: set[str]) -> str:
@@ -159,8 +146,7 @@ def render(functions: list[Function], nvml: dict[str, bool], called: set[str]) -
     own = [name for name, hooked in nvml.items() if hooked]
     hooked = {function.symbol for function in functions if function.hooked} | set(own)
     libc = "".join(f'HOOK(LIBC, {name}, "", 0, ANY)\n' for name in LIBC)
-    driver = sorted((one for one in functions if one.hooked), key=lambda one: one.alias)
-    hooks = "".join(map(_hook, driver))
+    hooks = "".join(_hook(one) for one in functions if one.hooked)
     own_hooks = "".join(f'HOOK(NVML, {name}, "", 0, ANY)\n' for name in own)
     needs = "".join(
         f"NEED({'NVML' if name.startswith('nvml') else 'CUDA'}, {name})\n"

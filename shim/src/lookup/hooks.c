@@ -12,9 +12,6 @@ _Static_assert(HOOK_COUNT * 2 < TABLE_SIZE, "the name tables are getting full");
 const struct hook hooks[HOOK_COUNT] = {
 #define HOOK(library, symbol, base, version, stream) \
     [H_##symbol] = {#symbol, base, (void *)&symbol, version, LIBRARY_##library, STREAM_##stream},
-#define ALIAS(library, symbol, base, version, stream)                              \
-    [H_##symbol##_from_##version] = {#symbol, base, (void *)&symbol, version, LIBRARY_##library, \
-                                     STREAM_##stream},
 #define NEED(library, symbol) [H_##symbol] = {#symbol, "", NULL, 0, LIBRARY_##library, STREAM_ANY},
 #include "lookup/hooks_generated.def"
 };

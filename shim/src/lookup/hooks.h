@@ -10,7 +10,6 @@ enum hook_stream { STREAM_ANY, STREAM_PER_THREAD };
 
 enum hook_id {
 #define HOOK(library, symbol, base, version, stream) H_##symbol,
-#define ALIAS(library, symbol, base, version, stream) H_##symbol##_from_##version,
 #define NEED(library, symbol) H_##symbol,
 #include "lookup/hooks_generated.def"
     HOOK_COUNT

@@ -18,9 +18,6 @@ TYPED = re.compile(r"PFN_(cu\w+?)_v(\d{4,5})(?:_(pt[sd][zs]))?\b")
 ERROR = re.compile(r"\b(CUDA_(?:SUCCESS|ERROR_\w+))\s*=\s*(\d+)")
 SUFFIX = re.compile(r"(_v\d)?(_pt[sd][zs])?$")
 
-# Since CUDA 12, cuda.h renames this function by a macro, without a typedef.
-BY_MACRO = ("cuGraphInstantiateWithFlags", "cuGraphInstantiate", 12000, "-")
-
 
 @dataclass
 class Names:
@@ -50,7 +47,6 @@ def _entries(base: str, versions: set[tuple[int, str]]) -> Iterator[tuple[str, s
 def symbol_lines(names: Names) -> list[str]:
     """Lines of driver_symbols.txt: all entries, and exports without a known version."""
     rows = {row for base, versions in names.versions.items() for row in _entries(base, versions)}
-    rows.add(BY_MACRO)
     known = {symbol for symbol, *_ in rows}
     rows |= {(name, SUFFIX.sub("", name), 0, "-") for name in names.exported - known}
     ordered = sorted(rows, key=lambda row: (row[1], row[3], row[2]))

@@ -35,25 +35,23 @@ def test_the_whole_driver_is_classified(tool: ModuleType) -> None:
     functions = tool.read_driver()
     assert len(functions) > 700
     assert len({function.entry for function in functions}) == len(functions)
-    aliases = [function.symbol for function in functions if function.alias]
-    assert len({function.symbol for function in functions}) == len(functions) - len(aliases)
+    assert len({function.symbol for function in functions}) == len(functions)
 
 
 def test_symbols_follow_from_versions(tool: ModuleType, tmp_path: Path) -> None:
     table = write(
         tmp_path / "cuda_calls.txt",
         "[takes, hooked]  # why",
-        "cuAlloc 2000 3020 7000_ptsz 12000=cuAllocNow",
+        "cuAlloc 2000 3020 7000_ptsz",
         "[passes]",
         "cuPass 2000",
     )
-    made = [(str(f.entry), f.symbol, f.alias, f.hooked) for f in tool.read_driver(table)]
+    made = [(str(f.entry), f.symbol, f.hooked) for f in tool.read_driver(table)]
     assert made == [
-        ("2000", "cuAlloc", False, True),
-        ("3020", "cuAlloc_v2", False, True),
-        ("7000_ptsz", "cuAlloc_v2_ptsz", False, True),
-        ("12000", "cuAllocNow", True, True),
-        ("2000", "cuPass", False, False),
+        ("2000", "cuAlloc", True),
+        ("3020", "cuAlloc_v2", True),
+        ("7000_ptsz", "cuAlloc_v2_ptsz", True),
+        ("2000", "cuPass", False),
     ]
 
 
@@ -61,7 +59,7 @@ def test_what_is_written(tool: ModuleType, tmp_path: Path) -> None:
     table = write(
         tmp_path / "cuda_calls.txt",
         "[takes, hooked]",
-        "cuAlloc 2000 7000_ptsz 12000=cuAllocNow",
+        "cuAlloc 2000 7000_ptsz",
         "cuAllocNow 11000",
         "[passes]",
         "cuPass 13000",
@@ -69,13 +67,12 @@ def test_what_is_written(tool: ModuleType, tmp_path: Path) -> None:
     text = tool.render(
         tool.read_driver(table), {"nvmlOne": True, "nvmlTwo": False}, {"cuAlloc", "cuPass"}
     )
-    assert [line for line in text.splitlines() if line[:4] in ("HOOK", "ALIA", "NEED", "NEWE")] == [
+    assert [line for line in text.splitlines() if line[:4] in ("HOOK", "NEED", "NEWE")] == [
         "NEWEST_CUDA(13000)",
         *(f'HOOK(LIBC, {name}, "", 0, ANY)' for name in tool.LIBC),
         'HOOK(CUDA, cuAlloc, "cuAlloc", 2000, ANY)',
         'HOOK(CUDA, cuAlloc_ptsz, "cuAlloc", 7000, PER_THREAD)',
         'HOOK(CUDA, cuAllocNow, "cuAllocNow", 11000, ANY)',
-        'ALIAS(CUDA, cuAllocNow, "cuAlloc", 12000, ANY)',
         'HOOK(NVML, nvmlOne, "", 0, ANY)',
         "NEED(CUDA, cuPass)",
     ]

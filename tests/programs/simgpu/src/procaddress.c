@@ -15,17 +15,24 @@ static int first_of(const char *base) {
     return low;
 }
 
-/* The newest entry that is no newer than `version`; if `per_thread` is set, preferably its
- * per-thread twin. */
+static bool of_base(int i, const char *base) {
+    return i < entry_count && strcmp(entries[i].base, base) == 0;
+}
+
+static bool has_twin(const char *base) {
+    int i = first_of(base);
+    while (of_base(i, base) && !entries[i].per_thread) i++;
+    return of_base(i, base);
+}
+
+/* The newest entry that is no newer than `version`. With `per_thread`, only per-thread twins count if
+ * the name has any. */
 static const struct entry *best(const char *base, int version, bool per_thread, bool *known) {
     const struct entry *chosen = NULL;
-    *known = false;
-    for (int i = first_of(base); i < entry_count && strcmp(entries[i].base, base) == 0; i++) {
-        *known = true;
-        if (entries[i].since > version || (entries[i].per_thread && !per_thread)) continue;
-        if (chosen && chosen->per_thread && !entries[i].per_thread) continue;
-        chosen = &entries[i];
-    }
+    bool twin = per_thread && has_twin(base);
+    *known = of_base(first_of(base), base);
+    for (int i = first_of(base); of_base(i, base); i++)
+        if (entries[i].since <= version && entries[i].per_thread == twin) chosen = &entries[i];
     return chosen;
 }
 

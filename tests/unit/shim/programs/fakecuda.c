@@ -1312,7 +1312,6 @@ static const struct entry {
 #define ENTRY_LIBC(symbol, base, version, stream)
 #define ENTRY_NVML(symbol, base, version, stream)
 #define HOOK(library, symbol, base, version, stream) ENTRY_##library(symbol, base, version, stream)
-#define ALIAS(library, symbol, base, version, stream) ENTRY_##library(symbol, base, version, stream)
 #include "lookup/hooks_generated.def"
     {"cuDeviceGetCount", 2000, 0, (void *)&cuDeviceGetCount},
 #if FAKE_VERSION >= 14000
