@@ -291,8 +291,7 @@ def _minor(uuid: str) -> int | None:
 def _computing(uuid: str) -> list[Any] | None:
     """The processes that compute on the card; None if it does not report them."""
     try:
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        return list(pynvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        return _processes("Compute", uuid)
     except pynvml.NVMLError as error:
         log.debug("a card does not report its processes", card=uuid, error=error)
         return None
@@ -301,13 +300,21 @@ def _computing(uuid: str) -> list[Any] | None:
 def _others(uuid: str) -> list[Any]:
     """The processes on the card that render, or that compute by MPS."""
     found: list[Any] = []
-    for ask in (
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
-        pynvml.nvmlDeviceGetMPSComputeRunningProcesses,
-    ):
+    for kind in ("Graphics", "MPSCompute"):
         with suppress(pynvml.NVMLError):  # a card, or a driver, without such processes
-            found += ask(pynvml.nvmlDeviceGetHandleByUUID(uuid))
+            found += _processes(kind, uuid)
     return found
+
+
+def _processes(kind: str, uuid: str) -> list[Any]:
+    """The processes in one of NVML's lists. Drivers before 510 have no third version of the
+    function, but a second one, which returns the same."""
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    name = f"nvmlDeviceGet{kind}RunningProcesses"
+    try:
+        return list(getattr(pynvml, f"{name}_v3")(handle))
+    except pynvml.NVMLError_FunctionNotFound:
+        return list(getattr(pynvml, f"{name}_v2")(handle))
 
 
 def _samples(uuid: str, after: int) -> list[tuple[int, int, int]]:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import nvidia_driver
 import simgpu
 from mizar_nodeagent import nvml
 from support.waiting import PATIENCE_S, wait_for
@@ -70,12 +71,31 @@ asyncio.run(main())
 """
 
 
-class Reader:
-    """A process that sees the simulated cards."""
+OF_RELEASE = """
+import pynvml
 
-    def __init__(self, machine: simgpu.Machine, under: Sequence[str] = ()) -> None:
+find = pynvml._nvmlGetFunctionPointer
+
+def found(name):
+    if name not in EXPORTED:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    return find(name)
+
+pynvml._nvmlGetFunctionPointer = found
+"""
+"""Hides the functions that a release of the driver does not export."""
+
+
+class Reader:
+    """A process that sees the simulated cards, by the driver of a release if one is given."""
+
+    def __init__(
+        self, machine: simgpu.Machine, under: Sequence[str] = (), release: int | None = None
+    ) -> None:
+        exported = nvidia_driver.read().exported[release] if release else None
+        hides = f"EXPORTED = {set(exported)}{OF_RELEASE}" if exported else ""
         self._process = subprocess.Popen(
-            [*under, sys.executable, "-c", READER],
+            [*under, sys.executable, "-c", hides + READER],
             env={**os.environ, **simgpu.environment(machine.directory)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -247,6 +267,29 @@ def sample(machine: simgpu.Machine, *arguments: str, under: Sequence[str] = ()) 
             yield process.pid
         finally:
             process.kill()  # unshare does not heed SIGTERM
+
+
+@pytest.fixture(params=sorted(nvidia_driver.read().exported))
+def reader_of_release(machine: simgpu.Machine, request: pytest.FixtureRequest) -> Iterator[Reader]:
+    made = Reader(machine, release=request.param)
+    yield made
+    made.close()
+
+
+def test_a_driver_of_any_release_reports_what_the_agent_asks(
+    machine: simgpu.Machine, reader_of_release: Reader
+) -> None:
+    reader = reader_of_release
+    first, second = (card.uuid for card in machine.cards)
+    assert set(reader.ask("read")) == {first, second}  # type: ignore[call-overload]
+    with sample(machine, "hold", "100") as holder:
+        found = reader.ask("workers")
+        assert isinstance(found, dict)
+        assert found[second] == {}
+        assert 100 << 20 < found[first][str(holder)] < 1000 << 20
+        loads = reader.ask("loads")
+        assert loads == {first: {str(holder): 0}, second: {}}
+    assert reader.ask("minors") == {first: 0, second: 1}
 
 
 def test_what_each_process_does_on_a_card_and_what_is_free_there(

@@ -94,9 +94,9 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
         "nvmlEventSetCreate": object,
         "nvmlDeviceRegisterEvents": lambda *given: None,
         "nvmlEventSetWait_v2": made.next_event,
-        "nvmlDeviceGetComputeRunningProcesses": lambda handle: [],
-        "nvmlDeviceGetGraphicsRunningProcesses": refuse,
-        "nvmlDeviceGetMPSComputeRunningProcesses": refuse,
+        "nvmlDeviceGetComputeRunningProcesses_v3": lambda handle: [],
+        "nvmlDeviceGetGraphicsRunningProcesses_v3": refuse,
+        "nvmlDeviceGetMPSComputeRunningProcesses_v3": refuse,
         "nvmlDeviceGetProcessUtilization": made.utilization,
         "nvmlDeviceIsMigDeviceHandle": lambda handle: False,
         "nvmlDeviceGetMigMode": refuse,
@@ -226,7 +226,7 @@ async def test_processes_of_all_sorts_hold_memory(
     lists = {"Compute": [(1, 10)], "Graphics": [(1, 10), (2, None)], "MPSCompute": [(3, 30)]}
     for sort, found in lists.items():
         made = [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in found]
-        name = f"nvmlDeviceGet{sort}RunningProcesses"
+        name = f"nvmlDeviceGet{sort}RunningProcesses_v3"
         monkeypatch.setattr(pynvml, name, lambda handle, made=made: made)
     await nvml.read()
     assert await nvml.workers([ONE]) == {ONE: {1: 10, 2: 0, 3: 30}}
