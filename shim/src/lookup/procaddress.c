@@ -22,8 +22,8 @@ static int by_rule(int first, int version, uint64_t flags) {
 }
 
 /*
- * The entry with that address, under any name: some drivers also accept exported names, such as
- * "cuMemAlloc_v2".
+ * The entry with that address, under any name. A driver may also accept exported names, such as
+ * "cuMemAlloc_v2"; those of releases 470 to 555 do not.
  */
 static int by_address(void *found) {
     static bool all_asked;

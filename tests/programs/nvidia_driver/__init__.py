@@ -6,4 +6,14 @@ exports and which of them cuGetProcAddress hands out, and nvidia-smi runs on sim
 from nvidia_driver.debian import RELEASES, Driver, DriverError, Release, get
 from nvidia_driver.facts import FACTS, Facts, read
 
-__all__ = ["FACTS", "RELEASES", "Driver", "DriverError", "Facts", "Release", "get", "read"]
+__all__ = [
+    "FACTS",
+    "RELEASES",
+    "Driver",
+    "DriverError",
+    "Facts",
+    "Release",
+    "base_of",
+    "get",
+    "read",
+]

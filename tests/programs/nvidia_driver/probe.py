@@ -2,6 +2,7 @@
 with the shim preloaded.
 
     probe.py resolve LIBCUDA < NAMES   symbols that cuGetProcAddress hands out (`resolve`)
+    probe.py wrapped LIBCUDA < SYMBOLS the functions that the shim replaces (`wrapped`)
     probe.py call LIBCUDA < SYMBOLS    results of each exported function (`call`)
 """
 
@@ -13,6 +14,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 PER_THREAD = 2  # the flag of cuGetProcAddress
 VERSIONS = range(2000, 14000, 10)
@@ -48,6 +50,16 @@ def resolve(library: ctypes.CDLL, symbols: list[str], bases: list[str]) -> Itera
                 last = now
 
 
+def wrapped(library: ctypes.CDLL, symbols: list[str]) -> Iterator[str]:
+    """Yields each symbol for which dlsym returns code of the shim."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    ranges = [line.split()[0].split("-") for line in maps if line.endswith("/libmizar.so")]
+    areas = [range(int(start, 16), int(end, 16)) for start, end in ranges]
+    for address, names in _addresses(library, symbols).items():
+        if any(address in area for area in areas):
+            yield from names
+
+
 def call(library: ctypes.CDLL, symbols: list[str]) -> Iterator[str]:
     """Yields `symbol arguments result` for a call of each function, with null pointers and with
     buffers of zeros, after cuInit has failed. Each call has a process of its own, since some end
@@ -78,11 +90,11 @@ def _called(library: ctypes.CDLL, symbol: str, kind: str) -> int:
 
 def main(what: str, path: str) -> None:
     library, names = ctypes.CDLL(path), sys.stdin.read().split()
-    if what == "call":
-        lines = call(library, names)
-    else:
+    if what == "resolve":
         bases = [name.removeprefix("base:") for name in names if name.startswith("base:")]
         lines = resolve(library, [name for name in names if ":" not in name], bases)
+    else:
+        lines = {"call": call, "wrapped": wrapped}[what](library, names)
     for line in lines:
         print(line, flush=True)
 
