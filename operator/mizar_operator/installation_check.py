@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ from mizar_kube.errors import ConfigError, KubeError, NotFound
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, RESOURCE_SLICE, Object
 from mizar_kube.settings import load
 from mizar_operator.crd_check import lacking_fields
+from mizar_operator.object_views import Json, condition_of
 from mizar_operator.resource_slices import OF_DRIVER, slice_view
 
 COMPONENT = "app.kubernetes.io/component"
@@ -233,9 +234,8 @@ def _is_ready(pod: Object) -> bool:
     return _condition(pod, "Ready").get("status") == "True"
 
 
-def _condition(pod: Object, kind: str) -> Mapping[str, str]:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one["type"] == kind), {})
+def _condition(pod: Object, kind: str) -> Json:
+    return condition_of(pod.get("status") or {}, kind)
 
 
 async def check(settings: Settings) -> list[Line]:
