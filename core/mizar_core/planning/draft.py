@@ -48,8 +48,45 @@ class Draft:
     def __init__(self, snapshot: Snapshot, now: datetime) -> None:
         self.now = now
         self.actions: list[Action] = []
-        self.announced = snapshot.announced
+        self.attempts: list[Attempt] = []
+        self.granted: set[str] = set()
         self.held_back: set[Subject] = set()
+        self.refused_nodes: dict[tuple[str, str], frozenset[str]] = {}
+        self._take_facts(snapshot)
+        self._take_earlier_outcomes(snapshot)
+        self._take_quotas(snapshot)
+        self._take_nodes(snapshot)
+        self._take_shadows(snapshot)
+        self._take_shares(snapshot)
+
+    def _take_facts(self, snapshot: Snapshot) -> None:
+        """Take over what no action of a plan changes."""
+        self.freed_until = snapshot.freed_until
+        self.free_since = snapshot.free_since
+        self.gated_since = snapshot.gated_since
+        self.missing_classes = snapshot.missing_classes
+        self.namespaces = snapshot.namespaces
+        self.nodes_without_class = snapshot.nodes_without_class
+        self.pending = snapshot.pending
+        self.taken = snapshot.taken
+
+    def _take_earlier_outcomes(self, snapshot: Snapshot) -> None:
+        """Take over what came of earlier plans: what was posted, attempted, refused or not
+        answered."""
+        self.announced = snapshot.announced
+        self.attempted = set(snapshot.attempted)
+        self.refused = {(one.quota, one.devices): one.message for one in snapshot.refused}
+        self.refused_before = snapshot.refused_nodes
+        self.refused_by_kubelet = {
+            (one.quota_key, one.devices): one
+            for one in sorted(filter(self.is_retried_later, snapshot.shadows), key=_key)
+        }
+        self.unopenable = snapshot.unopenable
+        self._names_taken = snapshot.names_taken
+        self._unanswered = sorted(snapshot.unanswered)
+
+    def _take_quotas(self, snapshot: Snapshot) -> None:
+        """Take over pools and quotas, and what quotas entitle to."""
         self.pools = {one.metadata.name: one for one in snapshot.pools}
         self.quotas = {quota_key(one): one for one in snapshot.quotas}
         self.active_quotas = {
@@ -59,52 +96,41 @@ class Draft:
         for (namespace, _), quota in self.quotas.items():
             self.quotas_by_namespace[namespace].append(quota)
         self.entitlements = Entitlements(self.pools.values(), self.active_quotas.values())
+
+    def _take_nodes(self, snapshot: Snapshot) -> None:
+        """Take over the nodes, with the silence of their agents."""
         self.nodes = {one.name: one for one in snapshot.nodes}
-        self.silence = find_silence(snapshot, self.nodes, now)
+        self.silence = find_silence(snapshot, self.nodes, self.now)
         self.feasible_nodes = FeasibleNodes(
             self.pools, snapshot.nodes, snapshot.shadows, self.silence.avoided, snapshot.taken
         )
-        self.shares = snapshot.shares
-        self.missing_classes = snapshot.missing_classes
-        self.refused = {(one.quota, one.devices): one.message for one in snapshot.refused}
-        self.refused_by_kubelet = {
-            (one.quota_key, one.devices): one
-            for one in sorted(filter(self.is_retried_later, snapshot.shadows), key=_key)
-        }
+
+    def _take_shadows(self, snapshot: Snapshot) -> None:
+        """Take over the shadow pods. Their stages follow from the nodes, and whether they are
+        wanted from the quotas and from earlier plans."""
         self.shadows: dict[Key, ShadowView] = {}
         self.stages: dict[Key, ShadowStage] = {}
-        self._sorted_keys: list[Key] | None = None
-        self._in_order: list[tuple[ShadowView, ShadowStage]] | None = None
-        self._unsettled: list[tuple[ShadowView, ShadowStage]] | None = None
-        self._wanted: dict[Key, tuple[ShadowView, bool]] = {}
         self.usage = QuotaUsage()
-        self._of_resource = ShadowGroups[str]()
+        self._given = snapshot.shadows
+        self._in_order: list[tuple[ShadowView, ShadowStage]] | None = None
         self._of_quota = ShadowGroups[Key]()
-        self._unsettled_of = ShadowGroups[Key]()
+        self._of_resource = ShadowGroups[str]()
         self._sequences = _sequences(snapshot)
-        self._unanswered = sorted(snapshot.unanswered)
-        self._names_taken = snapshot.names_taken
+        self._sorted_keys: list[Key] | None = None
+        self._unsettled: list[tuple[ShadowView, ShadowStage]] | None = None
+        self._unsettled_of = ShadowGroups[Key]()
+        self._wanted: dict[Key, tuple[ShadowView, bool]] = {}
         for shadow in snapshot.shadows:
             self._put(shadow)
+
+    def _take_shares(self, snapshot: Snapshot) -> None:
+        """Take over the share pods: those that wait, and those that have a node."""
+        self.shares = snapshot.shares
         self.bound: defaultdict[tuple[str, str], list[ShareView]] = defaultdict(list)
         self.bound_devices: Counter[tuple[str, str]] = Counter()
         self._waiting: defaultdict[str, list[ShareView]] = defaultdict(list)
         for share in snapshot.shares:
             self._put_share(share)
-        self.free_since = snapshot.free_since
-        self.pending = snapshot.pending
-        self.taken = snapshot.taken
-        self.attempted = set(snapshot.attempted)
-        self.attempts: list[Attempt] = []
-        self.refused_before = snapshot.refused_nodes
-        self.refused_nodes: dict[tuple[str, str], frozenset[str]] = {}
-        self.namespaces = snapshot.namespaces
-        self.gated_since = snapshot.gated_since
-        self.unopenable = snapshot.unopenable
-        self.freed_until = snapshot.freed_until
-        self.nodes_without_class = snapshot.nodes_without_class
-        self.granted: set[str] = set()
-        self._given = snapshot.shadows
 
     def do(self, action: ShadowAction) -> None:
         """Plan the action and apply it to the draft."""
