@@ -14,7 +14,7 @@ from mizar_kube import probes
 from mizar_kube.client import KubeClient
 from mizar_kube.logs import get_logger
 from mizar_nodeagent import agent_checkpoint
-from mizar_nodeagent.agent_checkpoint import CheckpointFile
+from mizar_nodeagent.agent_checkpoint import Checkpoint, CheckpointFile
 from mizar_nodeagent.agent_loop import Agent
 from mizar_nodeagent.agent_state import AgentState
 from mizar_nodeagent.boot import boot_id
@@ -29,6 +29,7 @@ from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
 from mizar_nodeagent.metrics import AnswerLatency
 from mizar_nodeagent.planning.snapshot import GracePeriods
+from mizar_nodeagent.pods import Key
 from mizar_nodeagent.regions import usage_file
 
 log = get_logger(__name__)
@@ -62,18 +63,8 @@ def restore(
 ) -> AgentBase:
     """Build the base from the state folder that an earlier run left, which is created if there is
     none. Raises ConfigRefused, OSError."""
-    config.state_dir.mkdir(parents=True, exist_ok=True)
-    if remark := shim_install.mount_remark(config.state_dir):
-        log.warning("some share containers may run without limits", error=remark)
-    _trim(config.state_dir / "slots")
     boot = boot_id()
-    slots = Slots(
-        config.state_dir / "slots",
-        shim_install.install(config.shim_path, config.state_dir),
-        boot,
-        config.shim_times,
-    )
-    slots.load(time.time())
+    slots = _restore_slots(config, boot)
     path = config.state_dir / "checkpoint.json"
     saved = agent_checkpoint.load(path, time.monotonic(), boot)
     state, kept = AgentState(saved.carvings, saved.taken_back), CheckpointFile(path, boot, saved)
@@ -82,18 +73,11 @@ def restore(
     agent = Agent(
         state, cards, kept, grace=grace, repaired=repaired, ignored_xids=config.ignored_xids
     )
-    agent.inventory.restore(
-        saved.faults,
-        [card for one in saved.carvings.values() for card in one.cards],
-        saved.health,
-    )
-    known = agent.inventory.cards().values()
-    agent.failed_cards.were_told((card.uuid for card in known if card.problem), faulty=saved.faults)
-    owners = (one.owner for one in slots.all())
-    users = {(one.namespace, one.pod) for one in owners if one is not None}
+    _restore_cards(agent, saved)
     dra = DraCards(client, config.node_name, config.state_dir, boot)
     podresources = PodResources(config.podresources_socket, dra=dra)
-    poller = KubeletPoller(podresources, agent.wake, expected=users | saved.carvings.keys())
+    expected = _users(slots) | saved.carvings.keys()
+    poller = KubeletPoller(podresources, agent.wake, expected=expected)
     dra.changed, poller.taken = poller.poll_soon, dra.keep
     registry = probes.registry("nodeagent")
     return AgentBase(
@@ -111,6 +95,36 @@ def restore(
         latencies=AnswerLatency(registry),
         dra=dra,
     )
+
+
+def _restore_slots(config: Config, boot: str) -> Slots:
+    """Install the shim, and load the slots that an earlier run left."""
+    config.state_dir.mkdir(parents=True, exist_ok=True)
+    if remark := shim_install.mount_remark(config.state_dir):
+        log.warning("some share containers may run without limits", error=remark)
+    folder = config.state_dir / "slots"
+    _trim(folder)
+    shim = shim_install.install(config.shim_path, config.state_dir)
+    slots = Slots(folder, shim, boot, config.shim_times)
+    slots.load(time.time())
+    return slots
+
+
+def _restore_cards(agent: Agent, saved: Checkpoint) -> None:
+    """Give the agent the cards, their faults and their health that an earlier agent knew."""
+    agent.inventory.restore(
+        saved.faults,
+        [card for one in saved.carvings.values() for card in one.cards],
+        saved.health,
+    )
+    known = agent.inventory.cards().values()
+    agent.failed_cards.were_told((card.uuid for card in known if card.problem), faulty=saved.faults)
+
+
+def _users(slots: Slots) -> set[Key]:
+    """The pods whose containers have these slots."""
+    owners = (one.owner for one in slots.all())
+    return {(one.namespace, one.pod) for one in owners if one is not None}
 
 
 def _trim(slots: Path) -> None:
