@@ -54,24 +54,8 @@ async def assemble(
     base.agent.attach(informer, base.poller, outputs, base.slots)
     _register_metrics(base, outputs)
     hami = _hami(base)
-    cleanup = ShutdownCleanup(
-        config.state_dir,
-        base.state,
-        base.slots,
-        informer,
-        base.poller,
-        config.plugin_dir,
-        lambda: base.agent.inventory.is_marked,
-    )
     async with AsyncExitStack() as stack:
-        stack.push_async_callback(base.podresources.close)
-        stack.push_async_callback(cleanup.run)
-        stack.push_async_callback(base.checkpoint.write)
-        if hami is not None:
-            stack.push_async_callback(hami.withdraw)
-        stack.push_async_callback(outputs.plugins.close)
-        stack.push_async_callback(outputs.node.withdraw, grace.withdraw)
-        stack.push_async_callback(spot.close, grace.withdraw)
+        _end_with(stack, base, informer, outputs, spot, hami, grace)
         yield App(
             config=config,
             agent=base.agent,
@@ -92,6 +76,38 @@ async def assemble(
                 *spot.loops,
             ),
         )
+
+
+def _end_with(
+    stack: AsyncExitStack,
+    base: AgentBase,
+    pods: Informer[Pod],
+    outputs: Outputs,
+    spot: SpotParts,
+    hami: HamiAnnotations | None,
+    grace: GracePeriods,
+) -> None:
+    """Have the parts end when the stack is closed: those that come last here end first."""
+    stack.push_async_callback(base.podresources.close)
+    stack.push_async_callback(_shutdown_cleanup(base, pods).run)
+    stack.push_async_callback(base.checkpoint.write)
+    if hami is not None:
+        stack.push_async_callback(hami.withdraw)
+    stack.push_async_callback(outputs.plugins.close)
+    stack.push_async_callback(outputs.node.withdraw, grace.withdraw)
+    stack.push_async_callback(spot.close, grace.withdraw)
+
+
+def _shutdown_cleanup(base: AgentBase, pods: Informer[Pod]) -> ShutdownCleanup:
+    return ShutdownCleanup(
+        base.config.state_dir,
+        base.state,
+        base.slots,
+        pods,
+        base.poller,
+        base.config.plugin_dir,
+        lambda: base.agent.inventory.is_marked,
+    )
 
 
 def _outputs(base: AgentBase, container: ContainerParts, spot: SpotParts) -> Outputs:
