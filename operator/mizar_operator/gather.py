@@ -38,7 +38,7 @@ from mizar_operator import object_views, pod_views, unreadable
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
 from mizar_operator.claimed_cards import Claim, ClaimedCards, claims_of
 from mizar_operator.live_objects import find, views_on
-from mizar_operator.namespace_labels import NamespaceLabels
+from mizar_operator.namespace_labels import Labels, NamespaceLabels
 from mizar_operator.pod_views import HolderPod
 from mizar_operator.posted_events import PostedEvents
 from mizar_operator.reconcile_state import Excluded, ReconcileState
@@ -69,6 +69,20 @@ class FoundLive:
 
     pods: dict[str, HolderPod] = field(default_factory=dict)
     nodes: dict[str, NodeView] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the API server answered about objects that the caches do not have, for one snapshot.
+    `missing_classes`: the pools' RuntimeClasses that do not exist. `taken`: how many cards other
+    pods have on nodes, by (resource, node). `namespaces`: labels of those that may get a default
+    quota. `volumes`: node affinity of share pods' volumes, by claim."""
+
+    live: FoundLive
+    missing_classes: frozenset[str]
+    taken: Mapping[tuple[str, str], int]
+    namespaces: Mapping[str, Labels]
+    volumes: Mapping[Key, Terms]
 
 
 class Gatherer:
@@ -113,7 +127,11 @@ class Gatherer:
     async def gather(self, key: str) -> Snapshot:
         """A snapshot of everything that is planned under the key. Raises KubeError when an object
         looks missing and the API server does not answer."""
-        found = await self._look_for(self._suspects(key), self.state(key))
+        return self._snapshot(key, await self._ask(key))
+
+    async def _ask(self, key: str) -> Answers:
+        """Ask the API server for what the caches do not have."""
+        live = await self._look_for(self._suspects(key), self.state(key))
         missing = await self._classes.missing(
             one.spec.runtime_class_name
             for one in self._pools(key).values()
@@ -123,31 +141,33 @@ class Gatherer:
         namespaces = await self._namespaces.of(self._without_quota(key))
         shared = (one for pod in self._caches.shares.values() for _, one in pod.demands)
         volumes = await self._volumes.of({claim for one in shared for claim in _claims(one)})
-        # Nothing is awaited from here on, so that all parts are of one moment.
+        return Answers(live, missing, taken, namespaces, volumes)
+
+    def _snapshot(self, key: str, answers: Answers) -> Snapshot:
+        """The snapshot, from the answers and the caches. It awaits nothing, so that all that comes
+        from the caches is of one moment."""
         memory, pools = self.state(key), self._pools(key)
-        shadows = [self._whole(one, pools, found, memory) for one in self._shadows(key)]
-        shares = [_bound_by(volumes, one) for one in self._shares(key, shadows)]
+        shadows = [self._whole(one, pools, answers.live, memory) for one in self._shadows(key)]
+        shares = [_bound_by(answers.volumes, one) for one in self._shares(key, shadows)]
         pending = self._caches.pending.values()
         quotas = [one for one in self._caches.quotas.values() if self._is_mine(one.spec.pool, key)]
         uids = {one.uid for one in shadows} | {one.uid for one in shares}
         memory.forget_old(self._clock(), uids, set(map(quota_key, quotas)))
         # A shadow pod that exists was created after all, so its number must not be used again.
         memory.unanswered -= {(one.quota_key, one.devices, one.sequence) for one in shadows}
-        nodes = {one.name: one for one in self._caches.node_views()}
-        bare = {name: NodeView(name, available=False) for name in self._nodes_unseen(key)}
         return Snapshot(
             pools=tuple(pools.values()),
             quotas=tuple(quotas),
             shadows=tuple(shadows),
             shares=tuple(shares),
-            nodes=tuple({**found.nodes, **bare, **nodes}.values()),
+            nodes=self._all_nodes(key, answers.live),
             announced=memory.posted_events.known(uids),
-            missing_classes=missing,
+            missing_classes=answers.missing_classes,
             refused=memory.refusals(self._clock()),
             free_since=memory.free_since,
             attempted=memory.attempts(self._clock(), _waiting(shares, pending, shadows)),
             pending=tuple(pending),
-            taken=taken,
+            taken=answers.taken,
             unanswered=frozenset(memory.unanswered),
             refused_nodes=memory.nodes_refused(self._clock()),
             names_taken=frozenset(memory.names_taken),
@@ -155,9 +175,16 @@ class Gatherer:
             gated_since=memory.gated_since,
             unopenable=frozenset(uid for uid, _ in memory.unopenable.active(self._clock())),
             freed_until=dict(self._freed_until),
-            namespaces=namespaces,
+            namespaces=answers.namespaces,
             nodes_without_class=self._caches.dra.without_class(),
         )
+
+    def _all_nodes(self, key: str, live: FoundLive) -> tuple[NodeView, ...]:
+        """The nodes of the caches, those that only the API server has, and those of which only the
+        names are known."""
+        cached = {one.name: one for one in self._caches.node_views()}
+        bare = {name: NodeView(name, available=False) for name in self._nodes_unseen(key)}
+        return tuple({**live.nodes, **bare, **cached}.values())
 
     def _nodes_unseen(self, key: str) -> Iterator[str]:
         """The names of nodes of which nothing is known but that they exist, or existed so recently
