@@ -23,7 +23,7 @@ from mizar_nodeagent.cards import CardSource
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container import shim_install
 from mizar_nodeagent.container.slots import Slots
-from mizar_nodeagent.kubelet.dra_cards import DraCards
+from mizar_nodeagent.kubelet.allocated_dra_cards import AllocatedDraCards
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.kubelet.socket_watch import KubeletSocket
@@ -55,7 +55,7 @@ class AgentBase:
     poller: KubeletPoller
     kubelet: KubeletSocket
     latencies: AnswerLatency
-    dra: DraCards
+    dra: AllocatedDraCards
 
 
 def restore(
@@ -74,7 +74,7 @@ def restore(
         state, cards, kept, grace=grace, repaired=repaired, ignored_xids=config.ignored_xids
     )
     _restore_cards(agent, saved)
-    dra = DraCards(client, config.node_name, config.state_dir, boot)
+    dra = AllocatedDraCards(client, config.node_name, config.state_dir, boot)
     podresources = PodResources(config.podresources_socket, dra=dra)
     expected = _users(slots) | saved.carvings.keys()
     poller = KubeletPoller(podresources, agent.wake, expected=expected)

@@ -19,7 +19,7 @@ from mizar_nodeagent.cancellation import run_for_ever
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.container.access_choice import AccessChoice
 from mizar_nodeagent.container.slots import Slots
-from mizar_nodeagent.kubelet.dra_cards import DraCards
+from mizar_nodeagent.kubelet.allocated_dra_cards import AllocatedDraCards
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.plugin.manager import PluginManager
 from mizar_nodeagent.pods import Pod
@@ -51,7 +51,7 @@ class App:
     spot: SpotParts
     registry: probes.Registry
     slots: Slots
-    dra: DraCards
+    dra: AllocatedDraCards
     loops: tuple[Loop, ...]
 
     def unwell(self) -> Iterable[str]:

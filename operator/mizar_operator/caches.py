@@ -15,9 +15,9 @@ from mizar_kube.client import KubeClient
 from mizar_kube.informer import Copy, Informer, Timing, Watched
 from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from mizar_operator import object_views, pod_views
-from mizar_operator.dra_cards import DraCards
 from mizar_operator.kopf_store import KopfStore, Pace
 from mizar_operator.node_needs import needs_of
+from mizar_operator.offered_dra_cards import OfferedDraCards
 from mizar_operator.pod_views import HolderPod, SharePod
 from mizar_operator.spot.pod_view import spot_view
 
@@ -75,7 +75,7 @@ class Caches:
         self.nodes: Informer[NodeView] = Informer(
             client, Watched(NODE), object_views.node_view, timing
         )
-        self.dra = DraCards(client, timing)
+        self.dra = OfferedDraCards(client, timing)
         self._asked: dict[str, Needs] = {}
         self._offering: dict[str, Counter[str]] = {}
         self.holders.on_change(self._count_offers)

@@ -11,7 +11,7 @@ from mizar_core.names import DRA_DRIVER
 from mizar_kube.client import Listing, WatchEvent
 from mizar_kube.errors import Gone, Interrupted, NotFound
 from mizar_kube.kinds import DEVICE_CLASS, RESOURCE_SLICE, Kind, Object, Ref, ref_of
-from mizar_operator.dra_cards import SERVED_AT
+from mizar_operator.offered_dra_cards import SERVED_AT
 from simulation.fault_injection import FaultInjection
 from simulation.history import Change
 from simulation.network import Call, Network, Server

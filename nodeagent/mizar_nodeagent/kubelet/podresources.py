@@ -14,8 +14,8 @@ from mizar_core.names import PHYSICAL_RESOURCE
 from mizar_kube.token_bucket import TokenBucket
 from mizar_nodeagent.cancellation import is_asked_to_end
 from mizar_nodeagent.errors import KubeletAway
+from mizar_nodeagent.kubelet.allocated_dra_cards import AllocatedDraCards
 from mizar_nodeagent.kubelet.claims import Claims, dra_devices, from_list
-from mizar_nodeagent.kubelet.dra_cards import DraCards
 from mizar_nodeagent.kubelet.socket_watch import Identity, identity
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
@@ -51,7 +51,7 @@ class PodResources:
         self,
         socket: Path,
         clock: Callable[[], float] = time.monotonic,
-        dra: DraCards | None = None,
+        dra: AllocatedDraCards | None = None,
     ) -> None:
         self._socket = socket
         self._dra = dra

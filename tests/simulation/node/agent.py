@@ -29,7 +29,7 @@ from mizar_nodeagent.container.slots import Slots
 from mizar_nodeagent.cuda_context.costs import CONTEXTS, ContextCosts
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import device_checkpoint
-from mizar_nodeagent.kubelet.dra_cards import DraCards, ResourceSlice
+from mizar_nodeagent.kubelet.allocated_dra_cards import AllocatedDraCards, ResourceSlice
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import KubeletPoller
 from mizar_nodeagent.node_status import NodeStatusWriter
@@ -108,13 +108,13 @@ class AgentProcess:
         self._rest()
         self._start()
 
-    def _dra(self) -> DraCards | None:
+    def _dra(self) -> AllocatedDraCards | None:
         world, driver = self.world, self.world.driver
         if driver is None:
             return None
         api = SliceApi(world.api, driver, self.random, world.lag)
         watch = SliceWatch(world.api, driver, self.random, world.lag)
-        return DraCards(
+        return AllocatedDraCards(
             cast(KubeClient, api),
             POOL,
             world.state_dir,

@@ -16,7 +16,7 @@ from unittest.mock import patch
 from mizar_nodeagent import agent_checkpoint, agent_loop, files, reserved_room
 from mizar_nodeagent.container import slots
 from mizar_nodeagent.container.shim_install import Shim
-from mizar_nodeagent.kubelet import dra_cards
+from mizar_nodeagent.kubelet import allocated_dra_cards
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class Disk:
                 (reserved_room, "change_places", change_places),
                 (agent_checkpoint, "overwrite", overwrite),
                 (slots, "write_atomically", write),
-                (dra_cards, "write_atomically", write),
+                (allocated_dra_cards, "write_atomically", write),
                 (Shim, "copy_library", copy),
                 (os, "posix_fallocate", allocate),
                 (asyncio, "to_thread", self._thread),

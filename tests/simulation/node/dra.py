@@ -14,8 +14,8 @@ from mizar_core.names import DRA_DRIVER, PHYSICAL_RESOURCE
 from mizar_kube.client import Listing
 from mizar_kube.errors import Unavailable
 from mizar_kube.kinds import Kind, Object
+from mizar_nodeagent.kubelet.allocated_dra_cards import AllocatedDraCards, ResourceSlice, trim
 from mizar_nodeagent.kubelet.claims import Claim, Claims, DraDevice
-from mizar_nodeagent.kubelet.dra_cards import DraCards, ResourceSlice, trim
 from mizar_nodeagent.pods import Key
 from simulation.node.api import Api
 from simulation.node.cards import Cards
@@ -151,7 +151,7 @@ class SliceWatch:
 
 
 async def with_cards(
-    claims: Claims, devices: dict[Claim, tuple[DraDevice, ...]], dra: DraCards
+    claims: Claims, devices: dict[Claim, tuple[DraDevice, ...]], dra: AllocatedDraCards
 ) -> Claims:
     """The claims, and those on cards, as PodResources makes them of the kubelet's answer."""
     cards = await dra.cards_of([one for names in devices.values() for one in names])

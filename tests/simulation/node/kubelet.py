@@ -15,9 +15,9 @@ from typing import Any
 from mizar_core.names import PHYSICAL_RESOURCE, SPOT_RESOURCE
 from mizar_kube.timed_wait import wait_until_set
 from mizar_nodeagent.errors import KubeletAway
+from mizar_nodeagent.kubelet.allocated_dra_cards import AllocatedDraCards
 from mizar_nodeagent.kubelet.claims import Claim, Claims
 from mizar_nodeagent.kubelet.device_checkpoint import FILE
-from mizar_nodeagent.kubelet.dra_cards import DraCards
 from mizar_nodeagent.planning.device_lists import Device
 from mizar_nodeagent.pods import Pod
 from mizar_nodeagent.proto import deviceplugin_pb2 as pb
@@ -439,7 +439,7 @@ class Podresources:
         kubelet: Kubelet,
         healthy_cards: Callable[[], frozenset[str]],
         driver: Driver | None = None,
-        dra: DraCards | None = None,
+        dra: AllocatedDraCards | None = None,
     ) -> None:
         self._driver = driver
         self._dra = dra

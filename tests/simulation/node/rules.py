@@ -11,7 +11,7 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.names import PHYSICAL_RESOURCE, SPOT_RESOURCE
 from mizar_nodeagent import agent_checkpoint
 from mizar_nodeagent.cards import Card
-from mizar_nodeagent.kubelet import dra_cards
+from mizar_nodeagent.kubelet import allocated_dra_cards
 from mizar_nodeagent.planning.shadow_status import UNSAVED
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_STOPPED
@@ -24,7 +24,7 @@ from simulation.node.world import World, key_of
 
 CHECKPOINTS = {"checkpoint.json", "checkpoint.reserve-1", "checkpoint.reserve-2"}
 """The checkpoint and the room that is reserved for it, which change places."""
-FILES = {"slots", "lib", "contexts.json", dra_cards.FILE, *CHECKPOINTS}
+FILES = {"slots", "lib", "contexts.json", allocated_dra_cards.FILE, *CHECKPOINTS}
 """The names in the agent's folder at rest."""
 
 

@@ -15,7 +15,7 @@ from mizar_core.device_ids import DeviceID
 from mizar_core.models import Isolation, Spot
 from mizar_core.names import SPOT_RESOURCE, ConditionType, EventReason
 from mizar_core.spot_rules import SpotRule, SpotRules
-from mizar_nodeagent.kubelet import dra_cards
+from mizar_nodeagent.kubelet import allocated_dra_cards
 from mizar_nodeagent.planning.shadow_status import ConditionState
 from mizar_nodeagent.planning.snapshot import Counts
 from mizar_nodeagent.pods import Key, Pod
@@ -88,7 +88,9 @@ class World:
         self.shim = self.folder / "libmizar.so"
         self.shim.write_bytes(b"shim")
         self.state_dir = self.folder / "state"
-        self.driver = Driver(self.cards, self.state_dir / dra_cards.FILE) if self.dra else None
+        self.driver = (
+            Driver(self.cards, self.state_dir / allocated_dra_cards.FILE) if self.dra else None
+        )
 
     def wall(self) -> float:
         """Seconds since the epoch by the node's clock."""

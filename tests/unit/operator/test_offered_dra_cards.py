@@ -15,7 +15,7 @@ from mizar_kube.errors import NotFound, Unavailable
 from mizar_kube.informer import Timing
 from mizar_kube.kinds import RESOURCE_SLICE, Kind
 from mizar_operator.caches import Caches, follow
-from mizar_operator.dra_cards import ASKED_EVERY_S, KEPT_FOR_S, SLACK_S, DraCards
+from mizar_operator.offered_dra_cards import ASKED_EVERY_S, KEPT_FOR_S, SLACK_S, OfferedDraCards
 from support.waiting import until
 from unit.operator.slices import Object, device, device_class, resource_slice
 
@@ -28,7 +28,7 @@ class Driver:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.dra = DraCards(cast(KubeClient, None), Timing(clock=lambda: self.now))
+        self.dra = OfferedDraCards(cast(KubeClient, None), Timing(clock=lambda: self.now))
         self.slices, self.classes = self.dra.make_informers()
         self.told = 0
         self.dra.on_change(self._count)
@@ -192,9 +192,9 @@ class Sleeps:
         await asyncio.sleep(0)
 
 
-def _made(api: Api, sleeps: Sleeps) -> DraCards:
+def _made(api: Api, sleeps: Sleeps) -> OfferedDraCards:
     timing = Timing(sleep=sleeps, random=lambda: 1.0)
-    return DraCards(cast(KubeClient, api), timing)
+    return OfferedDraCards(cast(KubeClient, api), timing)
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ async def test_gone_cards_are_forgotten_in_time(tasks: list[asyncio.Task[None]])
         seconds[0] += length
         await sleeps(length)
 
-    dra = DraCards(cast(KubeClient, api), Timing(clock=lambda: seconds[0], sleep=sleep))
+    dra = OfferedDraCards(cast(KubeClient, api), Timing(clock=lambda: seconds[0], sleep=sleep))
     tasks.append(asyncio.create_task(dra.run()))
     await until(lambda: dict(dra.with_cards([NodeView("n1")])[0].cards) == CARDS)
     slices, _ = dra._copies

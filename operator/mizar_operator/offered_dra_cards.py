@@ -47,7 +47,7 @@ SLACK_S = 1.0
 early."""
 
 
-class DraCards:
+class OfferedDraCards:
     """A copy of the driver's ResourceSlices and of all DeviceClasses, which `run()` keeps current
     until cancelled. Where the API server does not serve these kinds, nothing is watched."""
 

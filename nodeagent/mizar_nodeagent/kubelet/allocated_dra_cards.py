@@ -70,11 +70,11 @@ class ResourceSlice:
     devices: Mapping[str, SliceDevice]
 
 
-class DraCards:
-    """The cards of one node that NVIDIA's DRA driver manages. `folder`: the agent's state folder.
-    `boot`: the boot's ID. `watch`: a copy of the driver's slices; by default an informer's.
-    `clock` returns monotonic seconds, `uptime` those since the boot. `changed`: called when slices
-    have changed; to be set."""
+class AllocatedDraCards:
+    """The cards of one node that NVIDIA's DRA driver has allocated to claims. `folder`: the agent's
+    state folder. `boot`: the boot's ID. `watch`: a copy of the driver's slices; by default an
+    informer's. `clock` returns monotonic seconds, `uptime` those since the boot. `changed`: called
+    when slices have changed; to be set."""
 
     def __init__(
         self,

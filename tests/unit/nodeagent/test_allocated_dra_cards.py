@@ -16,7 +16,7 @@ from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container.access_doubts import NONE, doubts
 from mizar_nodeagent.container.auto_strategy import best_way
 from mizar_nodeagent.errors import KubeletAway
-from mizar_nodeagent.kubelet import dra_cards, poller
+from mizar_nodeagent.kubelet import allocated_dra_cards, poller
 from mizar_nodeagent.kubelet.claims import Claim, Claims, DraDevice, dra_devices, from_list
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import CARDS_WITHIN_S, KubeletPoller
@@ -44,8 +44,8 @@ ONE, TWO = DraDevice("a", "one", "node-1", "gpu-0"), DraDevice("a", "two", "node
 @pytest.fixture(autouse=True)
 def uptime(monkeypatch: pytest.MonkeyPatch) -> Mock:
     """For how long the node has run: for long, unless a test says otherwise."""
-    found = Mock(return_value=10 * dra_cards.SETTLES_S)
-    monkeypatch.setattr(dra_cards, "seconds_since_boot", found)
+    found = Mock(return_value=10 * allocated_dra_cards.SETTLES_S)
+    monkeypatch.setattr(allocated_dra_cards, "seconds_since_boot", found)
     return found
 
 
@@ -114,7 +114,7 @@ async def test_slices_are_read_only_where_the_driver_has_allocated_something(wor
     world.kubelet.give_claim(OWNER, "nic-0", driver="nic.example.com")
     await world.replanned()
     assert SLICES not in world.api.asked
-    assert not (world.folder / "state" / dra_cards.FILE).exists()
+    assert not (world.folder / "state" / allocated_dra_cards.FILE).exists()
 
 
 async def test_a_whole_card_that_a_pod_has_claimed_itself_is_its_owners(world: World) -> None:
@@ -208,11 +208,13 @@ async def test_slices_of_before_a_reboot_do_not_count_once_there_are_new_ones(
     await until(lambda: not world.app.dra.usable)
     await believed(world)
     assert (held(world, SHADOW_POD), held(world, OWNER)) == ({CARD}, uuids(2))
-    uptime.return_value = 10 * dra_cards.SETTLES_S
+    uptime.return_value = 10 * allocated_dra_cards.SETTLES_S
     world.api.put_slice(named(2, 1))
     await until(lambda: held(world, OWNER) == {CARD})
     assert held(world, SHADOW_POD) == uuids(2)
-    saved = dra_cards.DraCards(Mock(), "node-1", world.folder / "state", agent_base.boot_id())
+    saved = allocated_dra_cards.AllocatedDraCards(
+        Mock(), "node-1", world.folder / "state", agent_base.boot_id()
+    )
     assert {one.claim: uuid for one, uuid in saved._kept.items()} == {
         f"{SHADOW_POD.name}-cards": card(2).uuid,
         f"{OWNER.name}-cards": CARD,
@@ -221,7 +223,7 @@ async def test_slices_of_before_a_reboot_do_not_count_once_there_are_new_ones(
 
 async def test_an_agent_that_ends_on_an_empty_node_leaves_no_file(world: World) -> None:
     await serve_shadow(world)
-    file = world.folder / "state" / dra_cards.FILE
+    file = world.folder / "state" / allocated_dra_cards.FILE
     assert file.exists()
     world.kubelet.remove_pod(SHADOW_POD.uid)
     world.api.delete_pod(*SHADOW)
@@ -347,7 +349,7 @@ async def test_a_card_that_no_claim_has_by_that_kind_is_not_given(world: World) 
     await serve_shadow(world)
     world.kubelet.dynamic[SHADOW_POD.uid]["pause"][0].claim_resources[0].ClearField("cdi_devices")
     await believed(world)
-    (world.folder / "state" / dra_cards.FILE).unlink()
+    (world.folder / "state" / allocated_dra_cards.FILE).unlink()
     await restart_with(world, strategy="CDI")
     with pytest.raises(Admission, match=rf"of the kind {CLAIMS} .* names no claim of it"):
         await world.start_share()
@@ -358,11 +360,15 @@ async def test_the_next_agent_knows_the_cdi_devices_before_it_has_asked(world: W
     await serve_shadow(world)
     client = Mock()
     state, boot = world.folder / "state", agent_base.boot_id()
-    found = dra_cards.DraCards(client, "node-1", state, boot)
+    found = allocated_dra_cards.AllocatedDraCards(client, "node-1", state, boot)
     assert found.cdi_names(CARD) == (f"{CLAIMS}={SHADOW_POD.uid}-gpu-0",)
-    assert dra_cards.DraCards(client, "node-1", state, "next").cdi_names(CARD) == ()
-    (state / dra_cards.FILE).write_text("damaged")
-    assert dra_cards.DraCards(client, "node-1", state, boot).cdi_names(CARD) == ()
+    assert (
+        allocated_dra_cards.AllocatedDraCards(client, "node-1", state, "next").cdi_names(CARD) == ()
+    )
+    (state / allocated_dra_cards.FILE).write_text("damaged")
+    assert (
+        allocated_dra_cards.AllocatedDraCards(client, "node-1", state, boot).cdi_names(CARD) == ()
+    )
 
 
 def test_auto_gives_cards_by_claims_if_that_is_configured(tmp_path: Path) -> None:
@@ -437,7 +443,7 @@ def slice_of(devices: dict[str, Any], generation: int = 1) -> dict[str, Any]:
 
 def test_a_slice_says_which_devices_are_whole_cards_that_can_be_used() -> None:
     full = {"attributes": {"gpu.nvidia.com/type": {"string": "gpu"}, "uuid": {"string": "GPU-9"}}}
-    found = dra_cards.trim(
+    found = allocated_dra_cards.trim(
         slice_of(
             {
                 "gpu-0": whole(1),
@@ -494,7 +500,7 @@ async def test_a_claim_that_comes_back_under_its_name_is_looked_up_again(tmp_pat
     slices = [slice_of(named(1, 2)), slice_of(named(2, 1))]
     listings = [Listing([one], "1") for one in slices]
     client: Any = Mock(list=AsyncMock(side_effect=listings))
-    dra = dra_cards.DraCards(client, "node-1", tmp_path, "boot")
+    dra = allocated_dra_cards.AllocatedDraCards(client, "node-1", tmp_path, "boot")
     asked = PodResources(tmp_path / "socket", dra=dra)
     answers = [answer(claimed("gpu-0")), pb.ListPodResourcesResponse(), answer(claimed("gpu-0"))]
     found = list[set[str]]()
@@ -517,7 +523,9 @@ async def test_for_a_device_that_stays_unknown_slices_are_listed_ever_more_rarel
         return Listing([], "1")
 
     client: Any = Mock(list=list_slices)
-    dra = dra_cards.DraCards(client, "node-1", tmp_path, "boot", clock=lambda: now)
+    dra = allocated_dra_cards.AllocatedDraCards(
+        client, "node-1", tmp_path, "boot", clock=lambda: now
+    )
     while now < 200:
         assert await dra.cards_of([ONE]) == {ONE: None}
         now += 0.5
