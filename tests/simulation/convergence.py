@@ -11,8 +11,8 @@ from mizar_core.model_base import parse_time
 from mizar_core.names import LABEL_IN_USE, SPOT_RESOURCE
 from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.creation_checks import MOVE_TURN
+from mizar_core.planning.spot.next_borrowers import PATIENCE
 from mizar_core.planning.spot.snapshot import UNHEARD_AFTER
-from mizar_core.planning.spot.turns import PATIENCE
 from mizar_core.pod_requests import devices_requested, spot_cards_requested
 from mizar_kube.kinds import BUDGET, GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Kind, Object
 from mizar_kube.store import StoreReader, key_of

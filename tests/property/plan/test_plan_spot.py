@@ -19,8 +19,8 @@ from mizar_core.planning.node_fit import NO_NEEDS, Needs, fits
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_core.planning.spot import SpotPlan, SpotSnapshot, SpotView, plan_spot
 from mizar_core.planning.spot.actions import EvictSpot, OpenGate, WriteLent, WriteSpotStatus
+from mizar_core.planning.spot.next_borrowers import PATIENCE
 from mizar_core.planning.spot.snapshot import STUCK_AFTER, UNHEARD_AFTER
-from mizar_core.planning.spot.turns import PATIENCE
 from mizar_operator.spot.promises import Promises
 from property.plan.among import among
 

@@ -21,10 +21,10 @@ from mizar_core.planning.spot.actions import (
     SpotAction,
     SpotPlan,
 )
+from mizar_core.planning.spot.next_borrowers import Room, is_impatient, take_turns
 from mizar_core.planning.spot.schedulers import Schedulers
 from mizar_core.planning.spot.snapshot import GRACE_S, SpotSnapshot, SpotView
 from mizar_core.planning.spot.statuses import write_lent, write_quotas
-from mizar_core.planning.spot.turns import Room, is_impatient, take_turns
 from mizar_core.planning.spot.waiting_events import unheard_events, waiting_events
 from mizar_core.quantities import bounded, counted
 from mizar_core.spot_rules import spot_rules

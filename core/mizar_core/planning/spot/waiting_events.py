@@ -9,9 +9,9 @@ from datetime import datetime
 from mizar_core.names import EventReason
 from mizar_core.planning.actions import EmitEvent
 from mizar_core.planning.spot.accounts import Accounts
+from mizar_core.planning.spot.next_borrowers import Room, queues
 from mizar_core.planning.spot.schedulers import Schedulers
 from mizar_core.planning.spot.snapshot import UNHEARD_AFTER, SpotSnapshot, SpotView
-from mizar_core.planning.spot.turns import Room, queues
 from mizar_core.quantities import counted
 
 _MINUTES = f"{UNHEARD_AFTER.seconds // 60} minutes"

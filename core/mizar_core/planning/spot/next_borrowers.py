@@ -1,5 +1,5 @@
-"""Decides whose turn it is: the spot pods to release to the scheduler, by what their namespaces
-borrowed recently, as far as cards are lendable and quotas allow."""
+"""Decides which spot pods borrow cards next: those that are released to the scheduler, in turns by
+what their namespaces borrowed recently, as far as cards are lendable and quotas allow."""
 
 from __future__ import annotations
 
