@@ -1,6 +1,6 @@
 """Reads the windows that the shim is given."""
 
-from mizar_core.time_slicing import WINDOW_BITS, WINDOW_VALID, Window
+from mizar_core.time_grants import WINDOW_BITS, WINDOW_VALID, Window
 
 _MASK = (1 << WINDOW_BITS) - 1
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from mizar_core.models import ComputeMode
 from mizar_core.quantities import WHOLE_CARD
-from mizar_core.time_slicing import Sharer, TimeGrant, allowed_share
+from mizar_core.time_grants import Sharer, TimeGrant, allowed_share
 from mizar_nodeagent.audit.unaccounted_memory import Unaccounted
 from mizar_nodeagent.regions import layout, limits_file
 from mizar_nodeagent.regions.layout import Limits, LimitsLive, UsageCard, UsageHead

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from mizar_core import time_slicing
+from mizar_core import time_grants
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.audit.unaccounted_memory import Unaccounted
 from mizar_nodeagent.errors import RegionDamaged
@@ -128,9 +128,9 @@ class SharedCard:
             one.revoke(now)
 
     def _grant(self) -> None:
-        granted = time_slicing.grants(one.sharer for one in self._containers)
+        granted = time_grants.grants(one.sharer for one in self._containers)
         for one in self._containers:
-            one.write(granted.get(one.name, time_slicing.TimeGrant()))
+            one.write(granted.get(one.name, time_grants.TimeGrant()))
 
 
 class TimeSlicer:

@@ -39,7 +39,7 @@ _CORE = _files(
     "names",
     "preferred_allocation",
     "spot_rules",
-    "time_slicing",
+    "time_grants",
 )
 _OPERATOR = _files(
     "operator/mizar_operator",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mizar_core import time_slicing
+from mizar_core import time_grants
 from mizar_core.carve import CardLimit
 from mizar_nodeagent.errors import RegionDamaged
 from mizar_nodeagent.regions import layout, limits_file, usage_file, usage_snapshot
@@ -62,8 +62,8 @@ def test_the_mirror_is_the_headers_layout() -> None:
     assert constants["MIZAR_CODE_PAGE"] == layout.CODE_PAGE
     assert constants["MIZAR_CODE_PER_PAGE"] == layout.CODE_PER_PAGE
     assert constants["MIZAR_SHIM_PAST"] == layout.SHIM_PAST
-    assert constants["MIZAR_WINDOW_BITS"] == time_slicing.WINDOW_BITS
-    assert constants["MIZAR_WINDOW_VALID"] == time_slicing.WINDOW_VALID
+    assert constants["MIZAR_WINDOW_BITS"] == time_grants.WINDOW_BITS
+    assert constants["MIZAR_WINDOW_VALID"] == time_grants.WINDOW_VALID
     assert constants["MIZAR_COPY_TO_DEVICE"] == layout.COPY_TO_DEVICE
     assert constants["MIZAR_COPY_TO_HOST"] == layout.COPY_TO_HOST
     assert constants["MIZAR_COPY_DEVICES"] == layout.COPY_DEVICES

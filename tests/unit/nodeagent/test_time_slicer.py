@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from mizar_core.carve import CardLimit
 from mizar_core.models import ComputeMode
-from mizar_core.time_slicing import PERIOD_FAR_US, Window
+from mizar_core.time_grants import PERIOD_FAR_US, Window
 from mizar_nodeagent.audit.unaccounted_memory import Unaccounted
 from mizar_nodeagent.regions import layout, limits_file, usage_file
 from mizar_nodeagent.time_slicing import time_slicer

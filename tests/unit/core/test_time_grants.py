@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from mizar_core.models import ComputeMode
-from mizar_core.time_slicing import Sharer, TimeGrant, Window, allowed_share, grants
+from mizar_core.time_grants import Sharer, TimeGrant, Window, allowed_share, grants
 
 
 def hard(name: str, share: int, **more: object) -> Sharer:

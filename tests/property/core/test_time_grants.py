@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mizar_core.quantities import WHOLE_CARD
-from mizar_core.time_slicing import (
+from mizar_core.time_grants import (
     CHANGE_US,
     PERIOD_FAR_US,
     PERIOD_MAX_US,

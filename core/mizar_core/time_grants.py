@@ -1,4 +1,5 @@
-"""Time slicing: how much of a card's time each of its containers may use now, and in which windows.
+"""Grants of time: how much of a card's time each of its containers may use now, and in which
+windows.
 
 Computes a grant for each container of a card, from the shares of all of them and from which are
 busy. The node agent writes it into the container's limits (`live` in shim/include/mizar_regions.h,
