@@ -1,4 +1,5 @@
-"""Writes and reads a container's limits file so that its shim never accepts a half-written one."""
+"""Writes and reads a container's limits file so that its shim never accepts a half-written one.
+layout.py has the file's format."""
 
 from __future__ import annotations
 
