@@ -11,7 +11,7 @@ from cluster.local_cluster import LocalCluster
 from e2e.asking import asking
 from e2e.components import SYSTEM, component_pods, container_id, kill_container
 from e2e.test_cert_manager import PRESENTED
-from mizar_operator.webhook.certificates import SERVING_LIFE, SKEW, Bundle, fresh, from_secret
+from mizar_operator.webhook.issue_certificates import SERVING_LIFE, SKEW, Bundle, fresh, from_secret
 from support.kube import Kube
 from support.waiting import wait_for
 

@@ -27,7 +27,7 @@ from mizar_kube.kinds import POD, Ref
 from mizar_operator import manifests
 from mizar_operator.evict_or_delete import SEVERAL_BUDGETS, disruption_target, has_disruption_target
 from mizar_operator.manifests import PodSettings
-from mizar_operator.webhook.certificates import fresh
+from mizar_operator.webhook.issue_certificates import fresh
 from property.plan.snapshots import pool, quota
 from property.plan.snapshots import shadow as shadow_view
 from support import objects

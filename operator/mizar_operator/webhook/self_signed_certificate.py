@@ -1,5 +1,5 @@
-"""Creates and renews the webhook's self-signed certificate, and has API servers trust it.
-certificates.py decides when it is renewed."""
+"""Keeps the webhook's self-signed certificate in a Secret, and has API servers trust it.
+issue_certificates.py makes it, and decides when it is renewed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Kin
 from mizar_kube.logs import get_logger
 from mizar_kube.timed_wait import wait_until_set
 from mizar_operator.webhook.cache import ASK_AGAIN_S
-from mizar_operator.webhook.certificates import Bundle, from_secret, renewed
+from mizar_operator.webhook.issue_certificates import Bundle, from_secret, renewed
 from mizar_operator.webhook.serving_tls import ServingTLS
 
 log = get_logger(__name__)

@@ -138,7 +138,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         _files(
             "operator/mizar_operator/webhook",
-            *("cache", "certificates", "main", "metrics", "mounted_certificate"),
+            *("cache", "issue_certificates", "main", "metrics", "mounted_certificate"),
             *("self_signed_certificate", "server", "serving_tls", "settings"),
         ),
         "certificates and serving: end-to-end tests",

@@ -15,7 +15,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import Conflict, Forbidden, KubeError, NotFound, Unavailable
 from mizar_kube.kinds import MUTATING_WEBHOOKS, SECRET, VALIDATING_WEBHOOKS, Ref
-from mizar_operator.webhook.certificates import CA_LIFE, SERVING_LIFE, SKEW, Bundle, from_secret
+from mizar_operator.webhook.issue_certificates import (
+    CA_LIFE,
+    SERVING_LIFE,
+    SKEW,
+    Bundle,
+    from_secret,
+)
 from mizar_operator.webhook.self_signed_certificate import SelfSigned, trust_patch
 from mizar_operator.webhook.serving_tls import ServingTLS
 from stateful.memory_api import MemoryApi, Write

@@ -21,7 +21,7 @@ from mizar_kube import probes
 from mizar_kube.settings import read
 from mizar_operator.webhook import cache, reviewer, server
 from mizar_operator.webhook.cache import Cache
-from mizar_operator.webhook.certificates import Bundle, fresh
+from mizar_operator.webhook.issue_certificates import Bundle, fresh
 from mizar_operator.webhook.metrics import Metrics
 from mizar_operator.webhook.mounted_certificate import CertificateFiles
 from mizar_operator.webhook.quota_review import unchecked

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from mizar_operator.webhook.certificates import (
+from mizar_operator.webhook.issue_certificates import (
     CA_LIFE,
     SERVING_LIFE,
     SKEW,
