@@ -2,7 +2,7 @@
 use.
 
 The number of its devices never changes. To divide a card into another number, an idle shadow pod
-is drained, and a new one gets the card: see preemption.py, and replacement.py where the quota has
+is drained, and a new one gets the card: see preempt_idle.py, and replacement.py where the quota has
 no room for both.
 """
 

@@ -19,7 +19,7 @@ from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_reason
 from mizar_core.planning.lifecycle import waits_for_silent_agent
-from mizar_core.planning.preemption import waits_for_cards
+from mizar_core.planning.preempt_idle import waits_for_cards
 from mizar_core.planning.quotas import ShadowCount
 from mizar_core.planning.scheduler_simulation import Assignment, Availability, is_admitted
 from mizar_core.planning.shadow_stage import ShadowStage, agent_silence, stage_of

@@ -26,7 +26,7 @@ from mizar_core.planning.events import SCHEDULING, post_decisions, posted_from, 
 from mizar_core.planning.evict_share_pods import RETRY_AFTER, evict, evict_who_cannot_start
 from mizar_core.planning.lifecycle import advance, finish_drains
 from mizar_core.planning.postponed import next_turn
-from mizar_core.planning.preemption import looks_again_at, preempt_idle
+from mizar_core.planning.preempt_idle import looks_again_at, preempt_idle
 from mizar_core.planning.preemption_gates import open_gates
 from mizar_core.planning.reap import SpareDevices, idle_until, reap, retire_surplus
 from mizar_core.planning.refused_nodes import next_check

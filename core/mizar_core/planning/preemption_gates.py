@@ -17,7 +17,7 @@ from mizar_core.planning.demand import DemandOutcome
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.events import NO_QUOTA_AFTER
 from mizar_core.planning.node_fit import Needs, fits
-from mizar_core.planning.preemption import waits_for_cards
+from mizar_core.planning.preempt_idle import waits_for_cards
 from mizar_core.planning.scheduler_simulation import Assignment, Availability, NodeDevices
 from mizar_core.planning.shadow_stage import ShadowStage
 from mizar_core.planning.snapshot import ShareView

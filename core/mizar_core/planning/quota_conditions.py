@@ -20,7 +20,7 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.evict_share_pods import loss_message
 from mizar_core.planning.lifecycle import waits_for_silent_agent
 from mizar_core.planning.pool_nodes import card_sizes, misfit, small_cards
-from mizar_core.planning.preemption import waits_for_cards
+from mizar_core.planning.preempt_idle import waits_for_cards
 from mizar_core.planning.scheduler_simulation import Assignment, Availability
 from mizar_core.planning.shadow_stage import agent_silence
 from mizar_core.planning.snapshot import Key, NodeView, ShadowView, ShareView, quota_key

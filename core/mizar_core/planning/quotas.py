@@ -2,7 +2,7 @@
 
 A quota is compared neither with other quotas nor with the cards that are free. Shadow pods of
 several quotas may wait for the last card, and the scheduler decides which of them gets it.
-preemption.py makes room for them.
+preempt_idle.py makes room for them.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from mizar_core.planning.draft import Draft
 from mizar_core.planning.feasible_nodes import on_node
 from mizar_core.planning.first_fit import Bins
 from mizar_core.planning.lifecycle import retire, waits_for_silent_agent
-from mizar_core.planning.preemption import waits_for_cards
+from mizar_core.planning.preempt_idle import waits_for_cards
 from mizar_core.planning.quotas import Entitlement
 from mizar_core.planning.reap import SpareDevices, by_idleness, is_above_min, is_idle
 from mizar_core.planning.scheduler_simulation import Availability

@@ -7,7 +7,7 @@ from mizar_core.names import EventReason
 from mizar_core.planning import Snapshot, plan
 from mizar_core.planning.actions import Drain, EmitEvent
 from mizar_core.planning.node_fit import Needs, Taint
-from mizar_core.planning.preemption import JUDGED_MOST
+from mizar_core.planning.preempt_idle import JUDGED_MOST
 from mizar_core.planning.snapshot import CardsOnNode, PendingView, PodView
 from property.plan.snapshots import NOW, at, node, pool, quota, ready, shadow, waiting
 from support.planned import actions, small, status
