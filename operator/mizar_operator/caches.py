@@ -17,6 +17,7 @@ from mizar_kube.kinds import GPU_POOL, GPU_QUOTA, NODE, POD, SHADOW_POD, Object
 from mizar_operator import object_views, pod_views
 from mizar_operator.kopf_store import KopfStore, Pace
 from mizar_operator.node_needs import needs_of
+from mizar_operator.node_view import node_view
 from mizar_operator.offered_dra_cards import OfferedDraCards
 from mizar_operator.pod_views import HolderPod, SharePod
 from mizar_operator.spot.pod_view import spot_view
@@ -72,9 +73,7 @@ class Caches:
         self.spots: Informer[SpotView] = Informer(
             client, Watched(POD, label_selector=f"{LABEL_SPOT_POD}=true"), spot_view, timing
         )
-        self.nodes: Informer[NodeView] = Informer(
-            client, Watched(NODE), object_views.node_view, timing
-        )
+        self.nodes: Informer[NodeView] = Informer(client, Watched(NODE), node_view, timing)
         self.dra = OfferedDraCards(client, timing)
         self._asked: dict[str, Needs] = {}
         self._offering: dict[str, Counter[str]] = {}

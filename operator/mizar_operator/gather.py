@@ -34,11 +34,12 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.kinds import NODE, POD, Object, Ref
 from mizar_kube.logs import get_logger
-from mizar_operator import object_views, pod_views, unreadable
+from mizar_operator import pod_views, unreadable
 from mizar_operator.caches import NO_POOL, UNREADABLE, Caches
 from mizar_operator.claimed_cards import Claim, ClaimedCards, claims_of
 from mizar_operator.live_objects import find, views_on
 from mizar_operator.namespace_labels import Labels, NamespaceLabels
+from mizar_operator.node_view import node_view
 from mizar_operator.pod_views import HolderPod
 from mizar_operator.posted_events import PostedEvents
 from mizar_operator.reconcile_state import Excluded, ReconcileState
@@ -378,7 +379,7 @@ class Gatherer:
         name."""
         if ref.kind == NODE:
             self._caches.nodes.observe(obj)
-            (found.nodes[ref.name],) = self._caches.dra.with_cards([object_views.node_view(obj)])
+            (found.nodes[ref.name],) = self._caches.dra.with_cards([node_view(obj)])
             return True
         shadow = self._caches.shadows.get(ref.name, ref.namespace or "")
         holder = pod_views.holder_view(obj)

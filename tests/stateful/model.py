@@ -39,7 +39,7 @@ from mizar_kube.kinds import (
     Object,
 )
 from mizar_operator.node_needs import needs_of
-from mizar_operator.object_views import node_view
+from mizar_operator.node_view import node_view
 from stateful.memory_api import MemoryApi
 
 START = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)

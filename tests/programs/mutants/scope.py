@@ -127,7 +127,7 @@ LEFT_OUT: tuple[tuple[tuple[str, ...], str], ...] = (
             *("action_log", "caches", "claimed_cards", "crd_check", "default_pool"),
             *("gather", "gauge_series", "handlers/*", "installation_check", "kopf_process"),
             *("kopf_store", "leader", "live_objects", "main", "manifests", "metrics"),
-            *("namespace_labels", "node_needs", "node_policy", "object_views"),
+            *("namespace_labels", "node_needs", "node_policy", "node_view", "object_views"),
             *("offered_dra_cards", "pod_views", "posted_events", "readiness", "reconcile_state"),
             *("refusal_topology", "resource_slices", "runtime_classes", "settings"),
             *("shadow_counters", "snapshot_index", "uninstall", "unreadable", "volume_nodes"),

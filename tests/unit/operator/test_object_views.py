@@ -10,7 +10,8 @@ from mizar_core.names import PREEMPTION_GATE, gives_way
 from mizar_core.planning.node_fit import NO_NEEDS, Taint
 from mizar_core.planning.snapshot import CardsOnNode, NodeView, ShadowView
 from mizar_operator.node_needs import needs_of
-from mizar_operator.object_views import node_view, shadow_view
+from mizar_operator.node_view import node_view
+from mizar_operator.object_views import shadow_view
 from mizar_operator.pod_views import HolderPod, SharePod, pending_view, pod_view
 
 GPU = "team-a.mizar.share/gpu.2"
