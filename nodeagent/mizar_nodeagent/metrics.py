@@ -1,4 +1,6 @@
-"""Prometheus metrics of the node as a whole: devices, plugins, planning errors and latencies."""
+"""Prometheus metrics of the node as a whole: devices, plugins, planning errors and latencies. Those
+of cards, containers and lending are in card_metrics.py, container_metrics.py and
+spot/metrics.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The operator's Prometheus metrics."""
+"""The operator's Prometheus metrics. Those of created, reaped and lost shadow pods, of
+waiting share pods and of lending are in shadow_counters.py, waiting_pod_metrics.py and
+spot/metrics.py."""
 
 from __future__ import annotations
 
