@@ -9,6 +9,7 @@ from typing import Any
 
 from mizar_core.condition import find_condition
 from mizar_core.models import GPUPool, GPUQuota, ShadowPod, ShadowPodStatus
+from mizar_core.models.meta import ObjectMeta
 from mizar_core.names import (
     ANNOTATION_RESOURCE,
     ANNOTATION_SEQUENCE,
@@ -44,20 +45,17 @@ def shadow_view(obj: Object) -> ShadowView:
     holders = [one.holder for one in status.devices if one.holder is not None]
     lost = ready is not None and ready.reason == EventReason.CARD_LOST
     lost_cards = () if lost else tuple(sorted(one.uuid for one in status.cards if one.lost))
-    sequence = meta.annotations.get(ANNOTATION_SEQUENCE, "")
     return ShadowView(
         namespace=sys.intern(meta.namespace or ""),
         name=meta.name,
         uid=meta.uid or "",
         pool=sys.intern(spec.pool),
         quota=sys.intern(spec.quota),
-        quota_uid=sys.intern(
-            next((o.uid for o in meta.owner_references if o.kind == "GPUQuota"), "")
-        ),
+        quota_uid=sys.intern(_quota_uid(meta)),
         resource=meta.annotations.get(ANNOTATION_RESOURCE, ""),
         devices=spec.devices,
         cards=spec.cards,
-        sequence=int(sequence) if sequence.isdigit() else 0,
+        sequence=_sequence(meta),
         deleting=meta.deletion_timestamp is not None,
         finalizer=FINALIZER_DRAIN in meta.finalizers,
         phase=status.phase,
@@ -79,6 +77,17 @@ def shadow_view(obj: Object) -> ShadowView:
         idle_since=status.idle_since,
         heard_at=max((o.last_transition_time for o in (ready, draining) if o), default=None),
     )
+
+
+def _quota_uid(meta: ObjectMeta) -> str:
+    """The UID of the quota that owns a ShadowPod; empty if none does."""
+    return next((one.uid for one in meta.owner_references if one.kind == "GPUQuota"), "")
+
+
+def _sequence(meta: ObjectMeta) -> int:
+    """A ShadowPod's number among those of its quota; 0 if it has none."""
+    sequence = meta.annotations.get(ANNOTATION_SEQUENCE, "")
+    return int(sequence) if sequence.isdigit() else 0
 
 
 def _holders_on(status: ShadowPodStatus, cards: tuple[str, ...]) -> tuple[Key, ...]:
