@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from mizar_core.carve import Carve
 from mizar_core.errors import CarveRefused
@@ -61,6 +62,10 @@ class HolderPod:
     view: PodView
 
 
+REFUSAL_LENGTH: Final = 500
+"""Characters of a kubelet's refusal that are shown. It contains the device plugin's error."""
+
+
 @dataclass(frozen=True)
 class SharePod:
     """A pod that requests devices. `demands`: one view per resource, with the resource's prefix.
@@ -94,9 +99,8 @@ def holder_view(obj: Object) -> HolderPod | None:
             uid=meta.get("uid", ""),
             phase=status.get("phase", "Pending"),
             node=interned(spec.get("nodeName")),
-            bound_at=time_or_none(scheduled.get("lastTransitionTime"))
-            if spec.get("nodeName")
-            else None,
+            bound_at=_bound_at(obj) if spec.get("nodeName") else None,
+            refusal=_refusal(status),
             deleting="deletionTimestamp" in meta,
             drain_asked=time_or_none(notes.get(ANNOTATION_DRAIN)),
             in_use=(meta.get("labels") or {}).get(LABEL_IN_USE) == "true",
@@ -108,6 +112,23 @@ def holder_view(obj: Object) -> HolderPod | None:
             overdue_at=_overdue_at(meta),
         ),
     )
+
+
+def _bound_at(obj: Object) -> datetime | None:
+    """When the pod got its node. The status that a kubelet gives to a pod that it refuses has no
+    conditions, only the time at which the kubelet first saw the pod."""
+    status = obj.get("status") or {}
+    scheduled = condition_of(status, "PodScheduled").get("lastTransitionTime")
+    created = obj["metadata"].get("creationTimestamp")
+    return time_or_none(scheduled or status.get("startTime") or created)
+
+
+def _refusal(status: Json) -> str:
+    """Why the pod failed as a whole, which is so if its kubelet has refused it; else empty."""
+    if status.get("phase") != "Failed" or not status.get("reason"):
+        return ""
+    why = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
+    return why[:REFUSAL_LENGTH]
 
 
 def _gated(spec: Json) -> str | None:

@@ -36,8 +36,8 @@ def denial_for(draft: Draft, entitlement: Entitlement) -> Denial | None:
     if (shadow := draft.refused_by_kubelet.get(entitlement.shape)) is not None:
         return Denial(
             EventReason.SHADOW_REFUSED,
-            f"the kubelet of node {shadow.on_node} has refused shadow pod {shadow.name}, whose "
-            "status says why: another one is tried in a moment",
+            f"the kubelet of node {shadow.on_node} has refused shadow pod {shadow.name}, and "
+            f"another one is tried in a moment{_why(shadow)}",
         )
     if excess := draft.usage.existing.limit_reached(entitlement):
         if (failed := _with_failed_cards(draft, entitlement)) is not None:
@@ -46,6 +46,11 @@ def denial_for(draft: Draft, entitlement: Entitlement) -> Denial | None:
     if message := draft.refused.get((entitlement.key, entitlement.profile.devices)):
         return Denial(EventReason.SHADOW_REFUSED, refusal_message(message))
     return None
+
+
+def _why(shadow: ShadowView) -> str:
+    refusal = shadow.pod.refusal if shadow.pod else ""
+    return f" ({refusal})" if refusal else ""
 
 
 def _with_failed_cards(draft: Draft, entitlement: Entitlement) -> ShadowView | None:

@@ -41,6 +41,7 @@ class PodView:
     """The pod of a ShadowPod.
 
     `drain_asked`: when the operator asked for a drain. `in_use`: whether it is marked as in use.
+    `refusal`: why its kubelet has refused it; empty if it has not.
     `unschedulable`: the scheduler's message, if it found no node. `needs`: its constraints on the
     node. `asked`: the constraints that the operator gave it, if admission has added others; None if
     it has not, as far as is known. `carve`: the annotation; None if it is not known. `priority`:
@@ -55,6 +56,7 @@ class PodView:
     deleting: bool = False
     drain_asked: datetime | None = None
     in_use: bool = False
+    refusal: str = ""
     unschedulable: str | None = None
     needs: Needs = NO_NEEDS
     asked: Needs | None = None

@@ -13,6 +13,10 @@ from support.planned import actions, small
 from unit.operator.small_model import small_model
 
 GPU = "team-a.mizar.share/gpu.2"
+REFUSAL = {
+    "reason": "UnexpectedAdmissionError",
+    "message": "Pod was rejected: Allocate failed due to device plugin GetPreferredAllocation",
+}
 
 
 def _refused(seconds: float) -> PodView:
@@ -42,10 +46,14 @@ def test_a_kubelet_that_refuses_all_of_them_is_not_asked_ten_times_a_second() ->
             ours = LABEL_SHADOW_POD in pod["metadata"].get("labels", {})
             if ours and pod["spec"].get("nodeName"):
                 seen.add(pod["metadata"]["uid"])
-                pod["status"] |= {"phase": "Failed", "reason": "TopologyAffinityError"}
+                # As of a kubelet: conditions are gone, also the one that says when it was bound.
+                started = pod["metadata"]["creationTimestamp"]
+                pod["status"] = {"phase": "Failed", "startTime": started} | REFUSAL
                 model.api.touch(pod)
         for pod in list(model.api.all(POD)):
             if "deletionTimestamp" in pod["metadata"]:
                 model.api.remove(pod)
         model.tick(0.1)
     assert len(seen) <= 3
+    notes = [note for _, reason, note in operator.events.told if reason == "ShadowRefused"]
+    assert notes and all(part in notes[0] for part in REFUSAL.values())
