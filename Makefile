@@ -16,7 +16,7 @@ NAME ?= mizar
 FAST := fast-properties fast-operator fast-others fast-whole-agents fast-nodeagent fast-shim fast-spot fast-waiting
 MORE := more-shim more-sanitizers more-programs
 
-.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-first e2e-second e2e-dra upgrade-from kueue crio karpenter cert-manager kuberay containerd drivers chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
+.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-first e2e-second e2e-dra upgrade-from kueue crio karpenter cert-manager kuberay containerd nvidia-plugin drivers chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
 
 help: ## list the targets, then the folders and what may be changed there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -177,6 +177,10 @@ kuberay: root-setup ## RayClusters of a KubeRay that is built first, in some fiv
 crio: export MIZAR_CRIO ?= v1.36.3
 crio: root-setup ## nodes with a CRI-O, which is built first, in some five minutes; MIZAR_CRIO=v1.36.3 (root)
 	@.venv/bin/pytest -v --no-header $(CRIO) tests/e2e/test_runtime.py $(ACCESS)
+
+nvidia-plugin: export MIZAR_NVIDIA_PLUGIN ?= v0.18.2
+nvidia-plugin: root-setup ## sharing and lending with NVIDIA's own device plugin, which is built first, in some four minutes; MIZAR_NVIDIA_PLUGIN=v0.18.2 (root)
+	@.venv/bin/pytest -v --no-header tests/e2e/test_sharing.py tests/e2e/test_spot.py
 
 drivers: root-setup shim-tests ## the shim, the agent and nvidia-smi with NVIDIA's libraries 450 to 555, which need no card; from Debian's non-free packages
 	@.venv/bin/pytest -v --no-header tests/drivers

@@ -31,6 +31,8 @@ from support.waiting import wait_for
 CARDS_PER_NODE = 2
 CRI_O = os.environ.get("MIZAR_CRIO", "")
 """The version of the CRI-O on the nodes; empty for containerd."""
+NVIDIA_PLUGIN = os.environ.get("MIZAR_NVIDIA_PLUGIN", "")
+"""The version of NVIDIA's own device plugin on the nodes; empty for the stand-in."""
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +43,13 @@ def mizar_cluster() -> Iterator[Cluster]:
         with watching(up):
             yield up
         return
-    spec = ClusterSpec(name=f"e2e-{os.getpid()}", nodes=2, cards=CARDS_PER_NODE, cri_o=CRI_O)
+    spec = ClusterSpec(
+        name=f"e2e-{os.getpid()}",
+        nodes=2,
+        cards=CARDS_PER_NODE,
+        cri_o=CRI_O,
+        nvidia_plugin=NVIDIA_PLUGIN,
+    )
     up = LocalProvider().up(spec, Progress())
     try:
         cluster.mizar.install(up, Progress())

@@ -49,11 +49,22 @@ def up(
     dra_nodes: Annotated[
         int, typer.Option(help="Nodes, from the last, with a DRA driver for their cards.")
     ] = 0,
+    nvidia_plugin: Annotated[
+        str, typer.Option(help="NVIDIA's own device plugin, as in v0.18.2.")
+    ] = "",
 ) -> None:
     """Make a cluster and say how to use it."""
     with _told(), interruptible_once():
         spec = ClusterSpec(
-            name, nodes, cards, card_memory, card_model, mizar, cri_o=cri_o, dra_nodes=dra_nodes
+            name,
+            nodes,
+            cards,
+            card_memory,
+            card_model,
+            mizar,
+            cri_o=cri_o,
+            dra_nodes=dra_nodes,
+            nvidia_plugin=nvidia_plugin,
         )
         cluster = LocalProvider().up(spec, Progress())
         if mizar:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from cluster import cleanup, crio, preflight, state
+from cluster import cleanup, crio, nvidia_plugin, preflight, state
 from cluster.binaries import Binaries, ensure
 from cluster.binaries.progress import Progress
 from cluster.errors import AlreadyUp, ClusterError, NotUp
@@ -46,6 +46,8 @@ class LocalProvider:
             binaries = ensure(progress)
             if spec.cri_o:
                 crio.build(spec.cri_o, progress)
+            if spec.nvidia_plugin:
+                nvidia_plugin.build(spec.nvidia_plugin, progress)
             names = {PAUSE, *images, *(MIZAR if spec.mizar else ())}
             first = first_images(sorted(names), binaries, progress)
             if spec.cards:

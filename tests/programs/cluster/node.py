@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 
 import simgpu
-from cluster import cgroups, crio, mounts, netns, network, node_config
+from cluster import cgroups, crio, mounts, netns, network, node_config, nvidia_plugin
 from cluster.addresses import node_ip, pod_subnet
 from cluster.binaries import folder
 from cluster.cluster import COMMAND_LIMIT, Done, Node, command
@@ -105,7 +105,9 @@ class LocalNode:
 
     def _own_programs(self) -> list[Path]:
         """Folders of programs that only some clusters have."""
-        return [crio.folder(self.spec.cri_o)] if self.spec.cri_o else []
+        runtime = [crio.folder(self.spec.cri_o)] if self.spec.cri_o else []
+        version = self.spec.nvidia_plugin
+        return [*runtime, *([nvidia_plugin.folder(version)] if version else [])]
 
     def configure(self, credentials: Credentials, machine: Machine) -> None:
         """Write the configuration of the node's programs."""
@@ -166,9 +168,11 @@ class LocalNode:
         return "dra-driver" if self.uses_dra else "device-plugin"
 
     def start_allocator(self) -> None:
-        """Start the stand-in for NVIDIA's device plugin or DRA driver; it waits for the kubelet."""
+        """Start NVIDIA's device plugin, or a stand-in for it or for the DRA driver."""
         if self.uses_dra:
             self._start_dra_driver()
+        elif version := self.spec.nvidia_plugin:
+            self.start(self.allocator, nvidia_plugin.start_command(version))
         else:
             self.start(self.allocator, [sys.executable, "-m", "simgpu.device_plugin"])
 

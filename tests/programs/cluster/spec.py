@@ -23,7 +23,9 @@ class ClusterSpec:
     pods are whatever a client writes. `cri_o`: the version of a CRI-O, such as v1.36.3, that is the
     nodes' container runtime; empty for containerd. The cards of the last `dra_nodes` nodes are
     allocated by NVIDIA's DRA driver, those of the others by its device plugin; pods request both as
-    nvidia.com/gpu, for which Kubernetes 1.36 is needed. Raises SpecError when it cannot be built.
+    nvidia.com/gpu, for which Kubernetes 1.36 is needed. `nvidia_plugin`: the version of NVIDIA's
+    own device plugin, such as v0.18.2; empty for a stand-in. Raises SpecError when it cannot be
+    built.
     """
 
     name: str = "mizar"
@@ -35,6 +37,7 @@ class ClusterSpec:
     api_only: bool = False
     cri_o: str = ""
     dra_nodes: int = 0
+    nvidia_plugin: str = ""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):

@@ -189,6 +189,29 @@ API nvmlReturn_t nvmlDeviceGetNvLinkState(nvmlDevice_t device, unsigned link, un
     return NVML_SUCCESS;
 }
 
+/* All links lead to a switch. */
+API nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned link,
+                                                     nvmlPciInfo_t *pci) {
+    struct sim_card *card;
+    TRY(nvml_whole_card(device, &card));
+    if (!pci || link >= card->nvlinks) return NVML_ERROR_INVALID_ARGUMENT;
+    *pci = (nvmlPciInfo_t){.bus = 0xf0, .pciDeviceId = 0x1af110de};
+    snprintf(pci->busIdLegacy, sizeof pci->busIdLegacy, "0000:F0:00.0");
+    snprintf(pci->busId, sizeof pci->busId, "00000000:F0:00.0");
+    return NVML_SUCCESS;
+}
+
+/* NVML_TOPOLOGY_NODE: cards of one NUMA node; NVML_TOPOLOGY_SYSTEM: of several. */
+API nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t one, nvmlDevice_t other, int *level) {
+    enum { INTERNAL = 0, NODE = 40, SYSTEM = 50 };
+    struct sim_card *first, *second;
+    TRY(nvml_whole_card(one, &first));
+    TRY(nvml_whole_card(other, &second));
+    if (!level) return NVML_ERROR_INVALID_ARGUMENT;
+    *level = first == second ? INTERNAL : first->numa == second->numa ? NODE : SYSTEM;
+    return NVML_SUCCESS;
+}
+
 API nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
     struct sim_card *card;
     TRY(nvml_whole_card(device, &card));
