@@ -74,6 +74,8 @@ fast: $(FAST) $(MORE)
 
 # Each file of tests is in one part alone (tests/unit/support/test_make.py); a new folder of tests/unit is in fast-others.
 SHIM := tests/unit/shim
+# Tests of the simulations themselves.
+SEEDS := tests/simulation/test_seeds.py
 # These wait for time to pass more than they work.
 WAITING := $(patsubst %,$(SHIM)/test_%.py,nvml shares simulated_card grants)
 # Of the shim, what tries long at random or under load, and what needs a build of its own.
@@ -106,7 +108,7 @@ fast-others: setup shim-plain
 	@$(PYTEST) tests/unit $(addprefix --ignore=,$(SHIM) $(PROGRAMS) $(addprefix tests/unit/,nodeagent operator))
 
 fast-properties: setup
-	@$(PYTEST) tests/property tests/stateful tests/simulation
+	@$(PYTEST) tests/property tests/stateful tests/simulation --ignore=$(SEEDS)
 
 more-shim: setup shim-tests
 	@$(PYTEST) $(LONG_SHIM)
@@ -115,7 +117,7 @@ more-sanitizers: setup shim-tests
 	@$(PYTEST) $(SANITIZED)
 
 more-programs: setup shim-tests
-	@$(PYTEST) $(PROGRAMS)
+	@$(PYTEST) $(PROGRAMS) $(SEEDS)
 
 # What holds for limits and shares on any card.
 HARSH := $(patsubst %,tests/unit/shim/test_%.py,harsh contexts lazy_code scribbled_time shares soak deployed cudart)

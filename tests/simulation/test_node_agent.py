@@ -39,10 +39,22 @@ pytestmark = pytest.mark.timeout(600)
 
 SEED = os.environ.get("MIZAR_SIMULATION_SEED")
 FIRST = int(SEED or os.environ.get("MIZAR_SIMULATION_FROM", "0"))
-AT_ONCE = 3
-"""Schedules per test, of some 0.3 s each: 9 with `make check`, 36 with `make test`."""
-PARTS = 1 if SEED else 3 if EFFORT <= 1 else int(4 * EFFORT)
+IS_QUICK = EFFORT <= 1
+AT_ONCE = 5 if IS_QUICK else 3
+"""Schedules per test, of some 0.4 s each: 5 with `make check`, 36 with `make test`."""
+PARTS = 1 if SEED or IS_QUICK else int(4 * EFFORT)
 
+ALWAYS = (
+    r"\S+ is given .*",
+    "the agent is killed",
+    "the agent ends by itself",
+    "the agent will die while it writes",
+    r"\S+ drops off the bus",
+    r"\S+ is carved anew",
+    "cards are lent by the pools .*",
+)
+"""What must happen even in the few schedules of `make check`: each happens in almost half of all
+schedules."""
 OFTEN = (
     r"\S+ is given .*",
     r"\S+/first is given .*",
@@ -63,7 +75,7 @@ OFTEN = (
     r"\S+ is carved anew",
     "cards are lent by the pools .*",
 )
-"""What must happen in the schedules of `make check`."""
+"""What must happen in the first 9 schedules of `make test`."""
 
 
 @functools.cache
@@ -81,9 +93,4 @@ def test_whatever_happens_the_rules_hold_and_the_node_comes_to_rest(part: int) -
 
 def test_the_schedules_reach_what_they_are_for() -> None:
     seen = "\n".join(map(traces, range(min(PARTS, 3))))
-    assert SEED or FIRST or not missed(OFTEN, seen)
-
-
-def test_a_seed_decides_everything() -> None:
-    first = [line.split(maxsplit=1)[1] for line in play(FIRST)]
-    assert first == traces(0).splitlines()[: len(first)]
+    assert SEED or FIRST or not missed(ALWAYS if IS_QUICK else OFTEN, seen)

@@ -299,7 +299,7 @@ class Loans(RuleBasedStateMachine):
             assert self.loan.state is State.RECLAIMING
 
 
-Loans.TestCase.settings = effort(60)
+Loans.TestCase.settings = effort(60, quick=5)
 TestLoans = Loans.TestCase
 
 
