@@ -14,23 +14,27 @@ import pytest
 from mizar_core.models import Spot
 from mizar_core.names import SPOT_RESOURCE, spot_device_id
 from mizar_core.spot_rules import SpotRule, SpotRules
+from mizar_nodeagent import agent_loop
 from mizar_nodeagent.config import Config
 from mizar_nodeagent.kubelet import podresources
 from mizar_nodeagent.regions import limits_file
 from mizar_nodeagent.regions.layout import COMPUTE_STOPPED
-from mizar_nodeagent.spot import assembly, owner_polling
+from mizar_nodeagent.spot import assembly, owner_polling, rule_source
 from mizar_nodeagent.spot.detectors import card_processes
 from mizar_nodeagent.spot.loan import CardState
 from support.waiting import PATIENCE_S, until, wait_for
 from unit.nodeagent.fake_kubelet import Allocated, KubePod
 from unit.nodeagent.makers import CARD, CONTAINER_ID, UID, share_object
-from unit.nodeagent.test_assembly import World, limits_of
+from unit.nodeagent.test_assembly import LOOK_S, World, limits_of
 
 OWNER = KubePod("team-a", "owner", "uid-owner")
 BORROWER = KubePod("team-b", "train", UID)
 SIDECAR = "cd" * 32
 DEVICE = spot_device_id(CARD)
 RULES = SpotRules(rules=(SpotRule(pool="default", spot=Spot(enabled=True, idle_after_seconds=1)),))
+IDLE_S = 0.1
+"""Seconds that owners of tests are idle before their cards are lent; a pool cannot say less than a
+second, for which almost every test would wait."""
 LOW_POWER = {"mizar.share/low-power": "true"}
 
 
@@ -48,6 +52,23 @@ AWAKE = "mizar.share/active", "True", "CardKept"
 def rules(**spot: Any) -> SpotRules:
     how = {"enabled": True, "idle_after_seconds": 1, **spot}
     return SpotRules(rules=(SpotRule(pool="default", spot=Spot(**how)),))
+
+
+def lend_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the agent lend cards after IDLE_S instead of the second that its rules say."""
+    monkeypatch.setattr(rule_source, "SpotRules", _SoonerRules)
+
+
+class _SoonerRules(SpotRules):
+    @classmethod
+    def from_json(cls, text: str) -> SpotRules:
+        read = SpotRules.from_json(text)
+        return read.model_copy(update={"rules": tuple(map(_sooner, read.rules))})
+
+
+def _sooner(rule: SpotRule) -> SpotRule:
+    spot = rule.spot.model_copy(update={"idle_after_seconds": IDLE_S})
+    return rule.model_copy(update={"spot": spot})
 
 
 def pod_object(
@@ -217,6 +238,8 @@ async def world(
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
     monkeypatch.setattr(owner_polling, "EVERY_S", 0.1)
     monkeypatch.setattr(card_processes, "SAMPLED_S", 0.2)
+    monkeypatch.setattr(agent_loop, "READ_CARDS_S", LOOK_S)
+    lend_sooner(monkeypatch)
     made = SpotWorld(tmp_path_factory.mktemp("w"))
     made.proc.mkdir()
     show(made.proc, os.getpid(), "0::/\n")

@@ -56,6 +56,8 @@ from unit.nodeagent.makers import (
 SHADOW_POD = KubePod("team-a", SHADOW[1], f"uid-{SHADOW[1]}")
 SHARE = KubePod("team-a", "share", "uid-share")
 FOR_EVER_S = 3600.0
+LOOK_S = 0.1
+"""Seconds between two looks at the cards, for which many tests wait; otherwise it is two."""
 FEW_SPARES = 2
 """Slots that an agent makes ahead. The usual 16, of a MiB each, took a quarter of the time of tests
 of whole agents; test_slots.py has them."""
@@ -277,7 +279,9 @@ def _live(held: Allocated) -> LimitsLive:
 async def world(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[World]:
-    """A world whose agent acts on events only, never because time has passed."""
+    """A world whose agent acts on events only, never because time has passed; it learns what has
+    become of cards at its next look at them."""
+    monkeypatch.setattr(agent_loop, "READ_CARDS_S", LOOK_S)
     monkeypatch.setattr(poller, "IDLE_INTERVAL_S", FOR_EVER_S)
     monkeypatch.setattr(agent_loop, "REPLAN_S", FOR_EVER_S)
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)

@@ -32,6 +32,7 @@ from unit.nodeagent.spot_world import (
     OWNER,
     RULES,
     SpotWorld,
+    lend_sooner,
     pod_object,
     show,
 )
@@ -234,6 +235,7 @@ async def world(
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[ShimWorld]:
     monkeypatch.setattr(podresources, "TIMEOUT_S", PATIENCE_S)
+    lend_sooner(monkeypatch)
     made = ShimWorld(tmp_path_factory.mktemp("w"), machine)
     made.proc.mkdir()
     monkeypatch.setattr(assembly, "PROC", made.proc)
