@@ -33,10 +33,15 @@ LONGEST_FAILURE = 3000
 """Characters of a failure's report that are kept, its end."""
 
 
+gc.disable()
+"""Until all is imported: almost nothing of it is garbage."""
+
+
 def pytest_collection_finish() -> None:
     """Take what was imported out of what garbage is looked for in: it stays until the end, and
     pytest looks through everything twice when it ends."""
     gc.freeze()
+    gc.enable()
 
 
 def pytest_configure(config: pytest.Config) -> None:
