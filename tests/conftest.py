@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import support.without_rich  # noqa: F401 # before all that imports structlog
 from cluster.interrupts import interruptible_once
 from support.effort import SEED, effort
 from support.logs import SECTION

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any, NoReturn, cast
 
+import support.without_rich  # noqa: F401 # before all that imports structlog
 from mizar_core.carve import Carve
 from mizar_core.models import Isolation
 from mizar_core.names import SPOT_RESOURCE, spot_device_id

@@ -13,6 +13,7 @@ import simgpu
 
 READ = """
 import asyncio, sys
+import support.without_rich
 from pathlib import Path
 from mizar_nodeagent.cuda_context import measure
 from mizar_nodeagent.nvml import Nvml

@@ -20,6 +20,7 @@ from unit.simgpu.harness import NAMESPACE, compile_sample
 
 READER = """
 import asyncio, json, pynvml, sys
+import support.without_rich
 from mizar_nodeagent.nvml import Nvml
 
 seen = set()
