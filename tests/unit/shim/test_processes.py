@@ -243,7 +243,7 @@ def test_own_pid_and_start_time_are_told(env: dict[str, str], slot: Slot) -> Non
 
 @pytest.mark.parametrize("storm", ["threads", "processes", "kills", "crowd", "imports"])
 def test_storm(storm: str, env: dict[str, str], slot: Slot) -> None:
-    run("storm", storm, str(times(20)), env=env)
+    run("storm", storm, str(times(20, quick=7)), env=env)
     assert slot.used(0) == 0
 
 
@@ -253,5 +253,5 @@ def test_forks_while_threads_allocate_and_launch(
 ) -> None:
     """The children begin anew, or execute another program: none hangs, and no byte is lost."""
     slot.set_limits(Card(card_uuid(0), 64 * MIB, compute_mode=mode))
-    run("storm", "forks", str(times(30)), env=env)
+    run("storm", "forks", str(times(30, quick=10)), env=env)
     assert slot.used(0) == 0
