@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import json
 import os
 import re
@@ -959,7 +960,22 @@ def mig_device(unread: str = "") -> Card:
     return Card(MIG, 0, "", unread=unread) if unread else found
 
 
-async def test_a_mig_device_of_unknown_place_is_given_to_nobody(world: World) -> None:
+def let_one_look(world: World, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Until the event, only the next look at the cards is answered."""
+    look_again, looks, read = asyncio.Event(), itertools.count(), world.cards.read
+
+    async def once(expected: Collection[str] = ()) -> dict[str, Card]:
+        if next(looks):
+            await look_again.wait()
+        return await read(expected)
+
+    monkeypatch.setattr(world.cards, "read", once)
+    return look_again
+
+
+async def test_a_mig_device_of_unknown_place_is_given_to_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A checkpoint does not keep where on its card a MIG device is. Without the device nodes that
     belong to its place, a container would start all the same and find no device, and the kubelet
     would repeat the answer at each of its starts."""
@@ -974,6 +990,8 @@ async def test_a_mig_device_of_unknown_place_is_given_to_nobody(world: World) ->
     await until(lambda: world.ready() == ("True", "Serving"))
     await world.stop_agent()
     world.cards.present[MIG] = mig_device(unread="busy")
+    # At its second look, the agent would declare the device unhealthy, which refuses pods before.
+    look_again = let_one_look(world, monkeypatch)
     await world.start_agent()
     await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
     before = set((world.folder / "state" / "slots").iterdir())
@@ -981,6 +999,7 @@ async def test_a_mig_device_of_unknown_place_is_given_to_nobody(world: World) ->
         await world.start_share()
     assert set((world.folder / "state" / "slots").iterdir()) == before
     world.cards.present[MIG] = mig_device()
+    look_again.set()
     await until(lambda: world.app.agent.inventory.instance_of(MIG) is not None)
     held = await world.start_share(KubePod("team-a", "next", "uid-next"))
     nodes = {one.host_path for one in held.answer.devices}
