@@ -11,7 +11,8 @@ AREA ?= all
 NODES ?= 1
 DRA_NODES ?= 0
 NAME ?= mizar
-# Parts of the fast tests, run side by side: those of `make check`, the longest first, and those of `make check-more`.
+# Parts of the fast tests, run side by side: those of `make check`, the longest in `make test` first, and those of
+# `make check-more`.
 # Each takes more than a second to start: those that do not wait are as few as keep two cores busy.
 FAST := fast-properties fast-operator fast-others fast-whole-agents fast-nodeagent fast-shim fast-spot fast-waiting
 MORE := more-shim more-sanitizers more-programs
@@ -54,7 +55,7 @@ beside-e2e: setup shim-tests
 	@$(MAKE) --no-print-directory e2e-dra
 	@$(MAKE) --no-print-directory chaos
 
-check: setup shim-plain ## lint, types and fast tests of Mizar itself, before each commit; some two minutes on two idle cores, no root
+check: setup shim-plain ## lint, types and fast tests of Mizar itself, before each commit; less than two minutes on two idle cores, no root
 	@$(MAKE) --no-print-directory --jobs --output-sync=target $(FAST) lint types
 
 check-more: setup shim-tests ## the other fast tests: of the programs beside Mizar, and the shim's long ones; no root
