@@ -39,8 +39,13 @@ have been upgraded since."""
 
 KEPT_FOR_S = 300.0
 """Seconds for which the cards of a node count as failed, rather than as gone, once its last slice
-is deleted. A kubelet that starts deletes all slices of its node, and those of a driver that has
-been away for half a minute; of a stopped device plugin, it keeps the cards for as long as this."""
+is deleted, and those of all nodes, once no DeviceClass names their resource. A kubelet that starts
+deletes all slices of its node, and those of a driver that has been away for half a minute; the
+class is deleted and made again when the driver's chart is installed anew. Of a stopped device
+plugin, the kubelet keeps the cards for as long as this."""
+
+CLASS: Final = ""
+"""What stands for the DeviceClass among the names of nodes."""
 
 SLACK_S = 1.0
 """Seconds by which a pause is longer than the time left, since it may end a rounding error too
@@ -73,14 +78,14 @@ class OfferedDraCards:
     def with_cards(self, nodes: Iterable[NodeView]) -> list[NodeView]:
         """The nodes, with the cards that the driver offers and pods can request. The views stay the
         same objects as long as nothing changes."""
-        if not self._cards or not self._has_class:
+        if not self._cards or not self._can_be_requested:
             return list(nodes)
         return [self._with_cards(one) for one in nodes]
 
     def without_class(self) -> frozenset[str]:
         """The nodes whose cards the driver offers, if no DeviceClass names the resource by which
-        pods could request them."""
-        return frozenset() if self._has_class else frozenset(self._cards)
+        pods could request them, nor did within KEPT_FOR_S."""
+        return frozenset() if self._can_be_requested else frozenset(self._cards)
 
     def whole_cards(self, node: str) -> frozenset[tuple[str, str]]:
         """The whole cards that the driver offers on the node, as (pool, device)."""
@@ -168,18 +173,34 @@ class OfferedDraCards:
         if new is not None:
             self._classes.append(new)
         if self._has_class != before:
+            self._note_class()
             self._tell()
+
+    def _note_class(self) -> None:
+        """Note whether there is a class now, which is not as it was."""
+        self._views.clear()
+        if self._has_class:
+            self._gone_at.pop(CLASS, None)
+        else:
+            self._gone_at[CLASS] = self._timing.clock()
+            self._gone.set()
 
     @property
     def _has_class(self) -> bool:
+        """Whether the scheduler gives pods the cards: whether a class names their resource."""
         return PHYSICAL_RESOURCE in self._classes
+
+    @property
+    def _can_be_requested(self) -> bool:
+        """As `_has_class`, or whether it was so within KEPT_FOR_S."""
+        return self._has_class or CLASS in self._gone_at
 
     def _tell(self) -> None:
         for listener in self._listeners:
             listener()
 
     def forget_gone(self) -> None:
-        """Forget the cards that have been gone for KEPT_FOR_S."""
+        """Forget the cards, and the class, that have been gone for KEPT_FOR_S."""
         last = self._timing.clock() - KEPT_FOR_S
         for node in [name for name, at in self._gone_at.items() if at <= last]:
             for known in (self._gone_at, self._cards, self._views):
@@ -202,6 +223,8 @@ class OfferedDraCards:
         cards = self._cards.get(node.name)
         if cards is None or _has_plugin(node):
             return node
+        if not self._has_class:
+            cards = replace(cards, healthy=0)
         made = replace(node, cards={**node.cards, PHYSICAL_RESOURCE: cards})
         self._views[node.name] = node, made
         return made

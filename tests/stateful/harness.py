@@ -14,7 +14,7 @@ from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.event_series import Regarding
 from mizar_kube.events import EventRecorder
-from mizar_kube.informer import Informer
+from mizar_kube.informer import Informer, Timing
 from mizar_kube.kinds import (
     DEVICE_CLASS,
     GPU_POOL,
@@ -74,7 +74,7 @@ class Harness:
         """A new process: everything it knows comes from the API server."""
         client = cast(KubeClient, self.model.api)
         self._known: dict[tuple[int, Key], tuple[bytes, object]] = {}
-        self.caches = Caches(client)
+        self.caches = Caches(client, timing=Timing(clock=self._clock))
         self.slices, self.classes = self.caches.dra.make_informers()
         self.queue: WorkQueue[str] = WorkQueue(clock=self._clock)
         self.gatherer = Gatherer(client, self.caches, clock=self._clock)
@@ -97,6 +97,7 @@ class Harness:
         for kind, informer in zip(WATCHES, self._informers(), strict=True):
             if kind in kinds:
                 self._fill(kind, informer)
+        self.caches.dra.forget_gone()
 
     def catch_up(self, node: str = "n1") -> None:
         """Let all parts but the operator act, and its caches catch up."""

@@ -132,6 +132,11 @@ class Model:
         spec = {"extendedResourceName": PHYSICAL_RESOURCE}
         self.api.put(_of_dra("DeviceClass", DRA_DRIVER, spec))
 
+    def delete_class(self) -> None:
+        """As when the driver's chart is uninstalled."""
+        if (found := self.api.find(DEVICE_CLASS, DRA_DRIVER)) is not None:
+            self.api.start_delete(found)
+
     def add_rules(self) -> None:
         """The chart's ConfigMap for the lending rules."""
         meta = {"name": CONFIG_MAP, "namespace": "mizar-system"}

@@ -43,12 +43,14 @@ def resource_slice(
     }
 
 
-def device_class(resource: str | None = "nvidia.com/gpu", version: int = 1) -> Object:
+def device_class(
+    resource: str | None = "nvidia.com/gpu", version: int = 1, name: str = "gpu.nvidia.com"
+) -> Object:
     """The class of whole cards, by the resource by which pods request them."""
     made: Object = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
-        "metadata": {"name": "gpu.nvidia.com", "uid": "uid-class", "resourceVersion": str(version)},
+        "metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": str(version)},
         "spec": {"selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}]},
     }
     if resource is not None:

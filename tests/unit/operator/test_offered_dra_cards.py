@@ -13,14 +13,17 @@ from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_kube.client import KubeClient, Listing
 from mizar_kube.errors import NotFound, Unavailable
 from mizar_kube.informer import Timing
-from mizar_kube.kinds import RESOURCE_SLICE, Kind
+from mizar_kube.kinds import RESOURCE_SLICE, SHADOW_POD, Kind
 from mizar_operator.caches import Caches, follow
 from mizar_operator.offered_dra_cards import ASKED_EVERY_S, KEPT_FOR_S, SLACK_S, OfferedDraCards
+from stateful.harness import Harness
+from stateful.model import Model
 from support.waiting import until
 from unit.operator.slices import Object, device, device_class, resource_slice
 
 A100 = "NVIDIA-A100-SXM4-40GB"
 CARDS = {PHYSICAL_RESOURCE: CardsOnNode(2, 2, A100, 40960)}
+FAILED = {PHYSICAL_RESOURCE: CardsOnNode(2, 0, A100, 40960)}
 
 
 class Driver:
@@ -77,8 +80,61 @@ def test_without_a_class_nobody_can_request_them(driver: Driver) -> None:
     assert driver.dra.without_class() == frozenset()
     for resource in (None, "example.com/gpu"):
         driver.name(resource, version=driver.told + 2)
+        driver.wait(KEPT_FOR_S)
         assert driver.cards() == {}
         assert driver.dra.without_class() == {"n1"}
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_without_a_class_the_cards_have_failed_until_it_comes_back(
+    driver: Driver, deleted: bool
+) -> None:
+    """As when the driver's chart is installed anew. The scheduler gives away no card meanwhile."""
+    node = NodeView("n1")
+    if deleted:
+        driver.classes._store.keep_only([])
+    else:
+        driver.name(None, version=2)
+    assert driver.told == 3
+    assert driver.cards(node) == FAILED
+    assert driver.cards(NodeView("n2")) == {}
+    assert driver.dra.without_class() == frozenset()
+    driver.wait(KEPT_FOR_S - 1)
+    assert driver.cards(node) == FAILED
+    driver.name(version=3)
+    assert driver.told == 4
+    assert driver.cards(node) == CARDS
+    driver.wait(KEPT_FOR_S)
+    assert driver.cards(node) == CARDS
+
+
+def test_without_a_class_for_long_the_cards_are_gone_until_it_comes_back(driver: Driver) -> None:
+    driver.classes._store.keep_only([])
+    driver.wait(KEPT_FOR_S - 1)
+    assert (driver.cards(), driver.told) == (FAILED, 3)
+    driver.wait(1)
+    assert (driver.cards(), driver.told) == ({}, 4)
+    assert driver.dra.without_class() == {"n1"}
+    driver.name(version=2)
+    assert driver.cards() == CARDS
+
+
+def test_the_last_of_several_classes_counts(driver: Driver) -> None:
+    driver.classes._store.put(device_class(name="second"))
+    driver.classes._store.drop(("", "second"))
+    assert (driver.cards(), driver.told) == (CARDS, 2)
+
+
+def test_slices_and_class_may_both_be_gone(driver: Driver) -> None:
+    driver.classes._store.keep_only([])
+    driver.wait(1)
+    driver.slices._store.keep_only([])
+    driver.name(version=2)
+    assert driver.cards() == FAILED, "slices are still gone"
+    driver.wait(KEPT_FOR_S - 1)
+    assert driver.cards() == FAILED
+    driver.wait(1)
+    assert driver.cards() == {}
 
 
 def test_a_view_stays_the_same_object_until_something_changes(driver: Driver) -> None:
@@ -103,12 +159,11 @@ def test_changes_are_told_once_and_only_where_cards_change(driver: Driver) -> No
 
 def test_cards_whose_slices_are_deleted_have_failed_until_they_come_back(driver: Driver) -> None:
     """A kubelet that starts deletes all slices of its node."""
-    failed = {PHYSICAL_RESOURCE: CardsOnNode(2, 0, A100, 40960)}
     driver.slices._store.keep_only([])
-    assert driver.cards() == failed
+    assert driver.cards() == FAILED
     assert driver.dra.whole_cards("n1") == frozenset()
     driver.wait(KEPT_FOR_S - 1)
-    assert driver.cards() == failed
+    assert driver.cards() == FAILED
     driver.offer(device(0), device(1), version=5)
     driver.wait(KEPT_FOR_S)
     assert driver.cards() == CARDS
@@ -146,6 +201,30 @@ def test_a_change_is_planned_for() -> None:
     slices, _ = caches.dra.make_informers()
     slices._store.put(resource_slice("n1", device(0)))
     assert keys == sorted(caches.keys())
+
+
+def test_an_idle_shadow_pod_of_the_minimum_stays_while_the_class_is_made_again() -> None:
+    """Only if the class stays away, the shadow pod's node has left the pool."""
+    model = Model()
+    model.add_node("n1", by_dra=True)
+    model.add_class()
+    model.add_pool(idleTimeoutSeconds=60)
+    model.add_quota("team-a", [{"devices": 2, "min": 1, "max": 1}])
+    operator = Harness(model)
+
+    def wait(seconds: float) -> str:
+        for _ in range(20):
+            operator.round(seconds / 20)
+        (shadow,) = model.api.all(SHADOW_POD)
+        return str(shadow["metadata"]["uid"])
+
+    first = wait(200)
+    model.delete_class()
+    assert wait(KEPT_FOR_S - 1) == first
+    model.add_class()
+    assert wait(KEPT_FOR_S) == first
+    model.delete_class()
+    assert wait(2 * KEPT_FOR_S) != first
 
 
 class Api:
