@@ -20,7 +20,7 @@ from mizar_kube.client import (
     KubeClient,
     WatchEvent,
 )
-from mizar_kube.errors import Gone, Interrupted, KubeError, Silent
+from mizar_kube.errors import Forbidden, Gone, Interrupted, KubeError, Silent
 from mizar_kube.kinds import Kind, Object
 from mizar_kube.logs import get_logger
 from mizar_kube.store import Key, StoreReader, Trim, is_newer, key_of
@@ -97,7 +97,7 @@ class Copy(Protocol):
 
 class Informer(StoreReader[T]):
     """The copy of the objects that `watched` selects. `run()` keeps it current until cancelled;
-    `synced` is set after the first list.
+    `synced` is set after the first list, `answered` also if the API server forbids it.
 
     Listeners (`on_change`) are called from `run` in the order of changes; they should only put a
     key into a queue. All of it belongs to one event loop.
@@ -108,6 +108,9 @@ class Informer(StoreReader[T]):
     ) -> None:
         super().__init__(trim)
         self.synced = asyncio.Event()
+        self.answered = asyncio.Event()
+        self.forbidden: Forbidden | None = None
+        """Why the API server forbids to list or watch the objects; None if it does not."""
         self._client = client
         self._watched = watched
         self._timing = timing or Timing()
@@ -179,7 +182,11 @@ class Informer(StoreReader[T]):
                 await self._pause(gone)
                 listed = False
             except KubeError as error:
-                log.warning("the watch was interrupted", kind=self._watched.kind.name, error=error)
+                known = self.forbidden is not None and isinstance(error, Forbidden)
+                (log.debug if known else log.warning)(
+                    "the watch was interrupted", kind=self._watched.kind.name, error=error
+                )
+                self._note_forbidden(error)
                 await self._pause(error)
                 # After etcd was restored, a watch from a version of the future stays silent until
                 # there are as many versions again, and says nothing of what is older.
@@ -198,7 +205,9 @@ class Informer(StoreReader[T]):
         self._store.keep_only(keys, as_of="" if self._is_restored(version) else version)
         self._version = version
         self._heard_at = self._told_at = self._timing.clock()
+        self.forbidden = None
         self.synced.set()
+        self.answered.set()
 
     def _is_restored(self, version: str) -> bool:
         """Whether versions have gone back, as after etcd was restored from a backup."""
@@ -257,7 +266,13 @@ class Informer(StoreReader[T]):
 
     def _heard(self) -> None:
         self._heard_at = self._timing.clock()
+        self.forbidden = None
         self._backoff.reset()
+
+    def _note_forbidden(self, error: KubeError) -> None:
+        if isinstance(error, Forbidden):
+            self.forbidden = error
+            self.answered.set()
 
     async def _pause(self, error: KubeError) -> None:
         await self._timing.sleep(max(self._backoff.next(), error.retry_after or 0.0))

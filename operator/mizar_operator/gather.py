@@ -178,6 +178,7 @@ class Gatherer:
             freed_until=dict(self._freed_until),
             namespaces=answers.namespaces,
             nodes_without_class=self._caches.dra.without_class(),
+            dra_refusal=self._caches.dra.refusal(),
         )
 
     def _all_nodes(self, key: str, live: FoundLive) -> tuple[NodeView, ...]:

@@ -78,14 +78,22 @@ class OfferedDraCards:
     def with_cards(self, nodes: Iterable[NodeView]) -> list[NodeView]:
         """The nodes, with the cards that the driver offers and pods can request. The views stay the
         same objects as long as nothing changes."""
-        if not self._cards or not self._can_be_requested:
+        if not self._cards or not self._can_be_requested or self.refusal():
             return list(nodes)
         return [self._with_cards(one) for one in nodes]
 
     def without_class(self) -> frozenset[str]:
         """The nodes whose cards the driver offers, if no DeviceClass names the resource by which
         pods could request them, nor did within KEPT_FOR_S."""
-        return frozenset() if self._can_be_requested else frozenset(self._cards)
+        known = self._can_be_requested or self.refusal()
+        return frozenset() if known else frozenset(self._cards)
+
+    def refusal(self) -> str:
+        """Why it is not known which cards the driver offers, and so none count: the API server's
+        message that says which right the operator lacks. Empty if it has these rights, or had them
+        a moment ago."""
+        found = (str(one.forbidden) for one in self._copies if one.forbidden and one.problem())
+        return next(found, "")
 
     def whole_cards(self, node: str) -> frozenset[tuple[str, str]]:
         """The whole cards that the driver offers on the node, as (pool, device)."""
@@ -115,14 +123,16 @@ class OfferedDraCards:
             for one in (copies := self.make_informers()):
                 tasks.create_task(one.run())
             for one in copies:
-                await one.synced.wait()
+                await one.answered.wait()
             self.synced.set()
 
     def problem(self) -> str | None:
-        """Why the copy cannot be relied on now, or None."""
+        """Why the copy cannot be relied on now, or None: without the rights to watch it, the
+        operator plans without the driver's cards."""
         if not self.synced.is_set() and not self._copies:
             return f"{RESOURCE_SLICE.plural}: not known yet whether they are served"
-        return next((found for one in self._copies if (found := one.problem())), None)
+        allowed = (one for one in self._copies if not one.forbidden)
+        return next((found for one in allowed if (found := one.problem())), None)
 
     def stands_still(self) -> str | None:
         """The problem that a restart would solve, or None: see Copy."""

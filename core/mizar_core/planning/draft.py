@@ -61,6 +61,7 @@ class Draft:
 
     def _take_facts(self, snapshot: Snapshot) -> None:
         """Take over what no action of a plan changes."""
+        self.dra_refusal = snapshot.dra_refusal
         self.freed_until = snapshot.freed_until
         self.free_since = snapshot.free_since
         self.gated_since = snapshot.gated_since

@@ -140,9 +140,15 @@ def _no_cards(draft: Draft, pool: GPUPool) -> str:
             f"set it in the DeviceClass {DRA_DRIVER} (Kubernetes 1.36 or newer keeps it, 1.34 and "
             "1.35 only with the feature gate DRAExtendedResource)"
         )
-    return (
+    checks = (
         f"no node that nodeSelector and cardModels allow offers {resource}: check them, and that "
         "the device plugin or the DRA driver of the cards runs"
+    )
+    if resource != PHYSICAL_RESOURCE or not draft.dra_refusal:
+        return checks
+    return (
+        f"{checks}; cards of {DRA_DRIVER}, NVIDIA's DRA driver, do not count, since the operator "
+        f"lacks a right, which the chart's ClusterRole has: {draft.dra_refusal}"
     )
 
 

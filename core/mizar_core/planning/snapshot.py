@@ -349,7 +349,8 @@ class Snapshot:
     `unopenable`: UIDs of those whose gates the API server refused to open a moment ago.
     `freed_until`: until when cards of a physical resource count as being freed, for pools of all
     prefixes. `nodes_without_class`: the nodes whose cards NVIDIA's DRA driver offers, if no
-    DeviceClass names the resource by which pods could request them.
+    DeviceClass names the resource by which pods could request them. `dra_refusal`: which right the
+    operator lacks to see what cards that driver offers; empty if it has all.
     """
 
     pools: tuple[GPUPool, ...] = ()
@@ -373,3 +374,4 @@ class Snapshot:
     unopenable: frozenset[str] = frozenset()
     freed_until: Mapping[str, datetime] = field(default_factory=dict)
     nodes_without_class: frozenset[str] = frozenset()
+    dra_refusal: str = ""

@@ -383,6 +383,7 @@ def wild_snapshots(draw: st.DrawFn, shares_max: int = 12) -> Snapshot:
         },
         names_taken=frozenset(one.key for one in shadow_pods if draw(st.integers(0, 9)) == 0),
         nodes_without_class=frozenset(one.name for one in nodes if not one.cards),
+        dra_refusal=draw(st.sampled_from(["", "GET resourceslices: forbidden"])),
     )
 
 

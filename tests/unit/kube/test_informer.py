@@ -9,8 +9,10 @@ from typing import cast
 import pytest
 
 from mizar_kube.client import KubeClient, Listing, WatchEvent
+from mizar_kube.errors import Forbidden
 from mizar_kube.informer import AT_ONCE, Informer, Timing, Watched, wait_synced
 from mizar_kube.kinds import POD, Object
+from support.logs import logged
 from support.waiting import until
 from unit.kube.fake_api import (
     GONE_EVENT,
@@ -328,6 +330,23 @@ async def test_watches_that_end_at_once_are_no_busy_loop() -> None:
     async with following(api) as one:
         await until(lambda: len(api.watches_asked()) == 4)
         assert one.clock.slept == [0.1, 0.2, 0.4]
+
+
+async def test_what_the_api_server_forbids_is_logged_once_and_asked_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api, forbidden = FakeApi(), Answer(status(403, "Forbidden"), 403)
+    api.lists.extend([forbidden, forbidden, forbidden, listing(5, pod("a", 1))])
+    api.watches.append(forbidden)
+    async with following(api) as one:
+        await one.informer.answered.wait()
+        assert not one.informer.synced.is_set()
+        assert isinstance(one.informer.forbidden, Forbidden)
+        await one.until("a:")
+        await until(lambda: len(api.watches_asked()) == 2)
+        await until(lambda: one.informer.forbidden is not None)
+    told = [one for one in logged(caplog) if one["event"] == "the watch was interrupted"]
+    assert len(told) == 2, "once before the list succeeded, once after"
 
 
 async def test_a_listener_that_fails_stops_nobody() -> None:

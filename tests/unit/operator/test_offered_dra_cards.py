@@ -11,13 +11,14 @@ import pytest
 from mizar_core.names import PHYSICAL_RESOURCE
 from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_kube.client import KubeClient, Listing
-from mizar_kube.errors import NotFound, Unavailable
-from mizar_kube.informer import Timing
+from mizar_kube.errors import Forbidden, NotFound, Unavailable
+from mizar_kube.informer import STALE_AFTER_S, Timing
 from mizar_kube.kinds import RESOURCE_SLICE, SHADOW_POD, Kind
 from mizar_operator.caches import Caches, follow
 from mizar_operator.offered_dra_cards import ASKED_EVERY_S, KEPT_FOR_S, SLACK_S, OfferedDraCards
 from stateful.harness import Harness
 from stateful.model import Model
+from support.logs import logged
 from support.waiting import until
 from unit.operator.slices import Object, device, device_class, resource_slice
 
@@ -234,6 +235,7 @@ class Api:
         self.errors = list(errors)
         self.served = False
         self.calls: list[str] = []
+        self.forbidden = ""
         self.selectors: dict[str, str] = {}
 
     async def request(self, method: str, path: str) -> Object:
@@ -249,6 +251,8 @@ class Api:
     ) -> AsyncGenerator[Listing, None]:
         self.calls.append(kind.plural)
         self.selectors[kind.plural] = field_selector
+        if kind.plural == self.forbidden:
+            raise Forbidden(f"GET {kind.plural}: you cannot list them", status=403)
         found = resource_slice("n1", device(0), device(1)) if kind == RESOURCE_SLICE else None
         yield Listing([found or device_class()], "7")
 
@@ -312,6 +316,47 @@ async def test_once_it_is_served_the_drivers_slices_and_the_classes_are_watched(
         "deviceclasses": "",
     }
     assert (dra.problem(), dra.stands_still()) == (None, None)
+
+
+@pytest.mark.parametrize("kind", ["resourceslices", "deviceclasses"])
+async def test_without_the_right_to_watch_them_no_card_of_the_driver_counts(
+    tasks: list[asyncio.Task[None]], kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As if there were no driver, until the operator gets the right."""
+    api, sleeps = Api(), Sleeps(4)
+    api.served, api.forbidden = True, kind
+    dra = _made(api, sleeps)
+    tasks.append(asyncio.create_task(dra.run()))
+    await until(lambda: len(sleeps.seconds) == 4)
+    assert dra.synced.is_set()
+    assert (dra.problem(), dra.stands_still()) == (None, None)
+    assert dra.with_cards([NodeView("n1")]) == [NodeView("n1")]
+    assert dra.without_class() == frozenset()
+    assert dra.refusal() == f"GET {kind}: you cannot list them"
+    lines = [one for one in logged(caplog) if one["event"] == "the watch was interrupted"]
+    assert [str(one["error"]) for one in lines] == [dra.refusal()], "told once"
+
+
+async def test_cards_are_known_for_a_while_after_the_right_is_lost(
+    tasks: list[asyncio.Task[None]],
+) -> None:
+    """A chart that is installed anew makes the ClusterRole again."""
+    now = 0.0
+    api = Api()
+    api.served = True
+    dra = OfferedDraCards(cast(KubeClient, api), Timing(clock=lambda: now))
+    tasks.append(asyncio.create_task(dra.run()))
+    await until(lambda: dict(dra.with_cards([NodeView("n1")])[0].cards) == CARDS)
+    slices, _ = dra._copies
+    slices._note_forbidden(Forbidden("GET resourceslices: you cannot watch them"))
+    now = STALE_AFTER_S
+    assert dict(dra.with_cards([NodeView("n1")])[0].cards) == CARDS
+    now += 1
+    assert dict(dra.with_cards([NodeView("n1")])[0].cards) == {}
+    assert dra.refusal() == "GET resourceslices: you cannot watch them"
+    slices._heard()
+    assert dict(dra.with_cards([NodeView("n1")])[0].cards) == CARDS
+    assert dra.refusal() == ""
 
 
 async def test_gone_cards_are_forgotten_in_time(tasks: list[asyncio.Task[None]]) -> None:

@@ -457,6 +457,23 @@ def test_a_pool_without_cards_says_what_to_check() -> None:
     )
 
 
+def test_a_pool_without_cards_says_which_right_the_operator_lacks_to_see_them() -> None:
+    without = replace(node("n1"), cards={})
+
+    def said(**spec: Any) -> str:
+        parts = {"nodes": (without,), "dra_refusal": "GET resourceslices: you cannot list them"}
+        (state,) = _pool_status(small(pools=(pool(**spec),), **parts)).conditions
+        assert state.reason == "NoCards"
+        return state.message
+
+    assert said().endswith(
+        "the DRA driver of the cards runs; cards of gpu.nvidia.com, NVIDIA's DRA driver, do not"
+        " count, since the operator lacks a right, which the chart's ClusterRole has: GET"
+        " resourceslices: you cannot list them"
+    )
+    assert said(physicalResource="nvidia.com/pgpu").endswith("runs")
+
+
 def test_a_pool_whose_cards_no_class_offers_says_what_is_missing() -> None:
     without = [replace(node(name), cards={}) for name in ("n1", "n2", "n3")]
     elsewhere = replace(without[2], labels=without[2].labels | {("rack", "7")})
