@@ -12,6 +12,8 @@ gives each claim the card that its device's name means by then. After a reboot, 
 the earlier claims as soon as it starts, but deletes the earlier slices only once the API server
 answers. So if slices change soon after the boot, the cards of claims that the agent has seen
 already are looked up again.
+
+A claim that has a card for administration only, such as a monitor's, does not hold it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from mizar_kube.informer import Informer, Watched
 from mizar_kube.kinds import RESOURCE_SLICE, Object
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.files import write_atomically
+from mizar_nodeagent.kubelet.admin_access import AdminAccess
 from mizar_nodeagent.kubelet.claims import Claims, DraDevice
 
 log = get_logger(__name__)
@@ -93,6 +96,7 @@ class AllocatedDraCards:
         self._watch = watch or Informer(client, watched, trim)
         self._watch.on_change(lambda old, new: self._slices_changed())
         self._clock = clock
+        self._admins = AdminAccess(client, LIST_WITHIN_S)
         self._wanted = asyncio.Event()
         self._path = folder / FILE
         self._boot = boot
@@ -116,8 +120,8 @@ class AllocatedDraCards:
         await self._watch.run()
 
     async def cards_of(self, devices: Collection[DraDevice]) -> dict[DraDevice, str | None]:
-        """The UUID of each device's card; empty if it is not a whole card, None if no slice has
-        named it yet or slices cannot be listed."""
+        """The UUID of each device's card; empty if it is not a whole card or its claim has it for
+        administration only, None if no slice has named it yet or the API server does not answer."""
         if devices:
             self._wanted.set()
         self._doubted.intersection_update(devices)
@@ -133,22 +137,28 @@ class AllocatedDraCards:
         return {one: known.get(one) for one in devices}
 
     async def _look_up(self, devices: Iterable[DraDevice]) -> None:
-        """List slices, and note which card each of the devices is."""
+        """Ask the API server which card each of the devices is, and note it."""
         changes = self._changes
         self._due |= dict.fromkeys(devices, self._clock() + self._pause)
         self._pause = min(2 * self._pause, LIST_MOST_S)
         try:
-            found = await self._client.list(
-                RESOURCE_SLICE, field_selector=self._selector, timeout=LIST_WITHIN_S
-            )
+            named = await self._list()
+            cards = [one for one in devices if one.place in named and named[one.place].uuid]
+            admins = await self._admins.among(cards)
         except KubeError as error:
-            log.info("ResourceSlices cannot be listed", error=error)
+            log.info("the cards of claims are not known yet", error=error)
             return
-        named = _devices(map(trim, found.items))
         for one in devices:
             # If slices have changed meanwhile, the list may have those from before the boot.
             if one.place in named and (changes == self._changes or one not in self._doubted):
-                self._note_card(one, named[one.place].uuid)
+                self._note_card(one, "" if one in admins else named[one.place].uuid)
+
+    async def _list(self) -> dict[tuple[str, str], SliceDevice]:
+        """List slices, and return the devices as `_devices`. Raises KubeError."""
+        found = await self._client.list(
+            RESOURCE_SLICE, field_selector=self._selector, timeout=LIST_WITHIN_S
+        )
+        return _devices(map(trim, found.items))
 
     def _note_card(self, device: DraDevice, uuid: str) -> None:
         self._new[device] = uuid

@@ -202,7 +202,7 @@ class KubeletPoller:
         """Raise KubeletAway while it may soon be known which card a device of NVIDIA's DRA driver
         is: until then, that card would seem to be free."""
         if waiting := self._without_card(claims):
-            raise KubeletAway(f"no ResourceSlice says yet which card device {waiting[0]} is")
+            raise KubeletAway(f"the API server has not said yet which card device {waiting[0]} is")
 
     def _without_card(self, claims: Claims) -> list[DraDevice]:
         """The devices of NVIDIA's DRA driver whose cards are not known, for CARDS_WITHIN_S after

@@ -13,7 +13,7 @@ from random import Random
 from mizar_core.names import DRA_DRIVER, PHYSICAL_RESOURCE
 from mizar_kube.client import Listing
 from mizar_kube.errors import Unavailable
-from mizar_kube.kinds import Kind, Object
+from mizar_kube.kinds import Kind, Object, Ref
 from mizar_nodeagent.kubelet.allocated_dra_cards import AllocatedDraCards, ResourceSlice, trim
 from mizar_nodeagent.kubelet.claims import Claim, Claims, DraDevice
 from mizar_nodeagent.pods import Key
@@ -97,8 +97,8 @@ class Driver:
 
 
 class SliceApi:
-    """Stands in for KubeClient to list slices. Its answers come late, and it fails while the API
-    server is away."""
+    """Stands in for KubeClient to list slices and read claims. Its answers come late, and it fails
+    while the API server is away."""
 
     def __init__(self, api: Api, driver: Driver, random: Random, lag: float) -> None:
         self._api = api
@@ -112,6 +112,13 @@ class SliceApi:
         if self._api.is_away:
             raise Unavailable("the API server is away (simulated)")
         return Listing([self._driver.slice()], "1")
+
+    async def get(self, ref: Ref, *, timeout: float) -> Object:
+        """As KubeClient.get, for claims, none of which is a monitor's."""
+        await asyncio.sleep(min(timeout, self._lag * self._random.random()))
+        if self._api.is_away:
+            raise Unavailable("the API server is away (simulated)")
+        return {"metadata": {"namespace": ref.namespace, "name": ref.name}}
 
 
 class SliceWatch:

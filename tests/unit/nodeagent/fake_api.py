@@ -74,6 +74,8 @@ class FakeApi:
         self.read_only = False
         self.conditions: dict[tuple[str, str], Object] = {}  # the last that was applied to a pod
         self.rules_down = self.slices_down = False
+        self.claims: dict[tuple[str, str], Object] = {}
+        self.claims_down = 0  # the status with which reads of ResourceClaims fail
         self._rules = ""
         self._version = 1
         self._slices: dict[str, Object] = {}
@@ -137,6 +139,14 @@ class FakeApi:
         }
         self._slice_watches.tell(kind, self._slices[name])
 
+    def put_claim(self, namespace: str, name: str, *results: Object) -> None:
+        """Create or change a ResourceClaim, which has devices of the node's pool."""
+        own = {"driver": "gpu.nvidia.com", "pool": "node-1", "request": "r"}
+        self.claims[namespace, name] = {
+            "metadata": {"namespace": namespace, "name": name},
+            "status": {"allocation": {"devices": {"results": [own | one for one in results]}}},
+        }
+
     def delete_slice(self, name: str = "slice-1") -> None:
         gone = self._slices.pop(name)
         self._version += 1
@@ -191,6 +201,8 @@ class FakeApi:
             if "watch" in request.query:
                 return await self._slice_watches.serve(request)
             return self._list(list(self._slices.values()))
+        if path[-2] == "resourceclaims":
+            return self._claim((path[-3], path[-1]))
         if request.method != "GET":
             self.writes.append((request.path, json.loads(await request.text())))
         if path[3] == "nodes":
@@ -231,6 +243,13 @@ class FakeApi:
                 return web.json_response({"reason": "Conflict"}, status=409)
             shadow["status"] = body["status"]
         return web.json_response(shadow)
+
+    def _claim(self, key: tuple[str, str]) -> web.Response:
+        if self.claims_down:
+            return web.json_response({"message": "not allowed"}, status=self.claims_down)
+        if key not in self.claims:
+            return web.json_response({"reason": "NotFound"}, status=404)
+        return web.json_response(self.claims[key])
 
     def _pod(self, key: tuple[str, str]) -> web.Response:
         if key not in self.pods:

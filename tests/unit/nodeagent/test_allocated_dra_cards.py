@@ -168,6 +168,88 @@ async def test_a_card_that_has_another_name_in_a_later_claim_is_the_later_claims
     await until(lambda: world.ready() == ("False", "CardLost"))
 
 
+MONITOR = KubePod("gpu-operator", "monitor", "uid-monitor")
+
+
+def give_monitor(world: World, *names: str) -> None:
+    """A pod has these devices for administration only."""
+    admin = [{"device": one, "adminAccess": True} for one in names]
+    world.api.put_claim(MONITOR.namespace, f"{MONITOR.name}-cards", *admin)
+    world.kubelet.give_claim(MONITOR, *names, container="main")
+
+
+async def test_a_monitor_takes_its_cards_from_nobody(world: World) -> None:
+    """Neither if it names them as the shadow pod does, nor by their later numbers."""
+    world.api.put_slice(named(1, 2, 3, 4))
+    give_monitor(world, "gpu-0", "gpu-1")
+    await serve_shadow(world)
+    assert (held(world, SHADOW_POD), held(world, MONITOR)) == ({CARD}, set())
+    await world.stop_agent()
+    world.api.claims_down = 503
+    await world.start_agent()
+    await until(lambda: held(world, SHADOW_POD) == {CARD})
+    assert held(world, MONITOR) == set(), "the next agent knows it without the API server"
+    world.api.claims_down = 0
+    world.kubelet.dynamic.pop(MONITOR.uid)
+    world.api.put_slice(named(2, 1))
+    await until(lambda: world.app.poller.kubelet["nvidia.com/gpu"] == uuids(1, 2))
+    await believed(world)
+    give_monitor(world, "gpu-0", "gpu-1")
+    await believed(world)
+    await believed(world)
+    assert (held(world, SHADOW_POD), held(world, MONITOR)) == ({CARD}, set())
+    world.kubelet.dynamic.pop(SHADOW_POD.uid)
+    await believed(world)
+    assert world.app.agent.state.carvings[SHADOW].taken_by == "", "the monitor has not taken it"
+
+
+async def test_a_claim_with_another_device_beside_those_it_watches_holds_that_one(
+    world: World,
+) -> None:
+    """A claim may have a card both ways, and devices of other drivers."""
+    world.api.put_slice(named(1, 2, 3))
+    admin = {"adminAccess": True}
+    world.api.put_claim(
+        OWNER.namespace,
+        f"{OWNER.name}-cards",
+        {"device": "gpu-0"} | admin,
+        {"device": "gpu-1"},
+        {"device": "gpu-2"} | admin,
+        {"device": "gpu-2", "adminAccess": False},
+        {"device": "gpu-1", "driver": "nic.example.com"} | admin,
+    )
+    world.kubelet.give_claim(OWNER, "gpu-0", "gpu-1", "gpu-2", container="main")
+    await believed(world)
+    assert held(world, OWNER) == uuids(2, 3)
+
+
+async def test_without_the_right_to_read_claims_a_monitor_counts_as_an_owner(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An earlier chart's ClusterRole lacks the right."""
+    world.api.put_slice(named(1, 2))
+    world.api.claims_down = 403
+    for number, pod in enumerate((MONITOR, OWNER)):
+        world.kubelet.give_claim(pod, f"gpu-{number}", container="main")
+        await believed(world)
+    assert (held(world, MONITOR), held(world, OWNER)) == (uuids(1), uuids(2))
+    told = [one for one in logged(caplog) if one["event"] == "a ResourceClaim cannot be read"]
+    assert [one["level"] for one in told if one["level"] != "debug"] == ["warning"]
+
+
+async def test_while_the_api_server_is_away_it_is_not_known_who_holds_a_card(world: World) -> None:
+    world.api.put_slice(named(1, 2))
+    world.api.claims_down = 503
+    give_monitor(world, "gpu-0")
+    before = world.app.poller.claims
+    world.app.poller.poll_soon()
+    await until(lambda: world.app.poller.kubelet is None)
+    assert world.app.poller.claims is before
+    world.api.claims_down = 0
+    await until(lambda: world.app.poller.claims is not before)
+    assert held(world, MONITOR) == set()
+
+
 async def test_the_next_agent_knows_the_cards_of_claims_without_the_api_server(
     world: World,
 ) -> None:
@@ -499,7 +581,7 @@ async def test_a_claim_that_comes_back_under_its_name_is_looked_up_again(tmp_pat
     another card by then."""
     slices = [slice_of(named(1, 2)), slice_of(named(2, 1))]
     listings = [Listing([one], "1") for one in slices]
-    client: Any = Mock(list=AsyncMock(side_effect=listings))
+    client: Any = Mock(list=AsyncMock(side_effect=listings), get=AsyncMock(return_value={}))
     dra = allocated_dra_cards.AllocatedDraCards(client, "node-1", tmp_path, "boot")
     asked = PodResources(tmp_path / "socket", dra=dra)
     answers = [answer(claimed("gpu-0")), pb.ListPodResourcesResponse(), answer(claimed("gpu-0"))]
