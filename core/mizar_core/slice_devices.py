@@ -1,16 +1,18 @@
-"""Reads the devices that NVIDIA's DRA driver names in ResourceSlices: which are whole cards, and
-which may be given to pods."""
+"""Reads the devices that NVIDIA's DRA driver names in ResourceSlices: which are whole cards or MIG
+devices, and which may be given to pods."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
-from mizar_core.names import DRA_DRIVER
+from mizar_core.names import DRA_DRIVER, MIG_RESOURCE, PHYSICAL_RESOURCE
 
 WHOLE_CARD: Final = "gpu"
-"""The attribute `type` of whole cards; MIG devices have `mig`, those for virtual machines
-`vfio`."""
+"""The attribute `type` of whole cards; devices for virtual machines have `vfio`."""
+
+MIG: Final = "mig"
+"""The attribute `type` of MIG devices."""
 
 FAILING: Final = frozenset({"NoSchedule", "NoExecute"})
 """The effects of taints that keep the scheduler from giving a device to further pods."""
@@ -55,9 +57,16 @@ def text(device: Values, attribute: str) -> str | None:
     return found
 
 
-def is_whole_card(device: Values) -> bool:
-    """Whether the device is a whole card."""
-    return text(device, "type") == WHOLE_CARD
+def resource_of(device: Values) -> str | None:
+    """The resource by which pods request the device, as NVIDIA's device plugin would offer it: a
+    whole card or, by strategy mixed, a MIG device of this size. None for other devices, and for MIG
+    devices that the driver would make on demand: these have no UUID yet."""
+    kind = text(device, "type")
+    if kind == WHOLE_CARD:
+        return PHYSICAL_RESOURCE
+    if kind != MIG or not text(device, "uuid") or not (profile := text(device, "profile")):
+        return None
+    return f"{MIG_RESOURCE}{profile.replace('+', '.')}"
 
 
 def is_failing(device: Values) -> bool:

@@ -362,7 +362,7 @@ class Gatherer:
     async def _cards_on(self, node: str, pools: Container[str]) -> Counter[str]:
         """The cards that other pods than shadow pods of these pools have on the node."""
         found, claims = Counter[str](), set[Claim]()
-        by_dra = self._caches.dra.whole_cards(node)
+        by_dra = self._caches.dra.devices(node)
 
         def view(pod: Object) -> Mapping[str, int]:
             if by_dra and not _has_ended(pod):
@@ -372,7 +372,7 @@ class Gatherer:
         for cards in await views_on(self._client, node, view, cached=True):
             found.update(cards)
         devices = set().union(*[await self._claimed.of(one) for one in sorted(claims)])
-        found[PHYSICAL_RESOURCE] += len(devices & by_dra)
+        found.update(by_dra[one] for one in devices & by_dra.keys())
         return found
 
     def _take(self, ref: Ref, obj: Object, found: FoundLive) -> bool:

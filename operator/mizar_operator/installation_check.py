@@ -62,14 +62,15 @@ class Line(NamedTuple):
 @dataclass(frozen=True)
 class Found:
     """What the API server has. `pods`: those of the release. `lacking`: fields of this version that
-    its CRDs lack. `by_dra`: the names of nodes whose cards NVIDIA's DRA driver offers."""
+    its CRDs lack. `by_dra`: the nodes on which NVIDIA's DRA driver offers cards, with the resource
+    of these."""
 
     pods: Sequence[Object]
     nodes: Sequence[Object]
     pools: Sequence[Object]
     quotas: Sequence[Object]
     lacking: Sequence[str] = ()
-    by_dra: frozenset[str] = frozenset()
+    by_dra: frozenset[tuple[str, str]] = frozenset()
 
 
 async def find(client: KubeClient, settings: Settings) -> Found:
@@ -87,13 +88,13 @@ async def find(client: KubeClient, settings: Settings) -> Found:
     )
 
 
-async def _nodes_by_dra(client: KubeClient) -> frozenset[str]:
+async def _nodes_by_dra(client: KubeClient) -> frozenset[tuple[str, str]]:
     try:
         slices = await client.list(RESOURCE_SLICE, field_selector=OF_DRIVER)
     except NotFound:  # before Kubernetes 1.34
         return frozenset()
     views = [view for one in slices.items if (view := slice_view(one)) is not None]
-    return frozenset(one.node for one in views if one.cards.total)
+    return frozenset((one.node, devices.resource) for one in views for devices in one.devices)
 
 
 def report(found: Found, settings: Settings) -> list[Line]:
@@ -140,7 +141,8 @@ def _nodes(found: Found, settings: Settings) -> Iterator[Line]:
     for node in found.nodes:
         name, agent = str(node["metadata"]["name"]), agents.get(str(node["metadata"]["name"]))
         if agent is None:
-            if name in found.by_dra or _cards(node, resources):
+            by_dra = {resource for node, resource in found.by_dra if node == name}
+            if resources & by_dra or _cards(node, resources):
                 problems.setdefault(_why_no_agent(node, settings), []).append(name)
         elif wrong := _agent_problem(agent, settings):
             problems.setdefault(wrong, []).append(name)

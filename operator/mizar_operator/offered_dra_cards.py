@@ -1,12 +1,13 @@
 """The cards that NVIDIA's DRA driver offers, where the scheduler gives them to pods that request
 `nvidia.com/gpu`: on nodes on which no device plugin offers that resource, if a DeviceClass names it
-(`extendedResourceName`)."""
+(`extendedResourceName`). MIG devices are cards of a resource for each size, such as
+`nvidia.com/mig-1g.5gb`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any, Final
 
@@ -39,13 +40,10 @@ have been upgraded since."""
 
 KEPT_FOR_S = 300.0
 """Seconds for which the cards of a node count as failed, rather than as gone, once its last slice
-is deleted, and those of all nodes, once no DeviceClass names their resource. A kubelet that starts
-deletes all slices of its node, and those of a driver that has been away for half a minute; the
-class is deleted and made again when the driver's chart is installed anew. Of a stopped device
-plugin, the kubelet keeps the cards for as long as this."""
-
-CLASS: Final = ""
-"""What stands for the DeviceClass among the names of nodes."""
+is deleted, and those of all nodes, once no DeviceClass names their resource any more. A kubelet
+that starts deletes all slices of its node, and those of a driver that has been away for half a
+minute; the class is deleted and made again when the driver's chart is installed anew. Of a stopped
+device plugin, the kubelet keeps the cards for as long as this."""
 
 SLACK_S = 1.0
 """Seconds by which a pause is longer than the time left, since it may end a rounding error too
@@ -63,8 +61,12 @@ class OfferedDraCards:
         self._copies: tuple[Informer[Any], ...] = ()
         self._slices: defaultdict[str, set[SliceView]] = defaultdict(set)
         self._classes: list[str] = []
-        self._cards: dict[str, CardsOnNode] = {}
+        self._cards: dict[str, Mapping[str, CardsOnNode]] = {}
+        """The cards by node and resource."""
         self._gone_at: dict[str, float] = {}
+        """When a node's cards were gone."""
+        self._class_gone_at: dict[str, float] = {}
+        """When no class named a resource any more."""
         self._gone = asyncio.Event()
         self._views: dict[str, tuple[NodeView, NodeView]] = {}
         self._listeners: list[Callable[[], None]] = []
@@ -78,15 +80,16 @@ class OfferedDraCards:
     def with_cards(self, nodes: Iterable[NodeView]) -> list[NodeView]:
         """The nodes, with the cards that the driver offers and pods can request. The views stay the
         same objects as long as nothing changes."""
-        if not self._cards or not self._can_be_requested or self.refusal():
+        if not self._cards or not self._requestable() or self.refusal():
             return list(nodes)
         return [self._with_cards(one) for one in nodes]
 
     def without_class(self) -> frozenset[str]:
-        """The nodes whose cards the driver offers, if no DeviceClass names the resource by which
-        pods could request them, nor did within KEPT_FOR_S."""
-        known = self._can_be_requested or self.refusal()
-        return frozenset() if known else frozenset(self._cards)
+        """The nodes whose whole cards the driver offers, if no DeviceClass names the resource by
+        which pods could request them, nor did within KEPT_FOR_S."""
+        if PHYSICAL_RESOURCE in self._requestable() or self.refusal():
+            return frozenset()
+        return frozenset(node for node, cards in self._cards.items() if PHYSICAL_RESOURCE in cards)
 
     def refusal(self) -> str:
         """Why it is not known which cards the driver offers, and so none count: the API server's
@@ -95,10 +98,14 @@ class OfferedDraCards:
         found = (str(one.forbidden) for one in self._copies if one.forbidden and one.problem())
         return next(found, "")
 
-    def whole_cards(self, node: str) -> frozenset[tuple[str, str]]:
-        """The whole cards that the driver offers on the node, as (pool, device)."""
-        slices = newest(self._slices.get(node, ()))
-        return frozenset((one.pool, name) for one in slices for name in one.names)
+    def devices(self, node: str) -> Mapping[tuple[str, str], str]:
+        """The resource of each device, as (pool, device), that the driver offers on the node."""
+        return {
+            (one.pool, name): devices.resource
+            for one in newest(self._slices.get(node, ()))
+            for devices in one.devices
+            for name in devices.names
+        }
 
     # The copies.
 
@@ -165,64 +172,63 @@ class OfferedDraCards:
         before, found = self._cards.get(node), cards_together(self._slices[node])
         if not self._slices[node]:
             del self._slices[node]
-        if found is not None:
+        if found:
             self._gone_at.pop(node, None)
-        elif before is not None:
+        elif before:
             self._gone_at.setdefault(node, self._timing.clock())
             self._gone.set()
-            found = replace(before, healthy=0)
-        if found is not None and found != before:
+            found = _failed(before)
+        if found and found != before:
             self._cards[node] = found
             self._views.pop(node, None)
             self._tell()
 
     def _class_changed(self, old: str | None, new: str | None) -> None:
-        before = self._has_class
+        before = set(self._classes)
         if old is not None:
             self._classes.remove(old)
         if new is not None:
             self._classes.append(new)
-        if self._has_class != before:
-            self._note_class()
-            self._tell()
+        if changed := before ^ set(self._classes):
+            self._note_class(*changed)
 
-    def _note_class(self) -> None:
-        """Note whether there is a class now, which is not as it was."""
+    def _note_class(self, *resources: str) -> None:
+        """Note which of the resources are named by a class now, which is not as it was."""
+        for one in resources:
+            if one in self._classes:
+                self._class_gone_at.pop(one, None)
+            else:
+                self._class_gone_at[one] = self._timing.clock()
+                self._gone.set()
         self._views.clear()
-        if self._has_class:
-            self._gone_at.pop(CLASS, None)
-        else:
-            self._gone_at[CLASS] = self._timing.clock()
-            self._gone.set()
+        self._tell()
 
-    @property
-    def _has_class(self) -> bool:
-        """Whether the scheduler gives pods the cards: whether a class names their resource."""
-        return PHYSICAL_RESOURCE in self._classes
-
-    @property
-    def _can_be_requested(self) -> bool:
-        """As `_has_class`, or whether it was so within KEPT_FOR_S."""
-        return self._has_class or CLASS in self._gone_at
+    def _requestable(self) -> Set[str]:
+        """The resources that a class names, or did so within KEPT_FOR_S."""
+        return {*self._classes, *self._class_gone_at}
 
     def _tell(self) -> None:
         for listener in self._listeners:
             listener()
 
     def forget_gone(self) -> None:
-        """Forget the cards, and the class, that have been gone for KEPT_FOR_S."""
+        """Forget the cards, and the classes, that have been gone for KEPT_FOR_S."""
         last = self._timing.clock() - KEPT_FOR_S
         for node in [name for name, at in self._gone_at.items() if at <= last]:
             for known in (self._gone_at, self._cards, self._views):
                 known.pop(node, None)
+            self._tell()
+        for resource in [name for name, at in self._class_gone_at.items() if at <= last]:
+            del self._class_gone_at[resource]
+            self._views.clear()
             self._tell()
 
     async def _forget_in_time(self) -> None:
         while True:
             await self._gone.wait()
             self._gone.clear()
-            while self._gone_at:
-                left = min(self._gone_at.values()) + KEPT_FOR_S - self._timing.clock()
+            while gone := [*self._gone_at.values(), *self._class_gone_at.values()]:
+                left = min(gone) + KEPT_FOR_S - self._timing.clock()
                 await self._timing.sleep(max(0.0, left) + SLACK_S)
                 self.forget_gone()
 
@@ -230,18 +236,31 @@ class OfferedDraCards:
         known = self._views.get(node.name)
         if known is not None and known[0] is node:
             return known[1]
-        cards = self._cards.get(node.name)
-        if cards is None or _has_plugin(node):
+        if not (cards := self._offered(node)):
             return node
-        if not self._has_class:
-            cards = replace(cards, healthy=0)
-        made = replace(node, cards={**node.cards, PHYSICAL_RESOURCE: cards})
+        made = replace(node, cards={**node.cards, **cards})
         self._views[node.name] = node, made
         return made
 
+    def _offered(self, node: NodeView) -> dict[str, CardsOnNode]:
+        """The driver's cards that count on the node: pods can request them, and no device plugin
+        offers any of their resource. They have failed while no class names it."""
+        requestable = self._requestable()
+        found = {
+            resource: cards
+            for resource, cards in self._cards.get(node.name, {}).items()
+            if resource in requestable and not _has_plugin(node, resource)
+        }
+        without = found.keys() - set(self._classes)
+        return found | _failed({one: found[one] for one in without})
 
-def _has_plugin(node: NodeView) -> bool:
-    """Whether a device plugin offers cards on the node: then the scheduler counts these alone. It
-    looks at what is allocatable, so cards of a plugin that has stopped do not count."""
-    own = node.cards.get(PHYSICAL_RESOURCE)
+
+def _failed(cards: Mapping[str, CardsOnNode]) -> dict[str, CardsOnNode]:
+    return {resource: replace(one, healthy=0) for resource, one in cards.items()}
+
+
+def _has_plugin(node: NodeView, resource: str) -> bool:
+    """Whether a device plugin offers the resource on the node: then the scheduler counts its cards
+    alone. It looks at what is allocatable, so cards of a plugin that has stopped do not count."""
+    own = node.cards.get(resource)
     return own is not None and own.healthy > 0

@@ -24,6 +24,7 @@ from mizar_core.names import (
     SPOT_RESOURCE,
     EventReason,
     gives_way,
+    is_mig,
     parse_resource,
     who_starts_after,
 )
@@ -283,11 +284,12 @@ def pending_view(obj: Object) -> PendingView | None:
     cards.pop(SPOT_RESOURCE, None)
     reason_unknown = _has_other_scheduler(spec) and not gives_reasons(message)
     lacking = {one for one in cards if reason_unknown or lacks(message, one)}
-    if not lacking and PHYSICAL_RESOURCE in cards and lacks_claimed_devices(message):
+    of_nvidia = {one for one in cards if one == PHYSICAL_RESOURCE or is_mig(one)}
+    if not lacking and of_nvidia and lacks_claimed_devices(message):
         # What the pod's own claims ask for may be lacking instead, or another resource of a DRA
         # driver.
         reason_unknown = bool(spec.get("resourceClaims")) or len(cards) > 1
-        lacking = {PHYSICAL_RESOURCE}
+        lacking = of_nvidia
     if not lacking or "deletionTimestamp" in meta:
         return None
     labels = meta.get("labels") or {}

@@ -32,7 +32,7 @@ def divided(
             made = [
                 one
                 for card, own in zip(cards, sizes, strict=False)
-                for one in _divide(machine, card, *own)
+                for one in divide(machine, card, *own)
             ]
             if strategy == "single":
                 wait_for("MIG devices", lambda: offered(kube, node, CARDS) == len(made))
@@ -42,13 +42,13 @@ def divided(
         finally:
             machine.mig_strategy = "none"
             for card in cards:
-                _divide(machine, card)
+                divide(machine, card)
             wait_for("whole cards", lambda: offered(kube, node, CARDS) == len(cards))
 
 
-def _divide(machine: Machine, card: str, *sizes: str) -> list[str]:
-    """Divide a card once nothing uses it: the node agent may just be measuring what a context
-    costs."""
+def divide(machine: Machine, card: str, *sizes: str) -> list[str]:
+    """Divide a card, or make it whole again, once nothing uses it: the node agent may just be
+    measuring what a context costs."""
 
     def attempt() -> tuple[list[str]]:
         try:

@@ -20,11 +20,12 @@ from cluster.binaries.progress import Progress
 from cluster.cluster import Node
 from cluster.local_provider import LocalProvider
 from e2e.components import delete_component, kill_component, wait_component
+from e2e.dividing import by_size, divide
 from e2e.test_compute import BUSY
 from e2e.test_reboot import two_running
 from e2e.test_restarts import restart_counts
 from e2e.test_spot import LENDS, WORK, borrowing, lender, reason_of_eviction, start_borrower
-from e2e.watcher import watching
+from e2e.watcher import MONITOR, watching
 from e2e.watching import card_of, cards_seen_inside, ready_shadows, wait_event, wait_held
 from mizar_nodeagent.card_health import REPAIRED
 from simgpu.machine import Machine
@@ -40,10 +41,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 HALF = {"devices": 2, "min": 0, "max": 1}
 TWO_SHADOWS = {"devices": 2, "min": 0, "max": 2}
 CARD_MIB = 16384
+SIZE, SIZE_MIB = "2g.10gb", 9728
+"""A size of MIG devices."""
 AWAY_S = 30.0
 """Seconds for which a driver stays away after the kubelet has deleted its ResourceSlice."""
 SINCE_MINOR = 36
 """The N of the first Kubernetes 1.N that satisfies requests for nvidia.com/gpu by DRA."""
+CLASS = "gpu.nvidia.com"
+"""The DeviceClass of the cards."""
 OF_A_POD = "resource.kubernetes.io/extended-resource-claim"
 """The annotation of claims that the scheduler makes for pods."""
 
@@ -250,6 +255,128 @@ def test_a_pod_with_a_claim_of_its_own(kube: Kube, stage: "Stage", here: dict[st
     kube.delete("resourceclaim", "own", tenant)
     kube.wait_running(tenant, other)
     assert cards_seen_inside(kube, tenant, other) == {card}
+
+
+def test_a_monitor_takes_no_card(
+    kube: Kube, stage: "Stage", mizar_cluster: Cluster, here: dict[str, str], machine: Machine
+) -> None:
+    """It has all cards by a claim with adminAccess, which takes them from nobody: shared cards stay
+    so, also for an agent that starts anew, and free ones are given to shadow pods."""
+    tenant = stage.tenant(TWO_SHADOWS, pool=stage.pool(nodeSelector=here))
+    kube.apply(share_pod(tenant, "a"))
+    kube.wait_running(tenant, "a")
+    before = wait_held(kube, tenant, "a")
+    kube.run("label", "namespace", tenant, "resource.kubernetes.io/admin-access=true")
+    claim, pod = with_claim(tenant, MONITOR, nodeSelector=here)
+    (request,) = claim["spec"]["devices"]["requests"]
+    request["exactly"] |= {"adminAccess": True, "allocationMode": "All"}
+    pod["spec"]["containers"][0]["command"] = ["sleep", "infinity"]
+    kube.apply(claim, pod)
+    kube.wait_running(tenant, MONITOR)
+    assert cards_seen_inside(kube, tenant, MONITOR) == set(names_of(machine).values())
+    kill_component(kube, mizar_cluster, "nodeagent")
+    wait_component(kube, "nodeagent")
+    kube.apply(share_pod(tenant, "b", count=2))
+    kube.wait_running(tenant, "b")
+    assert before.items() <= wait_held(kube, tenant, "a", "b").items()
+    for name in ("a", "b"):
+        assert cards_seen_inside(kube, tenant, name) == card_of(kube, tenant, name)
+    assert restart_counts(kube, tenant, "a") == {"main": 0}
+    assert not {"CardLost", "DeviceUnhealthy"} & dict(kube.events(tenant, "a")).keys()
+
+
+def test_a_device_class_that_is_made_again(
+    kube: Kube, stage: "Stage", here: dict[str, str]
+) -> None:
+    """As when the driver's chart is installed anew. A shadow pod that is kept warm stays, although
+    it is idle; pods that need another one wait until the class is back."""
+    pool = stage.pool(nodeSelector=here, idleTimeoutSeconds=1)
+    tenant = stage.tenant({"devices": 2, "min": 1, "max": 2}, pool=pool)
+    (warm,) = ready_shadows(kube, tenant)
+    found = kube.get("deviceclass", CLASS)
+    assert found is not None
+    again = {key: found[key] for key in ("apiVersion", "kind", "spec")}
+    kube.run("delete", "deviceclass", CLASS)
+    try:
+        wait_ready(kube, pool, "2 cards, 0 healthy")
+        time.sleep(5)
+        kube.apply(share_pod(tenant, "a", count=2))
+        kube.wait_running(tenant, "a")
+        kube.apply(share_pod(tenant, "b"))
+        time.sleep(2)
+        assert kube.phase(tenant, "b") == "Pending"
+    finally:
+        kube.apply(again | {"metadata": {"name": CLASS}})
+    wait_ready(kube, pool, "2 cards, 2 healthy")
+    kube.wait_running(tenant, "b")
+    names = [one["metadata"]["name"] for one in ready_shadows(kube, tenant, 2)]
+    assert warm["metadata"]["name"] in names
+
+
+def wait_ready(kube: Kube, pool: str, message: str) -> None:
+    """Wait until that is the message of the pool's condition Ready."""
+
+    def told() -> bool:
+        said = condition(kube.get("gpupool", pool) or {}, "Ready")["message"]
+        assert said == message, said
+        return True
+
+    wait_for(f"the pool to say {message}", told)
+
+
+def class_of_size(size: str) -> Object:
+    """The DeviceClass of the MIG devices of a size, by the name that NVIDIA's plugin gives them."""
+    which = f"device.attributes['{CLASS}'].type == 'mig'"
+    which += f" && device.attributes['{CLASS}'].profile == '{size}'"
+    selector = {"cel": {"expression": f"device.driver == '{CLASS}' && {which}"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": f"mig-{size}"},
+        "spec": {"extendedResourceName": by_size(size), "selectors": [selector]},
+    }
+
+
+@pytest.fixture
+def mig_device(kube: Kube, machine: Machine) -> Iterator[str]:
+    """A MIG device that pods can request by its size, beside one of another size."""
+    card = machine.cards[0].uuid
+    _, made = divide(machine, card, "1g.5gb", SIZE)
+    kube.apply(class_of_size(SIZE))
+    yield made
+    kube.delete("deviceclass", f"mig-{SIZE}")
+    divide(machine, card)
+
+
+def test_a_mig_device_is_shared(
+    kube: Kube, mig_device: str, stage: "Stage", here: dict[str, str], machine: Machine
+) -> None:
+    """By a pool of its size, as with the device plugin; the node's other card stays whole."""
+    pool = stage.pool(nodeSelector=here, physicalResource=by_size(SIZE), idleTimeoutSeconds=3)
+    tenant = stage.tenant(HALF, pool=pool)
+    kube.apply(share_pod(tenant, "a"), share_pod(tenant, "b"))
+    kube.wait_running(tenant, "a", "b")
+    (shadow,) = ready_shadows(kube, tenant)
+    wait_held(kube, tenant, "a", "b")
+    (claim,) = claims(kube, tenant)
+    assert devices_of(claim) == ["gpu-0-mig-14-2-2"]
+    (found,) = shadow["status"]["cards"]
+    assert (found["uuid"], found["memoryMiB"]) == (mig_device, SIZE_MIB)
+    for pod in ("a", "b"):
+        assert cards_seen_inside(kube, tenant, pod) == card_of(kube, tenant, pod) == {mig_device}
+        status, answer = kube.exec(tenant, pod, "cuda-sample", "alloc", str(SIZE_MIB // 2))
+        assert status == 3 and "CUDA_ERROR_OUT_OF_MEMORY" in answer
+    kube.apply(whole_card_pod(tenant, "whole", nodeSelector=here))
+    kube.wait_running(tenant, "whole")
+    assert cards_seen_inside(kube, tenant, "whole") == {machine.cards[1].uuid}
+
+    def counted() -> bool:
+        models = (kube.get("gpupool", pool) or {})["status"]["models"]
+        model = f"NVIDIA-A100-SXM4-40GB-MIG-{SIZE}"
+        assert [(one["model"], one["total"], one["held"]) for one in models] == [(model, 1, 1)]
+        return True
+
+    wait_for("the pool to count it", counted)
 
 
 @pytest.mark.parametrize("victim", ["nodeagent", "operator", "kubelet", "driver"])

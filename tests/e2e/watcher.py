@@ -24,8 +24,9 @@ from cluster.cluster import Node
 from mizar_nodeagent.card_health import REPAIRED, SIGNS
 from mizar_nodeagent.proto import podresources_pb2 as pb
 from mizar_nodeagent.proto import podresources_pb2_grpc as rpc
-from simgpu.dra_devices import DRIVER
-from simgpu.machine import Health, Machine
+from simgpu import dra_devices
+from simgpu.dra_devices import DRIVER, devices
+from simgpu.machine import Machine
 from support.waiting import wait_for
 from support.watcher_faults import WHOLE_CARDS, Held, Look, Seen, Withdrawals, faults
 
@@ -39,6 +40,9 @@ CARD_RECOVERS_S = 30.0
 again."""
 CALM_S = max(sign.calm for sign in SIGNS)
 """Seconds for which a card must show no sign of a fault before it counts as well."""
+MONITOR = "monitor"
+"""The name of ResourceClaims with adminAccess, which the kubelet does not tell from others, and of
+their pods: they have their cards beside other claims."""
 SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 CONTAINERS = "/run/containerd/io.containerd.runtime.v2.task/k8s.io"
 CRIO_CONTAINERS = "/run/containers/storage/overlay-containers"
@@ -223,7 +227,7 @@ class NodeWatch:
             return None
         return Look(
             self._node.name,
-            _held(held, self._claimed_cards.of(held, self._machine.health())),
+            _held(held, self._claimed_cards.of(held, devices(self._machine))),
             tuple(alive),
             _offered(offered),
             self._failed(),
@@ -281,6 +285,8 @@ class NodeWatch:
         found = []
         usable = [one for one in self._machine.health() if not one.divided]
         for container in self._containers():
+            if container.pod.endswith(f"/{MONITOR}"):
+                continue
             dev = container.files("dev")
             try:
                 names = {str(path.relative_to(dev)) for path in dev.glob("**/nvidia*[0-9]")}
@@ -391,13 +397,13 @@ class ClaimedCards:
         self._known: dict[Device, str] = {}
 
     def of(
-        self, answer: pb.ListPodResourcesResponse, cards: Iterable[Health]
+        self, answer: pb.ListPodResourcesResponse, cards: Iterable[dra_devices.Device]
     ) -> Mapping[Device, str]:
         """The cards of the claims in the kubelet's answer."""
-        names = {f"gpu-{card.minor}": card.uuid for card in cards if not card.profile}
+        names = {card.name: card.uuid for card in cards}
         containers = (one for pod in answer.pod_resources for one in pod.containers)
-        devices = {device for one in containers for device in _claimed(one)}
-        found = {one: self._known.get(one) or names.get(one.name) for one in devices}
+        claimed = {device for one in containers for device in _claimed(one)}
+        found = {one: self._known.get(one) or names.get(one.name) for one in claimed}
         self._known = {one: uuid for one, uuid in found.items() if uuid}
         return self._known
 
@@ -411,8 +417,10 @@ class Device(NamedTuple):
 
 
 def _claimed(container: pb.ContainerResources) -> Iterator[Device]:
-    """The cards of the container's ResourceClaims."""
+    """The cards of the container's ResourceClaims, except those that a MONITOR has."""
     for claim in container.dynamic_resources:
+        if claim.claim_name == MONITOR:
+            continue
         for device in claim.claim_resources:
             if device.driver_name == DRIVER:
                 yield Device(claim.claim_namespace, claim.claim_name, device.device_name)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
-from mizar_core.names import DRA_DRIVER, PHYSICAL_RESOURCE, EventReason
+from mizar_core.names import DRA_DRIVER, PHYSICAL_RESOURCE, EventReason, is_mig
 from mizar_core.planning.creation_checks import (
     Denial,
     finds_no_node,
@@ -144,7 +144,8 @@ def _no_cards(draft: Draft, pool: GPUPool) -> str:
         f"no node that nodeSelector and cardModels allow offers {resource}: check them, and that "
         "the device plugin or the DRA driver of the cards runs"
     )
-    if resource != PHYSICAL_RESOURCE or not draft.dra_refusal:
+    may_be_of_driver = resource == PHYSICAL_RESOURCE or is_mig(resource)
+    if not may_be_of_driver or not draft.dra_refusal:
         return checks
     return (
         f"{checks}; cards of {DRA_DRIVER}, NVIDIA's DRA driver, do not count, since the operator "

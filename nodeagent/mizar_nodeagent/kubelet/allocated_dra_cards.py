@@ -14,6 +14,9 @@ answers. So if slices change soon after the boot, the cards of claims that the a
 already are looked up again.
 
 A claim that has a card for administration only, such as a monitor's, does not hold it.
+
+A MIG device that an administrator has made is a card of its own, which pods hold by a resource of
+its size, as those of NVIDIA's device plugin.
 """
 
 from __future__ import annotations
@@ -26,8 +29,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from mizar_core.names import DRA_DRIVER
-from mizar_core.slice_devices import is_failing, is_whole_card, newest, text
+from mizar_core.names import DRA_DRIVER, PHYSICAL_RESOURCE
+from mizar_core.slice_devices import is_failing, newest, resource_of, text
 from mizar_kube.client import KubeClient
 from mizar_kube.errors import KubeError
 from mizar_kube.informer import Informer, Watched
@@ -56,11 +59,12 @@ slices change in this time, cards are looked up again."""
 
 @dataclass(frozen=True)
 class SliceDevice:
-    """A device in a ResourceSlice. `uuid`: the card's; empty for anything but a whole card, such as
-    a MIG device. `usable`: no taint keeps pods from it."""
+    """A device in a ResourceSlice. `uuid`: of the card or MIG device; empty for anything else.
+    `usable`: no taint keeps pods from it. `resource`: by which pods request it."""
 
     uuid: str
     usable: bool
+    resource: str = PHYSICAL_RESOURCE
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,9 @@ class AllocatedDraCards:
         self._wanted = asyncio.Event()
         self._path = folder / FILE
         self._boot = boot
-        self._kept: dict[DraDevice, str] = _load(self._path, boot)
+        self._resources: dict[str, str] = {}
+        """The resource of each card, by UUID."""
+        self._kept = self._load()
         self._new: dict[DraDevice, str | None] = {}
         """The cards, by the last list, of the devices that are not in `_kept` or are in
         `_doubted`."""
@@ -120,7 +126,7 @@ class AllocatedDraCards:
         await self._watch.run()
 
     async def cards_of(self, devices: Collection[DraDevice]) -> dict[DraDevice, str | None]:
-        """The UUID of each device's card; empty if it is not a whole card or its claim has it for
+        """The UUID of each device's card; empty if it is no card or its claim has it for
         administration only, None if no slice has named it yet or the API server does not answer."""
         if devices:
             self._wanted.set()
@@ -158,7 +164,9 @@ class AllocatedDraCards:
         found = await self._client.list(
             RESOURCE_SLICE, field_selector=self._selector, timeout=LIST_WITHIN_S
         )
-        return _devices(map(trim, found.items))
+        devices = _devices(map(trim, found.items))
+        self._resources |= {one.uuid: one.resource for one in devices.values()}
+        return devices
 
     def _note_card(self, device: DraDevice, uuid: str) -> None:
         self._new[device] = uuid
@@ -168,13 +176,17 @@ class AllocatedDraCards:
             del self._kept[device]
 
     @property
-    def usable(self) -> frozenset[str]:
-        """The UUIDs of the cards that the driver offers without a taint; until slices have been
-        listed, those of the present claims."""
+    def usable(self) -> Mapping[str, frozenset[str]]:
+        """The UUIDs of the cards that the driver offers without a taint, by their resource; until
+        slices have been listed, those of the present claims."""
         if not self._watch.synced.is_set():
-            return frozenset(filter(None, self._kept.values()))
+            return _by_resource((self.resource(one), one) for one in self._kept.values() if one)
         devices = _devices(self._watch.values()).values()
-        return frozenset(one.uuid for one in devices if one.uuid and one.usable)
+        return _by_resource((one.resource, one.uuid) for one in devices if one.uuid and one.usable)
+
+    def resource(self, uuid: str) -> str:
+        """The resource by which pods hold the card that has this UUID."""
+        return self._resources.get(uuid, PHYSICAL_RESOURCE)
 
     def cdi_names(self, uuid: str) -> tuple[str, ...]:
         """The names, with their kinds, of the CDI devices by which the driver gives this card to
@@ -212,12 +224,33 @@ class AllocatedDraCards:
     def _save(self) -> None:
         """Write the file. It is not synced to the disk, since it matters only until the next
         boot."""
-        cards = [{"uuid": uuid, "device": asdict(one)} for one, uuid in sorted(self._kept.items())]
+        cards = [
+            {"uuid": uuid, "resource": self.resource(uuid), "device": asdict(one)}
+            for one, uuid in sorted(self._kept.items())
+        ]
         content = json.dumps({"boot": self._boot, "cards": cards}).encode()
         try:
             write_atomically(self._path, content, durable=False)
         except OSError as error:
             log.warning("the cards of claims cannot be saved", path=self._path, error=error)
+
+    def _load(self) -> dict[DraDevice, str]:
+        """The cards of claims as an earlier agent saved them; empty if that was before the last
+        boot."""
+        try:
+            body = json.loads(self._path.read_bytes())
+            if not self._boot or body["boot"] != self._boot:
+                return {}
+            found = {_device_of(one["device"]): str(one["uuid"]) for one in body["cards"]}
+            # Earlier versions saved whole cards only.
+            resources = {str(one["uuid"]): one.get("resource") for one in body["cards"]}
+            self._resources |= {uuid: str(one) for uuid, one in resources.items() if one}
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            log.warning("the saved cards of claims cannot be read", path=self._path, error=error)
+            return {}
+        return found
 
 
 def seconds_since_boot() -> float:
@@ -238,19 +271,12 @@ def _cdi_names(cards: Mapping[DraDevice, str]) -> dict[str, tuple[str, ...]]:
     return {uuid: one.cdi for one, uuid in sorted(cards.items(), reverse=True) if uuid}
 
 
-def _load(path: Path, boot: str) -> dict[DraDevice, str]:
-    """The cards of claims as an earlier agent saved them; empty if that was before the last
-    boot."""
-    try:
-        body = json.loads(path.read_bytes())
-        if not boot or body["boot"] != boot:
-            return {}
-        return {_device_of(one["device"]): str(one["uuid"]) for one in body["cards"]}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        log.warning("the saved cards of claims cannot be read", path=path, error=error)
-        return {}
+def _by_resource(cards: Iterable[tuple[str, str]]) -> dict[str, frozenset[str]]:
+    """The UUIDs of the cards, given as (resource, UUID), by their resource."""
+    found: dict[str, set[str]] = {}
+    for resource, uuid in cards:
+        found.setdefault(resource, set()).add(uuid)
+    return {resource: frozenset(uuids) for resource, uuids in found.items()}
 
 
 def _device_of(body: dict[str, Any]) -> DraDevice:
@@ -275,5 +301,7 @@ def trim(obj: Object) -> ResourceSlice:
 
 def _device(body: Mapping[str, Any]) -> SliceDevice | None:
     """A device of a slice; None if it is a whole card without a UUID."""
-    uuid = text(body, "uuid") if is_whole_card(body) else ""
-    return None if uuid is None else SliceDevice(uuid, not is_failing(body))
+    if (resource := resource_of(body)) is None:
+        return SliceDevice("", not is_failing(body))
+    uuid = text(body, "uuid")
+    return None if uuid is None else SliceDevice(uuid, not is_failing(body), resource)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
@@ -158,17 +158,19 @@ def from_list(
     answer: pb.ListPodResourcesResponse,
     asked_at: float,
     dra: Mapping[DraDevice, str | None] | None = None,
+    resource_of: Callable[[str], str] = lambda uuid: PHYSICAL_RESOURCE,
 ) -> Claims:
     """The claims in the kubelet's answer, which lists every device separately. `asked_at`: when the
     kubelet was asked (monotonic seconds). `dra`: the cards of `dra_devices`, as in Claims; without
-    it, these devices are left out."""
+    it, these devices are left out. `resource_of`: returns the resource by which pods hold the card
+    with a UUID."""
     cards = dra or {}
     return Claims(
         tuple(
             claim
             for pod in answer.pod_resources
             for container in pod.containers
-            for claim in _of_container(pod, container, cards)
+            for claim in _of_container(pod, container, cards, resource_of)
         ),
         asked_at,
         cards,
@@ -176,7 +178,10 @@ def from_list(
 
 
 def _of_container(
-    pod: pb.PodResources, container: pb.ContainerResources, cards: Mapping[DraDevice, str | None]
+    pod: pb.PodResources,
+    container: pb.ContainerResources,
+    cards: Mapping[DraDevice, str | None],
+    resource_of: Callable[[str], str],
 ) -> Iterable[Claim]:
     devices: dict[str, dict[str, Numa]] = {}
     for entry in container.devices:
@@ -184,7 +189,7 @@ def _of_container(
         devices.setdefault(entry.resource_name, {}).update(dict.fromkeys(entry.device_ids, numa))
     for one in _dra_devices(container):
         if (uuid := cards.get(one, "")) != "":
-            devices.setdefault(PHYSICAL_RESOURCE, {})[one.id(uuid)] = ()
+            devices.setdefault(resource_of(uuid or ""), {})[one.id(uuid)] = ()
     for resource, ids in devices.items():
         yield Claim(pod.namespace, pod.name, container.name, resource, frozenset(ids), ids)
 

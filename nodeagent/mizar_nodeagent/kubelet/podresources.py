@@ -10,7 +10,6 @@ from typing import Any
 
 import grpc
 
-from mizar_core.names import PHYSICAL_RESOURCE
 from mizar_kube.token_bucket import TokenBucket
 from mizar_nodeagent.cancellation import is_asked_to_end
 from mizar_nodeagent.errors import KubeletAway
@@ -68,8 +67,10 @@ class PodResources:
         await self._wait_for_rate(urgent)
         asked_at = self._clock()
         answer = await self._call("List", pb.ListPodResourcesRequest())
-        cards = await self._dra.cards_of(dra_devices(answer)) if self._dra else None
-        return from_list(answer, asked_at, cards)
+        if self._dra is None:
+            return from_list(answer, asked_at)
+        cards = await self._dra.cards_of(dra_devices(answer))
+        return from_list(answer, asked_at, cards, self._dra.resource)
 
     async def allocatable(self) -> dict[str, frozenset[str]]:
         """The IDs of the devices that the kubelet considers healthy, by resource, and the cards
@@ -79,8 +80,8 @@ class PodResources:
         found: dict[str, set[str]] = {}
         for entry in answer.devices:
             found.setdefault(entry.resource_name, set()).update(entry.device_ids)
-        if self._dra and self._dra.usable:
-            found.setdefault(PHYSICAL_RESOURCE, set()).update(self._dra.usable)
+        for resource, uuids in self._dra.usable.items() if self._dra else ():
+            found.setdefault(resource, set()).update(uuids)
         return {resource: frozenset(ids) for resource, ids in found.items()}
 
     async def close(self) -> None:

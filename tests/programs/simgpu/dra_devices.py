@@ -2,7 +2,7 @@
 
 A card is called gpu-N after its minor number, as with NVIDIA's driver. So its name may change, and
 another card may get the old one. A card with a critical error has a taint that keeps new claims
-away. Lost cards and cards that MIG divides are left out.
+away. Lost cards are left out; of a card that MIG divides, its instances are offered instead.
 """
 
 from __future__ import annotations
@@ -14,19 +14,39 @@ from typing import Any
 from mizar_kube.client import KubeClient
 from mizar_kube.kinds import NODE, Kind, Ref
 from simgpu.machine import MIB, Machine
+from simgpu.mig import Profile, capability_nodes
 from simgpu.state_file import MACHINE
 
 DRIVER = "gpu.nvidia.com"
 RESOURCE_SLICE = Kind("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 XID_TAINT = f"{DRIVER}/xid"
+PROFILE_IDS = {1: 19, 2: 14, 3: 9, 4: 5, 7: 0}
+"""NVML's numbers of an A100's GPU instance profiles, by their slices of compute."""
 
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True)
+class Instance:
+    """What a MIG instance has more than a card. `parent`: the UUID of its card; `nodes`: names of
+    the device nodes of its capabilities."""
+
+    parent: str
+    profile: str
+    gpu_instance: int
+    nodes: tuple[str, ...]
+
+    @property
+    def placement(self) -> str:
+        """The end of its name: profile, start and size. The simulated card knows no start."""
+        slices = Profile.parse(self.profile).slices
+        return f"{PROFILE_IDS[slices]}-{self.gpu_instance}-{slices}"
+
+
+@dataclass(frozen=True)
 class Device:
-    """A card, as claims name it and as containers get it. `memory_mib`: its memory in MiB; `xid`:
-    its last critical error, or 0; `versions`: attributes of type version."""
+    """A card or MIG instance, as claims name it and as containers get it. `memory_mib`: its memory
+    in MiB; `xid`: its last critical error, or 0; `versions`: attributes of type version."""
 
     minor: int
     uuid: str
@@ -35,16 +55,18 @@ class Device:
     xid: int
     numa: int | None
     versions: tuple[tuple[str, str], ...] = ()
+    instance: Instance | None = None
 
     @property
     def name(self) -> str:
         """The name by which claims have it."""
-        return f"gpu-{self.minor}"
+        card = f"gpu-{self.minor}"
+        return f"{card}-mig-{self.instance.placement}" if self.instance else card
 
     @property
-    def node(self) -> str:
-        """The name of its device node."""
-        return f"nvidia{self.minor}"
+    def nodes(self) -> tuple[str, ...]:
+        """The names of its device nodes."""
+        return f"nvidia{self.minor}", *(self.instance.nodes if self.instance else ())
 
     def published(self) -> Object:
         """The device as its ResourceSlice lists it."""
@@ -66,6 +88,9 @@ class Device:
             "brand": "Nvidia",
             "architecture": "Ampere",
         }
+        if self.instance:
+            more = {"parentUUID": self.instance.parent, "profile": self.instance.profile}
+            words |= {"type": "mig", **more}
         attributes: Object = {key: {"string": value} for key, value in words.items()}
         attributes |= {key: {"version": value} for key, value in self.versions}
         if self.numa is not None:
@@ -74,25 +99,40 @@ class Device:
 
 
 def devices(machine: Machine) -> tuple[Device, ...]:
-    """The cards that claims can get and those with an error, ordered by their minor numbers."""
-    return tuple(sorted(_devices(machine), key=lambda one: one.minor))
+    """The cards and instances that claims can get and those with an error, by their minor numbers
+    and names."""
+    return tuple(sorted(_devices(machine), key=lambda one: (one.minor, one.name)))
 
 
 def _devices(machine: Machine) -> Iterator[Device]:
     state = machine.state
     for index in range(state.card_count()):
-        if machine.parent(index) or state.number(index, "lost") or state.number(index, "divided"):
+        if state.number(index, "lost") or state.number(index, "divided"):
             continue
+        parent = machine.parent(index)
+        card = parent - 1 if parent else index
         numa = state.number(index, "numa")
         yield Device(
-            minor=state.number(index, "minor"),
+            minor=state.number(card, "minor"),
             uuid=state.text(index, "uuid"),
-            product=state.text(index, "name"),
+            product=state.text(card, "name"),
             memory_mib=state.number(index, "memory_bytes") // MIB,
             xid=state.number(index, "last_xid"),
             numa=numa - 1 if numa else None,
-            versions=tuple(_versions(machine, index)),
+            versions=tuple(_versions(machine, card)),
+            instance=_instance(machine, index, card) if parent else None,
         )
+
+
+def _instance(machine: Machine, index: int, card: int) -> Instance:
+    state = machine.state
+    numbers = (state.number(index, f"{what}_capability") for what in ("gpu", "compute"))
+    return Instance(
+        parent=state.text(card, "uuid"),
+        profile=state.text(index, "profile"),
+        gpu_instance=state.number(index, "gpu_instance"),
+        nodes=tuple(capability_nodes(numbers)),
+    )
 
 
 def _versions(machine: Machine, index: int) -> Iterator[tuple[str, str]]:

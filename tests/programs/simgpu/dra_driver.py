@@ -67,7 +67,7 @@ def cdi_file(directory: Path, claim: str, cards: Sequence[Device]) -> Object:
         "cdiVersion": "0.5.0",
         "kind": f"{CDI_VENDOR}/{CDI_CLASS}",
         "devices": [
-            {"name": f"{claim}-{one.name}", "containerEdits": nodes(one.node)} for one in cards
+            {"name": f"{claim}-{one.name}", "containerEdits": nodes(*one.nodes)} for one in cards
         ],
         "containerEdits": edits,
     }

@@ -466,7 +466,11 @@ class Podresources:
         def answer() -> dict[str, frozenset[str]]:
             kubelet = self._kubelet
             found = {one: kubelet.healthy(one) for one in kubelet.devices}
-            return found | {PHYSICAL_RESOURCE: self._dra.usable if self._dra else cards()}
+            return found | {
+                PHYSICAL_RESOURCE: self._dra.usable.get(PHYSICAL_RESOURCE, frozenset())
+                if self._dra
+                else cards()
+            }
 
         healthy: Mapping[str, frozenset[str]] = await self._call(answer)
         return healthy

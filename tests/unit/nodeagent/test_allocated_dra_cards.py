@@ -33,7 +33,7 @@ from unit.nodeagent.makers import (
     shadow_object,
     share_object,
 )
-from unit.nodeagent.test_assembly import SHADOW_POD, SHARE, World
+from unit.nodeagent.test_assembly import MIG, SHADOW_POD, SHARE, World, mig_device
 from unit.nodeagent.test_assembly import world as world
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
@@ -55,8 +55,15 @@ def whole(number: int, *effects: str) -> dict[str, Any]:
     return {"attributes": attributes, "taints": [{"key": "x", "effect": one} for one in effects]}
 
 
-def mig() -> dict[str, Any]:
-    return {"attributes": {"type": {"string": "mig"}, "uuid": {"string": "MIG-1"}}}
+def mig(profile: str = "1g.5gb", uuid: str = "MIG-1") -> dict[str, Any]:
+    """A MIG device as the driver announces it."""
+    words = {"type": "mig", "uuid": uuid, "profile": profile}
+    return {"attributes": {name: {"string": word} for name, word in words.items()}}
+
+
+def vfio() -> dict[str, Any]:
+    """A card for virtual machines."""
+    return {"attributes": {"type": {"string": "vfio"}, "uuid": {"string": "vfio-1"}}}
 
 
 def named(*numbers: int) -> dict[str, dict[str, Any]]:
@@ -64,9 +71,9 @@ def named(*numbers: int) -> dict[str, dict[str, Any]]:
     return {f"gpu-{place}": whole(number) for place, number in enumerate(numbers)}
 
 
-def held(world: World, pod: KubePod) -> set[str]:
+def held(world: World, pod: KubePod, resource: str = "nvidia.com/gpu") -> set[str]:
     """The IDs of the cards that the pod holds, as the agent has it."""
-    claims = world.app.poller.claims.of_pod(pod.namespace, pod.name, "nvidia.com/gpu")
+    claims = world.app.poller.claims.of_pod(pod.namespace, pod.name, resource)
     return {one for claim in claims for one in claim.ids}
 
 
@@ -166,6 +173,32 @@ async def test_a_card_that_has_another_name_in_a_later_claim_is_the_later_claims
     assert held(world, OWNER) == {CARD}
     assert held(world, SHADOW_POD) == {"gpu.nvidia.com/node-1/gpu-0"}, "neither card 1 nor 2"
     await until(lambda: world.ready() == ("False", "CardLost"))
+
+
+async def test_a_mig_device_of_the_driver_is_divided_into_devices(world: World) -> None:
+    """By the resource of its size, whatever else a pod holds."""
+    size = "nvidia.com/mig-1g.5gb"
+    world.cards.present[MIG], world.cards.numbers[MIG] = mig_device(), 0
+    world.api.put_slice(named(2) | {"gpu-0-mig-19-1-1": mig(uuid=MIG)})
+    world.api.put_shadow(*SHADOW, f"owner-{SHADOW[1]}")
+    world.api.put_pod(shadow_object(physical_resource=size))
+    world.kubelet.add_pod(SHADOW_POD)
+    world.kubelet.give_claim(SHADOW_POD, "gpu-0-mig-19-1-1")
+    world.kubelet.give_claim(OWNER, "gpu-0", container="main")
+    world.app.poller.poll_soon()
+    await until(lambda: world.ready() == ("True", "Serving"))
+    assert cards_of_shadow(world) == [MIG]
+    assert (held(world, SHADOW_POD, size), held(world, SHADOW_POD)) == ({MIG}, set())
+    assert held(world, OWNER) == uuids(2)
+    await until(
+        lambda: world.app.dra.usable == {"nvidia.com/gpu": uuids(2), size: frozenset({MIG})}
+    )
+    await world.stop_agent()
+    world.api.down = True
+    await world.start_agent()
+    await until(lambda: held(world, SHADOW_POD, size) == {MIG})
+    assert world.app.poller.kubelet[size] == {MIG}
+    await until(lambda: world.kubelet.healthy(RESOURCE) == {device(0), device(1)})
 
 
 MONITOR = KubePod("gpu-operator", "monitor", "uid-monitor")
@@ -523,7 +556,7 @@ def slice_of(devices: dict[str, Any], generation: int = 1) -> dict[str, Any]:
     return {"metadata": {}, "spec": {"pool": pool, "devices": listed}}
 
 
-def test_a_slice_says_which_devices_are_whole_cards_that_can_be_used() -> None:
+def test_a_slice_says_which_devices_are_cards_that_can_be_used() -> None:
     full = {"attributes": {"gpu.nvidia.com/type": {"string": "gpu"}, "uuid": {"string": "GPU-9"}}}
     found = allocated_dra_cards.trim(
         slice_of(
@@ -534,6 +567,9 @@ def test_a_slice_says_which_devices_are_whole_cards_that_can_be_used() -> None:
                 "gpu-3": {"attributes": {"type": {"string": "gpu"}}},
                 "gpu-4": full,
                 "gpu-0-mig-1": mig(),
+                "gpu-0-mig-2": mig("1g.5gb+me", "MIG-2"),
+                "gpu-0-mig-3": {"attributes": {"type": {"string": "mig"}}},
+                "gpu-vfio-1": vfio(),
                 "other": {},
             }
         )
@@ -543,9 +579,16 @@ def test_a_slice_says_which_devices_are_whole_cards_that_can_be_used() -> None:
         "gpu-1": (card(2).uuid, False),
         "gpu-2": (card(3).uuid, True),
         "gpu-4": ("GPU-9", True),
-        "gpu-0-mig-1": ("", True),
+        "gpu-0-mig-1": ("MIG-1", True),
+        "gpu-0-mig-2": ("MIG-2", True),
+        "gpu-0-mig-3": ("", True),
+        "gpu-vfio-1": ("", True),
         "other": ("", True),
     }
+    resources = {one.uuid: one.resource for one in found.devices.values() if one.uuid}
+    assert resources["GPU-9"] == "nvidia.com/gpu"
+    assert resources["MIG-1"] == "nvidia.com/mig-1g.5gb"
+    assert resources["MIG-2"] == "nvidia.com/mig-1g.5gb.me"
 
 
 async def test_slices_of_an_earlier_generation_are_outdated(world: World) -> None:
@@ -558,11 +601,11 @@ async def test_slices_of_an_earlier_generation_are_outdated(world: World) -> Non
 
 
 async def test_slices_are_listed_for_each_new_claim_and_for_no_other(world: World) -> None:
-    """A watch may be late: it would tell of an earlier numbering. A MIG device of the driver is no
-    card that Mizar knows."""
-    world.api.put_slice(named(1, 2, 3) | {"gpu-0-mig-1": mig()})
+    """A watch may be late: it would tell of an earlier numbering. A device for virtual machines is
+    no card that Mizar knows."""
+    world.api.put_slice(named(1, 2, 3) | {"gpu-vfio-1": vfio()})
     add_shadow(world)
-    world.kubelet.give_claim(SHADOW_POD, "gpu-0", "gpu-0-mig-1")
+    world.kubelet.give_claim(SHADOW_POD, "gpu-0", "gpu-vfio-1")
     await believed(world)
     await until(lambda: world.app.dra.problem() is None)
     before = world.api.asked.count(SLICES)

@@ -20,6 +20,8 @@ def device(number: int, *effects: str, kind: str = "gpu", **more: Any) -> Object
         },
         "capacity": {"memory": {"value": more.get("memory", "40Gi")}},
     }
+    if "profile" in more:
+        made["attributes"]["profile"] = {"string": more["profile"]}
     if effects:
         made["taints"] = [{"key": "gpu.nvidia.com/xid", "effect": one} for one in effects]
     return made

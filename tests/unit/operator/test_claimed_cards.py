@@ -140,10 +140,11 @@ def test_cards_of_claims_are_not_free_for_who_needs_several(cards: int, drained:
     for figure in ("capacity", "allocatable"):
         del node["status"][figure][PHYSICAL_RESOURCE]
     model.api.touch(node)
-    model.api.put(resource_slice("n1", *map(device, range(4))))
+    part = device(9, kind="mig", profile="1g.5gb")
+    model.api.put(resource_slice("n1", *map(device, range(4)), part))
     model.add_class()
     model.api.put(resource_claim("c", "team-b", "gpu-0"))
-    model.api.put(resource_claim("two", "team-b", "gpu-0", "gpu-1", "gpu-9-mig-1"))
+    model.api.put(resource_claim("two", "team-b", "gpu-0", "gpu-1", part["name"], "gpu-8"))
     model.api.put(resource_claim("done", "team-b", "gpu-2"))
     _with_claim(model, "one", "c")
     _with_claim(model, "both", "two")

@@ -227,6 +227,9 @@ def test_nodes_whose_cards_a_dra_driver_offers_need_an_agent(
     with pytest.raises(SystemExit, match="1 problem found"):
         installation_check.main(ARGUMENTS)
     assert "PROBLEM n2: cards but no node agent" in capsys.readouterr().out
+    part = device(1, kind="mig", profile="1g.5gb")
+    api.lists[RESOURCE_SLICE][-1] = resource_slice("n2", part)
+    installation_check.main(ARGUMENTS)
 
 
 def test_the_program_fails_without_an_api_server(api: Api) -> None:

@@ -304,6 +304,19 @@ def test_a_pod_that_waits_for_whole_cards_of_a_dra_driver() -> None:
     assert pending_view(pod) is None
 
 
+def test_a_pod_that_waits_for_mig_devices_of_a_dra_driver() -> None:
+    pod, size = _whole(BY_DRA), "nvidia.com/mig-1g.5gb"
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    limits[size] = "1"
+    view = pending_view(pod)
+    assert view is not None, "either may be lacking"
+    assert (view.cards, view.reason_unknown) == ((("nvidia.com/gpu", 2), (size, 1)), True)
+    del limits["nvidia.com/gpu"]
+    view = pending_view(pod)
+    assert view is not None
+    assert (view.cards, view.reason_unknown) == (((size, 1),), False)
+
+
 def test_a_damaged_carve_is_no_reason_to_forget_the_pod() -> None:
     pod = pod_view(
         {

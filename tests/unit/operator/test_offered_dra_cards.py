@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -126,6 +127,29 @@ def test_the_last_of_several_classes_counts(driver: Driver) -> None:
     assert (driver.cards(), driver.told) == (CARDS, 2)
 
 
+def test_each_resource_has_a_class_of_its_own(driver: Driver) -> None:
+    """As it may have a device plugin. The classes' selectors are not evaluated."""
+    small = "nvidia.com/mig-1g.5gb"
+    parts = [device(one, kind="mig", profile="1g.5gb", memory="4864Mi") for one in (2, 3)]
+    driver.offer(device(0), device(1), *parts, version=2)
+    assert driver.cards() == CARDS
+    driver.classes._store.put(device_class(small, name="mig-1g.5gb"))
+    both = CARDS | {small: CardsOnNode(2, 2, f"{A100}-MIG-1g.5gb", 4864)}
+    assert driver.cards() == both
+    assert driver.dra.devices("n1")["n1", "gpu-2"] == small
+    plugin = {PHYSICAL_RESOURCE: CardsOnNode(4, 3)}
+    assert driver.cards(NodeView("n1", cards=plugin)) == both | plugin
+    driver.classes._store.drop(("", "mig-1g.5gb"))
+    assert driver.cards() == CARDS | {small: replace(both[small], healthy=0)}
+    driver.wait(KEPT_FOR_S)
+    assert driver.cards() == CARDS
+    assert driver.dra.without_class() == frozenset(), "which tells of whole cards"
+    driver.name(None, version=9)
+    driver.offer(*parts, version=9)
+    driver.wait(KEPT_FOR_S)
+    assert driver.dra.without_class() == frozenset()
+
+
 def test_slices_and_class_may_both_be_gone(driver: Driver) -> None:
     driver.classes._store.keep_only([])
     driver.wait(1)
@@ -162,7 +186,7 @@ def test_cards_whose_slices_are_deleted_have_failed_until_they_come_back(driver:
     """A kubelet that starts deletes all slices of its node."""
     driver.slices._store.keep_only([])
     assert driver.cards() == FAILED
-    assert driver.dra.whole_cards("n1") == frozenset()
+    assert driver.dra.devices("n1") == {}
     driver.wait(KEPT_FOR_S - 1)
     assert driver.cards() == FAILED
     driver.offer(device(0), device(1), version=5)
@@ -190,7 +214,7 @@ def test_a_deleted_slice_of_several_takes_its_cards_with_it(driver: Driver) -> N
     second = resource_slice("n1", device(2), name="second")
     driver.slices._store.put(second)
     assert driver.cards()[PHYSICAL_RESOURCE].total == 3
-    assert driver.dra.whole_cards("n1") == {("n1", f"gpu-{one}") for one in range(3)}
+    assert driver.dra.devices("n1") == {("n1", f"gpu-{one}"): PHYSICAL_RESOURCE for one in range(3)}
     driver.slices._store.drop(("", "second"))
     assert driver.cards() == CARDS
 

@@ -471,6 +471,7 @@ def test_a_pool_without_cards_says_which_right_the_operator_lacks_to_see_them() 
         " count, since the operator lacks a right, which the chart's ClusterRole has: GET"
         " resourceslices: you cannot list them"
     )
+    assert "lacks a right" in said(physicalResource="nvidia.com/mig-1g.5gb")
     assert said(physicalResource="nvidia.com/pgpu").endswith("runs")
 
 

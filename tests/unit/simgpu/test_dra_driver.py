@@ -77,16 +77,26 @@ def test_a_card_with_an_error_is_tainted_and_a_lost_one_left_out(machine: Machin
 def test_a_name_follows_the_minor_number(machine: Machine) -> None:
     first, second = (one.uuid for one in machine.cards)
     machine.renumber(second)
-    assert [(one.name, one.uuid, one.node) for one in devices(machine)] == [
+    assert [(one.name, one.uuid, *one.nodes) for one in devices(machine)] == [
         ("gpu-0", second, "nvidia0"),
         ("gpu-1", first, "nvidia1"),
     ]
 
 
-def test_a_divided_card_and_its_instances_are_not_offered(machine: Machine) -> None:
+def test_the_instances_of_a_divided_card_are_offered_in_its_place(machine: Machine) -> None:
     first, second = (one.uuid for one in machine.cards)
-    machine.divide(first, "1g.1gb")
-    assert [one.uuid for one in devices(machine)] == [second]
+    (instance,) = machine.divide(second, "1g.1gb")
+    whole, part = devices(machine)
+    assert (whole.uuid, part.uuid) == (first, instance)
+    assert (part.name, part.published()["name"]) == ("gpu-1-mig-19-1-1",) * 2
+    attributes = part.published()["attributes"]
+    words = {name: attributes[name]["string"] for name in ("type", "profile", "parentUUID")}
+    assert words == {"type": "mig", "profile": "1g.1gb", "parentUUID": second}
+    assert attributes["productName"] == {"string": "NVIDIA A100-SXM4-40GB"}
+    assert part.published()["capacity"] == {"memory": {"value": "972Mi"}}
+    assert part.nodes == ("nvidia1", "nvidia-caps/nvidia-cap147", "nvidia-caps/nvidia-cap148")
+    machine.divide(second)
+    assert [one.uuid for one in devices(machine)] == [first, second]
 
 
 def test_a_numa_node_is_told(machine: Machine) -> None:
