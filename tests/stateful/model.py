@@ -130,7 +130,8 @@ class Model:
     def add_class(self) -> None:
         """The DeviceClass by which pods request a DRA driver's cards."""
         spec = {"extendedResourceName": PHYSICAL_RESOURCE}
-        self.api.put(_of_dra("DeviceClass", DRA_DRIVER, spec))
+        if self.api.find(DEVICE_CLASS, DRA_DRIVER) is None:
+            self.api.put(_of_dra("DeviceClass", DRA_DRIVER, spec))
 
     def delete_class(self) -> None:
         """As when the driver's chart is uninstalled."""

@@ -165,14 +165,7 @@ class Cluster(RuleBasedStateMachine):
     def lose_a_node(self) -> None:
         self.model.lose_node("n2")
 
-    @rule(comes=st.booleans())
-    def the_class_goes_or_comes_back(self, comes: bool) -> None:
-        if comes:
-            self.model.add_class()
-        else:
-            self.model.delete_class()
-
-    @rule(seconds=st.sampled_from([1, 20, 61, 301]))
+    @rule(seconds=st.sampled_from([1, 20, 61]))
     def tick(self, seconds: int) -> None:
         self.model.tick(seconds)
 
@@ -266,7 +259,6 @@ class Cluster(RuleBasedStateMachine):
             return
         self.settles = True
         self.down.clear()
-        self.model.add_class()
         self._settle()
         self._nobody_waits_in_vain()
         self._who_is_in_use_is_marked()
