@@ -13,6 +13,9 @@ from support.objects import share_pod
 from support.waiting import wait_for
 
 INTERVAL_S = 0.05
+MOST = 8
+"""Requests that are under way at once. Without a limit, they pile up on a busy machine until the
+API server answers nobody in time, and the operator loses its Lease."""
 TOO_BUSY = ("deadline exceeded", "no answer from the API server: timed out")
 """Parts of the messages of a machine that is too busy to answer in time, which is no refusal."""
 
@@ -32,8 +35,11 @@ class Asked:
             await KubeClient.connect(cluster.kubeconfig) as client,
             asyncio.TaskGroup() as group,
         ):
+            free = asyncio.Semaphore(MOST)
             while not self.enough.is_set():
-                group.create_task(self._ask(client, tenant))
+                await free.acquire()
+                asked = group.create_task(self._ask(client, tenant))
+                asked.add_done_callback(lambda _: free.release())
                 await asyncio.sleep(INTERVAL_S)
 
     async def _ask(self, client: KubeClient, tenant: str) -> None:
