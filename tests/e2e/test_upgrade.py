@@ -34,6 +34,8 @@ NEXT = "next"
 """The tag of the later version."""
 LIBRARY = "usr/lib/mizar/libmizar.so"
 """The shim in the agent's image."""
+STATE = "/var/lib/mizar"
+"""The node agent's folder on a node."""
 IN_CONTAINER = "/run/mizar/libmizar.so"
 MOST_S = "--timeout=5m"
 
@@ -49,9 +51,10 @@ def check_upgrade(kube: Kube, stage: "Stage", on: Cluster, folder: Path) -> None
     """Upgrade the cluster's Mizar to this one, and roll back. Assert that containers go on
     meanwhile, within their limits, with the shim that they started with, also the one that borrows
     a card, and that limits follow the pool under agents of either version. Pods that are created
-    meanwhile are neither refused nor lost, and get the shim of the agent that starts them."""
+    meanwhile and afterwards are neither refused nor lost, and get the shim of the agent that starts
+    them."""
     pool = stage.pool(profiles=profile())
-    tenant = stage.tenant({"devices": 2, "min": 0, "max": 2}, pool=pool)
+    tenant = stage.tenant({"devices": 2, "min": 0, "max": 3}, pool=pool)
     kube.apply(share_pod(tenant, "old", command=["cuda-sample", "hold", "5120"]))
     kube.wait_running(tenant, "old")
     kube.wait_holding(tenant, "old")
@@ -83,8 +86,30 @@ def check_upgrade(kube: Kube, stage: "Stage", on: Cluster, folder: Path) -> None
         wait_memory(kube, tenant, pod, HALF_MIB)
     assert loaded(kube, tenant, "new") == shim
     assert containers(kube, tenant, "old", "new") == started
+    check_pods_start(kube, tenant, loaded(kube, tenant, "old"))
+    assert containers(kube, tenant, "old", "new") == started
     assert devices.items() <= wait_held(kube, tenant, *shares(kube, tenant)).items()
     assert containers(kube, borrows, "train") == borrower
+    assert not set_aside(on)
+
+
+def check_pods_start(kube: Kube, tenant: str, shim: str) -> None:
+    """Assert that the pods of the Deployment are replaced, with this shim. The first one needs
+    another shadow pod, and the next one gets a device of which a pod made way."""
+    before = pods_of(kube, tenant, "during")
+    here = f"--namespace={tenant}"
+    kube.run("rollout", "restart", "deployment/during", here)
+    kube.run("rollout", "status", "deployment/during", here, MOST_S)
+    wait_for("the former pods to go", lambda: not before & pods_of(kube, tenant, "during"), 240)
+    for pod in pods_of(kube, tenant, "during"):
+        assert loaded(kube, tenant, pod) == shim
+        wait_memory(kube, tenant, pod, HALF_MIB)
+
+
+def set_aside(cluster: Cluster) -> list[Path]:
+    """What agents could not read of the checkpoints that agents of the other version left."""
+    found = (node.path(STATE) / "checkpoint.damaged" for node in cluster.nodes)
+    return [one for one in found if one.exists()]
 
 
 def later_version(cluster: Cluster, folder: Path) -> str:
@@ -162,6 +187,11 @@ def containers(kube: Kube, tenant: str, *pods: str) -> dict[str, str]:
         (status,) = pod["status"]["containerStatuses"]
         found[name] = container_id(status)
     return found
+
+
+def pods_of(kube: Kube, tenant: str, app: str) -> set[str]:
+    """The pods of the Deployment."""
+    return {str(one["metadata"]["name"]) for one in kube.all("pods", tenant, f"app={app}")}
 
 
 def shares(kube: Kube, tenant: str) -> list[str]:
