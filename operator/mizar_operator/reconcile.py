@@ -114,6 +114,7 @@ class Reconciler:
         memory.note_attempts(planned.attempts, self._clock())
         memory.note_refused_nodes(planned.refused_nodes, self._clock())
         memory.note_silent_nodes(planned.silent_nodes, self._clock())
+        memory.note_heard_nodes(planned.heard_nodes)
         self._requeue(key, memory, planned, result)
         if snapshot.missing_classes:
             self._queue.add(key, after=BELIEVED_S + DUE_SLACK_S)

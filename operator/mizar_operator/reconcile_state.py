@@ -221,6 +221,12 @@ class ReconcileState:
         until = now + SILENT_NODE_FOR_S
         self.silent_nodes |= {node: (at, until) for node, at in found.items()}
 
+    def note_heard_nodes(self, found: Iterable[str]) -> None:
+        """Forget that the agents of these nodes were silent. The shadow pod by which they were
+        heard may be gone by the next plan."""
+        for node in found:
+            self.silent_nodes.pop(node, None)
+
     def nodes_silent(self, now: float) -> Mapping[str, datetime]:
         """The nodes whose agents were silent recently, and when they last were."""
         return {node: at for node, (at, until) in self.silent_nodes.items() if until > now}

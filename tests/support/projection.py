@@ -40,7 +40,11 @@ def apply_plan(snapshot: Snapshot, plan: Plan) -> Snapshot:
         shadows=tuple(shadows.values()),
         attempted=attempted,
         refused_nodes=refused_nodes,
-        silent_nodes={**snapshot.silent_nodes, **plan.silent_nodes},
+        silent_nodes={
+            node: at
+            for node, at in {**snapshot.silent_nodes, **plan.silent_nodes}.items()
+            if node not in plan.heard_nodes
+        },
     )
     return _apply_others(applied, others)
 

@@ -218,7 +218,8 @@ class Plan:
     For the next snapshot, `free`: how many devices of a resource are free on a node, `attempts`:
     the attempts that may turn out not to help, `refused_nodes`: the nodes that the scheduler
     refuses a waiting share pod, by its (UID, resource), `silent_nodes`: the nodes whose agents are
-    silent now, and `freed`: the physical resources of which cards are being freed.
+    silent now, `heard_nodes`: those that were silent and have been heard from since, and `freed`:
+    the physical resources of which cards are being freed.
 
     `unsettled`: shadow pods about which the steps of the plan disagree until the end, so that
     planning again would go on with it. Always empty, unless planning has a bug.
@@ -233,5 +234,6 @@ class Plan:
     attempts: tuple[Attempt, ...] = ()
     refused_nodes: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     silent_nodes: Mapping[str, datetime] = field(default_factory=dict)
+    heard_nodes: frozenset[str] = frozenset()
     freed: frozenset[str] = frozenset()
     unsettled: frozenset[Key] = frozenset()

@@ -97,6 +97,7 @@ def _plan(snapshot: Snapshot, now: datetime) -> Plan:
         attempts=tuple(draft.attempts),
         refused_nodes=draft.refused_nodes,
         silent_nodes=dict.fromkeys(draft.silence.nodes, draft.now),
+        heard_nodes=draft.silence.heard,
         freed=gates.freed,
         unsettled=unsettled,
     )

@@ -18,13 +18,15 @@ class Silence:
     """The silence of node agents in a snapshot.
 
     `shadows`: the shadow pods that wait for a silent agent. `unanswered`: those of them that the
-    agent did not even begin to handle. `nodes`: where these are. `avoided`: these nodes, and those
-    that were silent recently and have not been heard from since.
+    agent did not even begin to handle. `nodes`: where these are. `heard`: the nodes that were
+    silent recently and have been heard from since. `avoided`: `nodes`, and those that were silent
+    recently and have not been heard from.
     """
 
     shadows: frozenset[Key]
     unanswered: frozenset[Key]
     nodes: frozenset[str]
+    heard: frozenset[str]
     avoided: frozenset[str]
 
 
@@ -37,11 +39,13 @@ def find_silence(snapshot: Snapshot, nodes: Container[str], now: datetime) -> Si
     ]
     unanswered = [one for one in found if not one.draining]
     silent = frozenset(one.on_node or "" for one in unanswered)
+    heard = _heard_from(snapshot) - silent
     return Silence(
         frozenset(one.key for one in found),
         frozenset(one.key for one in unanswered),
         silent,
-        silent | (snapshot.silent_nodes.keys() - _heard_from(snapshot)),
+        heard,
+        silent | (snapshot.silent_nodes.keys() - heard),
     )
 
 

@@ -226,6 +226,26 @@ def test_an_agent_that_comes_late_serves_who_still_waits() -> None:
     assert len(list(operator.model.api.all(SHADOW_POD))) == 1
 
 
+def test_a_node_that_was_heard_is_not_avoided_once_the_shadow_pod_there_is_gone() -> None:
+    operator = _somebody_waits()
+    api = operator.model.api
+    _let_work(operator, (), 75)
+    _let_work(operator, ("n1", "n2"), 60)
+    heard = _node_of(operator, "p")
+    api.remove(api.find(POD, "p", "team-a"))
+    for kind in (POD, SHADOW_POD):
+        for one in list(api.all(kind)):
+            api.remove(one)
+    _let_work(operator, ("n1", "n2"), 5)
+    operator.model.add_share("team-a", "q", "team-a.mizar.share/gpu.2", 1)
+    operator.model.schedule()
+    for _ in range(5):
+        operator.sync(KINDS)
+        operator.reconcile()
+    (made,) = [one for one in api.all(POD) if one["metadata"]["name"] != "q"]
+    assert heard is not None and heard not in str(made["spec"].get("affinity"))
+
+
 def test_devices_that_their_node_no_longer_offers_are_named() -> None:
     """An agent that ended, for example because the DaemonSet leaves its node out since an upgrade,
     no longer says that its shadow pod is not ready. To the scheduler, the node has none of them."""

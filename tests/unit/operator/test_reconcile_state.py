@@ -80,6 +80,13 @@ def test_silent_nodes_count_for_a_while_after_they_were_silent() -> None:
     assert memory.silent_nodes == {}
 
 
+def test_silent_nodes_are_forgotten_once_they_were_heard() -> None:
+    memory = ReconcileState()
+    memory.note_silent_nodes({"n1": at(20), "n2": at(20)}, 0)
+    memory.note_heard_nodes({"n1", "n3"})
+    assert memory.nodes_silent(1) == {"n2": at(20)}
+
+
 def test_how_long_devices_have_been_free() -> None:
     memory = ReconcileState()
     memory.note_free({N1: 1, N2: 2}, at(30))
