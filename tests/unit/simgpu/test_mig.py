@@ -120,6 +120,38 @@ print(json.dumps([n.nvmlDeviceGetCount(), n.nvmlDeviceGetMigMode(card),
     ]
 
 
+def test_nvml_tells_the_sizes_of_instances(divided: tuple[Bench, list[str]]) -> None:
+    """As NVIDIA's container toolkit asks for them: it looks for the sizes whose IDs the instances
+    have."""
+    bench, _ = divided
+    out = bench.python(
+        NVML
+        + """
+def sizes(count, ask):
+    found = {}
+    for number in range(count):
+        try:
+            info = ask(number)
+        except n.NVMLError_NotSupported:
+            continue
+        found[info.id] = info.sliceCount
+    return found
+
+found = []
+for id in (1, 2):
+    whole = n.nvmlDeviceGetGpuInstanceById(card, id)
+    part = n.nvmlGpuInstanceGetComputeInstanceById(whole, 0)
+    gpu, compute = n.nvmlGpuInstanceGetInfo(whole), n.nvmlComputeInstanceGetInfo(part)
+    gpus = sizes(n.NVML_GPU_INSTANCE_PROFILE_COUNT,
+        lambda number: n.nvmlDeviceGetGpuInstanceProfileInfo(card, number, version=1))
+    computes = sizes(n.NVML_COMPUTE_INSTANCE_PROFILE_COUNT,
+        lambda number: n.nvmlGpuInstanceGetComputeInstanceProfileInfo(whole, number, 0, version=1))
+    found.append([gpu.id, gpus[gpu.profileId], compute.id, computes[compute.profileId]])
+print(json.dumps([found, refused(n.nvmlDeviceGetGpuInstanceById, card, 3)]))"""
+    )
+    assert json.loads(out) == [[[1, 1, 0, 1], [2, 2, 0, 2]], "NotFound"]
+
+
 def test_the_sample_shows_instances(divided: tuple[Bench, list[str]]) -> None:
     bench, (small, large) = divided
     shown = bench.call(compile_sample(), "smi").stdout
