@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
+import yaml
 
 from mizar_core.names import POD_CONDITION_CARD_ACCESS
 from mizar_kube.errors import NotFound, Unavailable
@@ -36,6 +37,7 @@ from support.logs import logged
 from unit.nodeagent.fake_runtime import running
 
 TWO = "containerd://2.2.9"
+NVIDIA_CTK = Path(__file__).with_name("nvidia-ctk.yaml")
 
 
 class Host:
@@ -310,6 +312,35 @@ class TestStaleFiles:
             for _ in range(3):
                 cdi_files.named_cards(host.access())
         assert len(parsed) == 2
+
+
+class TestFileOfNvidiaCtk:
+    """The file that NVIDIA's nvidia-ctk writes itself, with names by index beside those by UUID."""
+
+    CARD = "GPU-19241415-67e4-5a66-8699-f2f7b545e742"
+    INSTANCES = (
+        "MIG-3eaade34-95ee-5710-be72-d58a9f7728cf",
+        "MIG-6d24b9b4-474c-5485-9551-1963f26032a4",
+    )
+
+    def test_it_names_the_cards_and_their_nodes(self, host: Host) -> None:
+        host.cdi(NVIDIA_CTK.read_text(), "nvidia.yaml")
+        access, uuids = host.access(), (self.CARD, *self.INSTANCES)
+        assert best_way(access, TWO) == "CDI"
+        assert cdi_files.named_cards(access) == set(uuids)
+        assert names_given(access, self.CARD) == [f"nvidia.com/gpu={self.CARD}"]
+        minors = cdi_files.minors_of_nodes(access, uuids)
+        assert minors == {self.CARD: {0}, **{one: {1} for one in self.INSTANCES}}
+
+    def test_names_by_index_alone_are_a_problem(self, host: Host) -> None:
+        """As of --device-name-strategy=index, the toolkit's default before 1.15."""
+        spec = yaml.safe_load(NVIDIA_CTK.read_text())
+        by_index = [
+            one for one in spec["devices"] if one["name"] not in (self.CARD, *self.INSTANCES)
+        ]
+        host.cdi({**spec, "devices": by_index})
+        assert [one["name"] for one in by_index] == ["0", "1:0", "1:1", "all"]
+        assert "--device-name-strategy=uuid" in cdi_files.kind_problem(host.access())
 
 
 def names_given(access: CardAccess, *uuids: str) -> list[str]:
