@@ -45,6 +45,9 @@ def cdi_file(cards: dict[str, int], kind: str = "nvidia.com/gpu") -> Object:
         )
     ]
 
+    mark = "/var/run/nvidia-container-devices/void"
+    mounts.append({"hostPath": "/dev/null", "containerPath": mark, "options": ["ro", "bind"]})
+
     def nodes(*names: str) -> Object:
         paths = [{"path": f"/dev/{one}", "hostPath": f"/run/simgpu/dev/{one}"} for one in names]
         return {"deviceNodes": paths}

@@ -20,7 +20,9 @@ from simgpu.machine import CONTROL_NODES, Machine
 DIRECTORY = Path("/run/simgpu")
 MARKS = PurePosixPath("/var/run/nvidia-container-devices")
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
-NOTHING = ("", "void", "none")
+VOID = "void"
+"""As the name of a mount: mounts name no cards. nvidia-ctk 1.20.2 has it beside its CDI devices."""
+NOTHING = ("", VOID, "none")
 
 Spec = dict[str, Any]
 
@@ -43,7 +45,7 @@ def wanted(spec: Spec, uuids: Iterable[str]) -> list[str]:
     known = list(uuids)
     marks = [PurePosixPath(one["destination"]) for one in spec.get("mounts", ())]
     names = [mark.name for mark in marks if mark.parent == MARKS]
-    if not names:
+    if not names or VOID in names:
         env = dict(one.partition("=")[::2] for one in spec["process"].get("env", ()))
         value = env.get(VARIABLE, "")
         names = [] if value in NOTHING else value.split(",")

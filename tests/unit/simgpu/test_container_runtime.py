@@ -29,6 +29,8 @@ def spec(*env: str, mounts: tuple[str, ...] = ()) -> dict[str, Any]:
         (("NVIDIA_VISIBLE_DEVICES=GPU-b", "NVIDIA_VISIBLE_DEVICES=all"), (), CARDS),
         (("NVIDIA_VISIBLE_DEVICES=all",), (f"{MARKS}/GPU-a", "/data"), ["GPU-a"]),
         ((f"NVIDIA_VISIBLE_DEVICES={MARKS}",), (f"{MARKS}/all",), CARDS),
+        (("NVIDIA_VISIBLE_DEVICES=void",), (f"{MARKS}/void",), []),
+        (("NVIDIA_VISIBLE_DEVICES=GPU-b",), (f"{MARKS}/GPU-a", f"{MARKS}/void"), ["GPU-b"]),
     ],
 )
 def test_it_believes_the_specification(
