@@ -97,7 +97,7 @@ class CardAccess(Section):
     nvidia_runtime_config: HostPath = Field(
         Path("/etc/nvidia-container-runtime/config.toml"),
         description="with Auto: configuration file of NVIDIA's container runtime, which shows "
-        "whether VolumeMounts is enabled",
+        "whether VolumeMounts is enabled, and whether the runtime ignores the variable of EnvVar",
     )
     containerd_config: HostPath = Field(
         Path("/etc/containerd/config.toml"),

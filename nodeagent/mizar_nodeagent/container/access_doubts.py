@@ -43,6 +43,8 @@ def doubts(
         return _of_cdi(access, runtime, by_nri) if {*ways} == {"CDI"} else NONE
     if {*ways} != {"EnvVar"} or reads_variable:
         return NONE
+    if auto_strategy.refuses_variable(access):
+        return _of_refusal(access)
     return _of_variable(access, runtime)
 
 
@@ -81,6 +83,17 @@ def _of_cdi(access: CardAccess, runtime: str, by_nri: bool) -> Doubts:
         "kubelet's containerd) does not set enable_cdi to true, without which containerd "
         f"{version[0]}.{version[1]} ignores CDI devices, so no container gets its card: set it and "
         "restart containerd, or choose another nodeagent.cardAccess.strategy"
+    )
+
+
+def _of_refusal(access: CardAccess) -> Doubts:
+    """A warning, no problem, since the node may use another file than this one, such as that of the
+    GPU Operator."""
+    return Doubts(
+        warning=f"{access.nvidia_runtime_config} (cardAccess.nvidiaRuntimeConfig) on the node sets "
+        f"{auto_strategy.VARIABLE} to false, so share containers start without their card: choose "
+        f"another nodeagent.cardAccess.strategy, or set {auto_strategy.VOLUME_MOUNTS} to true "
+        "there, by which Auto chooses VolumeMounts"
     )
 
 

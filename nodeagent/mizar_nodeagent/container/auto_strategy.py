@@ -12,7 +12,7 @@ import tomllib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.config import CardAccess, Way
@@ -34,6 +34,8 @@ DEFAULT_CONFIG: Final = CardAccess().containerd_config
 """Path of containerd's configuration if none is configured."""
 VOLUME_MOUNTS: Final = "accept-nvidia-visible-devices-as-volume-mounts"
 """Key in the configuration of NVIDIA's runtime by which it takes cards from volume mounts."""
+VARIABLE: Final = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+"""Key there by which it takes cards from NVIDIA_VISIBLE_DEVICES; true unless it says false."""
 CONNECT_WITHIN_S: Final = 1.0
 """Seconds within which the runtime must accept a connection to count as taking NRI plugins."""
 
@@ -136,12 +138,23 @@ async def _listens(socket: Path) -> bool:
     return True
 
 
+def refuses_variable(access: CardAccess) -> bool:
+    """Whether the configuration of NVIDIA's container runtime has it ignore NVIDIA_VISIBLE_DEVICES
+    in containers that are not privileged, which then start without their card."""
+    return _nvidias(access.nvidia_runtime_config).get(VARIABLE) is False
+
+
 def _takes_volume_mounts(path: Path) -> bool:
     """Whether the configuration of NVIDIA's container runtime enables volume mounts."""
+    return _nvidias(path).get(VOLUME_MOUNTS) is True
+
+
+def _nvidias(path: Path) -> dict[str, Any]:
+    """The configuration of NVIDIA's container runtime; empty if it cannot be read."""
     try:
-        return tomllib.loads(path.read_text()).get(VOLUME_MOUNTS) is True
+        return tomllib.loads(path.read_text())
     except FileNotFoundError:
-        return False
+        return {}
     except (OSError, ValueError) as error:
         log.warning("the configuration of NVIDIA's runtime cannot be read", path=path, error=error)
-        return False
+        return {}

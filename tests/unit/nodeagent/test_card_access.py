@@ -477,6 +477,17 @@ class TestVariable:
         host.containerd(RUNC)
         assert self.doubts(host, reads=True) == Doubts()
 
+    @pytest.mark.parametrize(("text", "refused"), [("false", True), ("true", False), ("0", False)])
+    def test_nvidias_runtime_may_refuse_it(self, host: Host, text: str, refused: bool) -> None:
+        """As `make nvidia-toolkit` shows: runc gets no device, and there is no error."""
+        key = "accept-nvidia-visible-devices-envvar-when-unprivileged"
+        host.containerd(NVIDIAS)
+        host.nvidia(f"{key} = {text}")
+        told = self.doubts(host).warning
+        assert (f"sets {key} to false, so share containers start without" in told) == refused
+        assert self.doubts(host, reads=True) == Doubts(), "the agent's container shows otherwise"
+        assert doubts({"EnvVar", "CDI"}, host.access(), TWO, False).warning == ""
+
     def test_another_way_besides_is_enough(self, host: Host) -> None:
         host.containerd(RUNC)
         host.cdi(PLUGINS)
