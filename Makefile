@@ -17,7 +17,7 @@ NAME ?= mizar
 FAST := fast-properties fast-operator fast-others fast-whole-agents fast-nodeagent fast-shim fast-spot fast-waiting
 MORE := more-shim more-sanitizers more-programs
 
-.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-first e2e-second e2e-dra upgrade-from kueue crio karpenter cert-manager kuberay containerd nvidia-plugin drivers chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
+.PHONY: help demo test beside-e2e check check-more lint types fast $(FAST) $(MORE) harsh integration e2e e2e-first e2e-second e2e-dra upgrade-from kueue crio karpenter cert-manager kuberay containerd nvidia-plugin nvidia-toolkit drivers chaos gen bench soak mutants mutants-shim up down programs images shim shim-plain shim-tests clean setup root-setup
 
 help: ## list the targets, then the folders and what may be changed there
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -142,6 +142,7 @@ KARPENTER := tests/e2e/test_karpenter.py
 CRIO := tests/e2e/test_crio.py
 CERT_MANAGER := tests/e2e/test_cert_manager.py
 KUBERAY := tests/e2e/test_kuberay.py
+TOOLKIT := tests/drivers/test_container_toolkit.py
 
 e2e: e2e-first e2e-second e2e-dra ## the whole of Mizar on a real local Kubernetes (root)
 
@@ -181,12 +182,18 @@ crio: export MIZAR_CRIO ?= v1.36.3
 crio: root-setup ## nodes with a CRI-O, which is built first, in some five minutes; MIZAR_CRIO=v1.36.3 (root)
 	@.venv/bin/pytest -v --no-header $(CRIO) tests/e2e/test_runtime.py $(ACCESS)
 
+# Without the shim, whole-card pods of these tests find their card by what the stand-in for the plugin adds to the
+# container; NVIDIA's plugin leaves this to NVIDIA's runtime.
 nvidia-plugin: export MIZAR_NVIDIA_PLUGIN ?= v0.18.2
 nvidia-plugin: root-setup ## sharing and lending with NVIDIA's own device plugin, which is built first, in some four minutes; MIZAR_NVIDIA_PLUGIN=v0.18.2 (root)
-	@.venv/bin/pytest -v --no-header tests/e2e/test_sharing.py tests/e2e/test_spot.py
+	@.venv/bin/pytest -v --no-header tests/e2e/test_sharing.py tests/e2e/test_spot.py -k "not without_the_shim"
 
 drivers: root-setup shim-tests ## the shim, the agent and nvidia-smi with NVIDIA's libraries 450 to 555, which need no card; from Debian's non-free packages
-	@.venv/bin/pytest -v --no-header tests/drivers
+	@.venv/bin/pytest -v --no-header tests/drivers --ignore=$(TOOLKIT)
+
+nvidia-toolkit: export MIZAR_NVIDIA_TOOLKIT ?= v1.20.2
+nvidia-toolkit: root-setup ## NVIDIA's container toolkit, which is built first, in some five minutes, and what its runtime makes of the agent's answers; MIZAR_NVIDIA_TOOLKIT=v1.20.2 (root)
+	@.venv/bin/pytest -v --no-header $(TOOLKIT)
 
 chaos: root-setup ## programs die, cards fail and users move at random; MIZAR_CHAOS_MINUTES=5 MIZAR_SEED= (root)
 	@.venv/bin/pytest -v -s --no-header $(CHAOS)

@@ -1,4 +1,5 @@
-"""cert-manager and KubeRay are built from Go modules, and run with a new cluster's kubeconfig."""
+"""Programs that are built from Go modules. cert-manager and KubeRay run with a new cluster's
+kubeconfig."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cluster import cert_manager, kuberay
+from cluster import cert_manager, kuberay, nvidia_toolkit
 from cluster.binaries.errors import SetupError
 from cluster.binaries.progress import Progress
 from cluster.processes import Processes
@@ -15,7 +16,7 @@ from cluster.processes import Processes
 BOTH = pytest.mark.parametrize("module", [cert_manager, kuberay])
 
 
-@BOTH
+@pytest.mark.parametrize("module", [cert_manager, kuberay, nvidia_toolkit])
 @pytest.mark.parametrize("version", ["1.5.0", "v1.5", "main"])
 def test_a_name_that_is_no_version_is_refused(module: ModuleType, version: str) -> None:
     build: Callable[[str, Progress], Path] = module.build
