@@ -20,7 +20,9 @@ def build(version: str, progress: Progress) -> Path:
     """A folder with PROGRAMS of that version, such as v1.20.2. Raises SetupError."""
 
     def fill(build: ModuleBuild, into: Path) -> None:
-        source = build.copy(f"github.com/NVIDIA/nvidia-container-toolkit@{version}", into)
+        # Of a vendor folder, modules have the list of contents only, which Go refuses.
+        module = f"github.com/NVIDIA/nvidia-container-toolkit@{version}"
+        source = build.copy(module, into, leave_out={"vendor"})
         commands = [f"./cmd/{one}" for one in PROGRAMS]
         flags = ("-trimpath", "-buildvcs=false")
         build.run_go(source, "build", "-v", *flags, "-o", f"{into}/", *commands)
