@@ -69,6 +69,13 @@ ESCAPES: dict[str, tuple[Object, str]] = {
         )
         for name, value in (("NVIDIA_NVSWITCH", "enabled"), ("NVIDIA_IMEX_CHANNELS", "0"))
     },
+    **{
+        f"the neighbours' memory by {name}": (
+            {"main": {"env": [{"name": name, "value": "81920"}]}},
+            "NVIDIA_GPU_MEMORY_..., which can reserve memory",
+        )
+        for name in ("NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT")
+    },
     "storage past the node": ({"main": {"env": [STORAGE]}}, "a variable such as NVIDIA_GDS"),
     **{
         f"mount {path}": (mount(path), MOUNTED)

@@ -15,8 +15,16 @@ from mizar_nodeagent.container.card_access import VOLUME_MARKS, Parts
 from mizar_nodeagent.errors import ContainerRefused
 from mizar_nodeagent.proto import nri_pb2 as pb
 
-OTHER_CARDS: Final = ("NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES")
-"""Variables, other than NVIDIA_VISIBLE_DEVICES, that give rights on cards."""
+OTHER_CARDS: Final = "give it access to cards beyond its share"
+NEIGHBOURS_MEMORY: Final = "reserve memory of its card that others have a share of"
+FORBIDDEN: Final = {
+    "NVIDIA_MIG_CONFIG_DEVICES": OTHER_CARDS,
+    "NVIDIA_MIG_MONITOR_DEVICES": OTHER_CARDS,
+    "NVIDIA_GPU_MEMORY_REQUEST": NEIGHBOURS_MEMORY,
+    "NVIDIA_GPU_MEMORY_LIMIT": NEIGHBOURS_MEMORY,
+}
+"""Variables of NVIDIA's runtime that no share container may have, and what they would do.
+NVIDIA_VISIBLE_DEVICES, which is replaced, is not among them."""
 MARKS: Final = tuple(map(PurePosixPath, (VOLUME_MARKS, VOLUME_MARKS.removeprefix("/var"))))
 """The folder in a container where NVIDIA's runtime takes the names of mounts for names of cards, by
 both of its paths: /var/run is a link to /run."""
@@ -43,11 +51,11 @@ def adjustment(
 
 def _env(container: pb.Container, parts: Parts) -> Iterator[pb.KeyValue]:
     there = Counter(one.partition("=")[0] for one in container.env)
-    for name in OTHER_CARDS:
+    for name, effect in FORBIDDEN.items():
         if there[name]:
             raise ContainerRefused(
-                f"it sets {name}, which would give it access to cards beyond its share, and the "
-                "container runtime cannot unset variables: remove it from the image and the pod"
+                f"it sets {name}, which would {effect}, and the container runtime cannot unset "
+                "variables: remove it from the image and the pod"
             )
     for name, value in parts.env.items():
         # The runtime replaces the first of several, but the last one counts.

@@ -943,11 +943,12 @@ def test_share_pods_may_what_the_values_say(chart: Chart, escape: str) -> None:
 
 def test_share_pods_set_none_of_the_variables_of_nvidias_runtime(default: list[Object]) -> None:
     """Each adds devices to a container that has cards: see `features` and `ImexChannelRequests` in
-    NVIDIA's container toolkit."""
+    NVIDIA's container toolkit; or reserves memory of them, see its apply-cuda-memory-limits."""
     policy = pick(default, "ValidatingAdmissionPolicy", "mizar-share-pods-limits")["spec"]
     (driver,) = [one for one in policy["variables"] if one["name"] == "driver"]
     (names,) = re.findall(r"e\.name\.matches\('(.*?)'\)", driver["expression"])
-    for name in ("GDS", "MOFED", "GDRCOPY", "NVSWITCH", "IMEX_CHANNELS", "DRIVER_CAPABILITIES"):
+    devices = ("GDS", "MOFED", "GDRCOPY", "NVSWITCH", "IMEX_CHANNELS", "DRIVER_CAPABILITIES")
+    for name in (*devices, "GPU_MEMORY_REQUEST", "GPU_MEMORY_LIMIT"):
         assert re.match(names, f"NVIDIA_{name}"), name
 
 

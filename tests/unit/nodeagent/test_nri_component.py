@@ -148,9 +148,17 @@ async def test_what_could_not_be_replaced_is_refused(node: Node, name: str) -> N
         await node.component(env={"OURS": "1"}).create(POD, container)
 
 
-@pytest.mark.parametrize("name", ["NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES"])
-async def test_what_could_not_be_taken_away_is_refused(node: Node, name: str) -> None:
-    with pytest.raises(ContainerRefused, match=f"it sets {name}"):
+@pytest.mark.parametrize(
+    ("name", "effect"),
+    [
+        ("NVIDIA_MIG_CONFIG_DEVICES", "give it access to cards beyond its share"),
+        ("NVIDIA_MIG_MONITOR_DEVICES", "give it access to cards beyond its share"),
+        ("NVIDIA_GPU_MEMORY_REQUEST", "reserve memory of its card that others have a share of"),
+        ("NVIDIA_GPU_MEMORY_LIMIT", "reserve memory of its card that others have a share of"),
+    ],
+)
+async def test_what_could_not_be_taken_away_is_refused(node: Node, name: str, effect: str) -> None:
+    with pytest.raises(ContainerRefused, match=f"it sets {name}, which would {effect}"):
         await node.component().create(POD, node.container(env=[f"{name}="]))
 
 

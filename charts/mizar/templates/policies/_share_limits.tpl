@@ -52,7 +52,7 @@
   expression: >-
     variables.shares.filter(c,
     {{- include "mizar.cel.setsVariable" (dict
-        "names" "NVIDIA_(DRIVER_.*|GDS|MOFED|GDRCOPY|NVSWITCH|IMEX_CHANNELS)"
+        "names" "NVIDIA_(DRIVER_.*|GDS|MOFED|GDRCOPY|NVSWITCH|IMEX_CHANNELS|GPU_MEMORY_(REQUEST|LIMIT))"
         "except" (printf "e.name == 'NVIDIA_DRIVER_CAPABILITIES' && %s" $harmless)) | nindent 8 }}).map(c, c.name)
 - name: mounting
   expression: >-
@@ -103,7 +103,8 @@
 - expression: variables.driver.size() == 0
   messageExpression: >-
     '{{ $begin }}container ' + variables.driver.join(', ') + ' sets NVIDIA_DRIVER_..., or a variable such as NVIDIA_GDS,
-    which exposes parts of the driver that the limits do not cover: remove it (NVIDIA_DRIVER_CAPABILITIES may be compute,utility); CUDA is available without it{{ include "mizar.mayAllow" "driverVariables" }}'
+    which exposes parts of the driver that the limits do not cover, or NVIDIA_GPU_MEMORY_..., which can reserve memory of
+    the card that others have a share of: remove it (NVIDIA_DRIVER_CAPABILITIES may be compute,utility); CUDA is available without it{{ include "mizar.mayAllow" "driverVariables" }}'
 {{- end }}
 {{- if not (has "mounts" $may) }}
 - expression: variables.mounting.size() == 0
