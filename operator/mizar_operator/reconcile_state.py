@@ -246,10 +246,12 @@ class ReconcileState:
         return tuple(Refused(*key, message) for key, message in self.refused.active(now))
 
     def next_try(self, now: float) -> float | None:
-        """Seconds until something may be tried again; None if nothing waits for that."""
+        """Seconds until something may be tried again, or until a node whose agent was silent is
+        avoided no longer; None if nothing waits for that."""
         waits = (self.contested, self.refused, self.attempted, self.unopenable)
         times = [one.next(now) for one in waits]
         times += [left for _, left in self.nodes_expected_back(now)]
+        times += [until - now for _, until in self.silent_nodes.values() if until > now]
         return min((one for one in times if one is not None), default=None)
 
     def forget_old(self, now: float, uids: set[str], quotas: set[Key]) -> None:

@@ -80,6 +80,13 @@ def test_silent_nodes_count_for_a_while_after_they_were_silent() -> None:
     assert memory.silent_nodes == {}
 
 
+def test_nodes_that_are_avoided_no_longer_are_planned_with_at_once() -> None:
+    memory = ReconcileState()
+    memory.note_silent_nodes({"n1": at(20)}, 0)
+    assert memory.next_try(10) == SILENT_NODE_FOR_S - 10
+    assert memory.next_try(SILENT_NODE_FOR_S) is None
+
+
 def test_silent_nodes_are_forgotten_once_they_were_heard() -> None:
     memory = ReconcileState()
     memory.note_silent_nodes({"n1": at(20), "n2": at(20)}, 0)
