@@ -25,7 +25,7 @@ Later ones call one of nvmlInternalGetExportTable, which neither the shim nor si
 
 @dataclass
 class Container:
-    """A share of the first of two cards, whose node has the driver's version."""
+    """A share of the only card of a node, whose driver has the version of nvidia-smi."""
 
     driver: nvidia_driver.Driver
     machine: simgpu.Machine
