@@ -9,8 +9,8 @@ from collections.abc import Collection
 
 from mizar_core.names import DRA_DRIVER
 from mizar_kube.client import KubeClient
-from mizar_kube.errors import Forbidden, NotFound
-from mizar_kube.kinds import RESOURCE_CLAIM, Ref
+from mizar_kube.errors import Forbidden, KubeError, NotFound
+from mizar_kube.kinds import RESOURCE_CLAIM, Object, Ref
 from mizar_kube.logs import get_logger
 from mizar_nodeagent.kubelet.claims import DraDevice
 
@@ -28,14 +28,18 @@ class AdminAccess:
         self._timeout = timeout
         self._told = False
 
-    async def among(self, devices: Collection[DraDevice]) -> frozenset[DraDevice]:
-        """Those of the devices that their claims have for administration only. Raises KubeError."""
+    async def of(self, devices: Collection[DraDevice]) -> dict[DraDevice, bool]:
+        """For each of the devices whether its claim has it for administration only. Devices whose
+        claims cannot be read now are left out."""
         names = sorted({(one.namespace, one.claim) for one in devices})
-        places = await asyncio.gather(*(self._places(*one) for one in names))
-        known = dict(zip(names, places, strict=True))
-        return frozenset(one for one in devices if one.place in known[one.namespace, one.claim])
+        answers = await asyncio.gather(*(self._places(*one) for one in names))
+        places = dict(zip(names, answers, strict=True))
+        known = ((one, places[one.namespace, one.claim]) for one in devices)
+        return {one: one.place in found for one, found in known if found is not None}
 
-    async def _places(self, namespace: str, claim: str) -> frozenset[Place]:
+    async def _places(self, namespace: str, claim: str) -> frozenset[Place] | None:
+        """The devices that the claim has for administration only; None if it cannot be read now. A
+        claim that is gone, or that the agent may not read, counts as one that holds its devices."""
         ref = Ref(RESOURCE_CLAIM, claim, namespace)
         try:
             found = await self._client.get(ref, timeout=self._timeout)
@@ -44,13 +48,21 @@ class AdminAccess:
         except Forbidden as error:
             self._tell(error)
             return frozenset()
-        allocation = (found.get("status") or {}).get("allocation") or {}
-        results = (allocation.get("devices") or {}).get("results") or ()
-        own = [one for one in results if one.get("driver") == DRA_DRIVER]
-        held = {(one["pool"], one["device"]) for one in own if not one.get("adminAccess")}
-        return frozenset((one["pool"], one["device"]) for one in own) - held
+        except KubeError as error:
+            log.info("the cards of a claim are not known yet", error=error)
+            return None
+        return _administered(found)
 
     def _tell(self, error: Forbidden) -> None:
         """Log once that monitors count as owners of the cards, since their claims are not known."""
         (log.debug if self._told else log.warning)("a ResourceClaim cannot be read", error=error)
         self._told = True
+
+
+def _administered(claim: Object) -> frozenset[Place]:
+    """The devices that the claim has for administration only. One that it has both ways is held."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    own = [one for one in results if one.get("driver") == DRA_DRIVER]
+    held = {(one["pool"], one["device"]) for one in own if not one.get("adminAccess")}
+    return frozenset((one["pool"], one["device"]) for one in own) - held

@@ -127,7 +127,8 @@ class AllocatedDraCards:
 
     async def cards_of(self, devices: Collection[DraDevice]) -> dict[DraDevice, str | None]:
         """The UUID of each device's card; empty if it is no card or its claim has it for
-        administration only, None if no slice has named it yet or the API server does not answer."""
+        administration only, None if no slice has named it yet or the API server does not answer
+        for slices or for its claim."""
         if devices:
             self._wanted.set()
         self._doubted.intersection_update(devices)
@@ -149,15 +150,17 @@ class AllocatedDraCards:
         self._pause = min(2 * self._pause, LIST_MOST_S)
         try:
             named = await self._list()
-            cards = [one for one in devices if one.place in named and named[one.place].uuid]
-            admins = await self._admins.among(cards)
         except KubeError as error:
             log.info("the cards of claims are not known yet", error=error)
             return
-        for one in devices:
+        uuids = {one: named[one.place].uuid for one in devices if one.place in named}
+        administered = await self._admins.of([one for one, uuid in uuids.items() if uuid])
+        for one, uuid in uuids.items():
             # If slices have changed meanwhile, the list may have those from before the boot.
-            if one.place in named and (changes == self._changes or one not in self._doubted):
-                self._note_card(one, "" if one in admins else named[one.place].uuid)
+            if changes != self._changes and one in self._doubted:
+                continue
+            if not uuid or one in administered:
+                self._note_card(one, "" if administered.get(one) else uuid)
 
     async def _list(self) -> dict[tuple[str, str], SliceDevice]:
         """List slices, and return the devices as `_devices`. Raises KubeError."""

@@ -109,8 +109,9 @@ def _not_now(
 def _not_known(uuid: str, snapshot: NodeSnapshot) -> str:
     if uuid.startswith(f"{DRA_DRIVER}/"):
         return (
-            f"no ResourceSlice says which card {uuid} is: kubectl get resourceslices shows whether "
-            "NVIDIA's DRA driver announces it, and the node agent's log whether it may read them"
+            f"it is not known which card {uuid} is: kubectl get resourceslices shows whether "
+            "NVIDIA's DRA driver announces it, and the node agent's log whether it can read them, "
+            "and the pod's ResourceClaim"
         )
     why = snapshot.cards_problem or "NVML does not list it"
     if uuid.startswith(PREFIX) and not snapshot.cards_problem:

@@ -11,12 +11,15 @@ import grpc
 import pytest
 
 from mizar_kube.client import Listing
+from mizar_kube.errors import Unavailable
+from mizar_kube.kinds import Ref
 from mizar_nodeagent import agent_base
 from mizar_nodeagent.config import CardAccess
 from mizar_nodeagent.container.access_doubts import NONE, doubts
 from mizar_nodeagent.container.auto_strategy import best_way
 from mizar_nodeagent.errors import KubeletAway
 from mizar_nodeagent.kubelet import allocated_dra_cards, poller
+from mizar_nodeagent.kubelet.allocated_dra_cards import LIST_AGAIN_S
 from mizar_nodeagent.kubelet.claims import Claim, Claims, DraDevice, dra_devices, from_list
 from mizar_nodeagent.kubelet.podresources import PodResources
 from mizar_nodeagent.kubelet.poller import CARDS_WITHIN_S, KubeletPoller
@@ -635,6 +638,26 @@ async def test_a_claim_that_comes_back_under_its_name_is_looked_up_again(tmp_pat
             dra.keep(claims)
             found.append(ids(claims.all))
     assert found == [uuids(1), set(), uuids(2)]
+
+
+async def test_a_claim_that_cannot_be_read_keeps_no_other_cards_unknown(tmp_path: Path) -> None:
+    """As one that the API server cannot decode, or that comes too late of many."""
+    unread = {ONE.claim}
+
+    async def get(ref: Ref, **_: object) -> dict[str, Any]:
+        if ref.name in unread:
+            raise Unavailable("GET resourceclaims/one: timed out")
+        return {}
+
+    now = 0.0
+    client: Any = Mock(list=AsyncMock(return_value=Listing([slice_of(named(1, 2))], "1")), get=get)
+    dra = allocated_dra_cards.AllocatedDraCards(
+        client, "node-1", tmp_path, "boot", clock=lambda: now
+    )
+    assert await dra.cards_of([ONE, TWO]) == {ONE: None, TWO: card(2).uuid}
+    unread.clear()
+    now = LIST_AGAIN_S
+    assert await dra.cards_of([ONE, TWO]) == {ONE: card(1).uuid, TWO: card(2).uuid}
 
 
 async def test_for_a_device_that_stays_unknown_slices_are_listed_ever_more_rarely(
