@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 import tomllib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -149,12 +151,21 @@ def _takes_volume_mounts(path: Path) -> bool:
     return _nvidias(path).get(VOLUME_MOUNTS) is True
 
 
-def _nvidias(path: Path) -> dict[str, Any]:
+def _nvidias(path: Path) -> Mapping[str, Any]:
     """The configuration of NVIDIA's container runtime; empty if it cannot be read."""
     try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
+        now = path.stat()
+    except OSError:
         return {}
+    return _parsed(path, now.st_ino, now.st_mtime_ns, now.st_size)
+
+
+@lru_cache(maxsize=8)
+def _parsed(path: Path, inode: int, written: int, size: int) -> Mapping[str, Any]:
+    """The parsed file. Cached for each state of the file, since it is looked at every other second:
+    one that cannot be read is logged once."""
+    try:
+        return tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
         log.warning("the configuration of NVIDIA's runtime cannot be read", path=path, error=error)
         return {}

@@ -389,6 +389,7 @@ SECTION = "plugins.'io.containerd.cri.v1.runtime'.containerd"
 RUNC = f"[{SECTION}]\ndefault_runtime_name = 'runc'\n"
 CLASS = f"[{SECTION}.runtimes.nvidia.options]\nBinaryName = '/x/nvidia-container-runtime'\n"
 NVIDIAS = f"[{SECTION}]\ndefault_runtime_name = 'nvidia'\n{CLASS}"
+VARIABLE = "accept-nvidia-visible-devices-envvar-when-unprivileged"
 DOCKERS = 'disabled_plugins = ["cri"]\n'
 """What Docker's package of containerd brings, also beside another containerd."""
 
@@ -480,13 +481,25 @@ class TestVariable:
     @pytest.mark.parametrize(("text", "refused"), [("false", True), ("true", False), ("0", False)])
     def test_nvidias_runtime_may_refuse_it(self, host: Host, text: str, refused: bool) -> None:
         """As `make nvidia-toolkit` shows: runc gets no device, and there is no error."""
-        key = "accept-nvidia-visible-devices-envvar-when-unprivileged"
         host.containerd(NVIDIAS)
-        host.nvidia(f"{key} = {text}")
+        host.nvidia(f"{VARIABLE} = {text}")
         told = self.doubts(host).warning
-        assert (f"sets {key} to false, so share containers start without" in told) == refused
+        assert (f"sets {VARIABLE} to false, so share containers start without" in told) == refused
         assert self.doubts(host, reads=True) == Doubts(), "the agent's container shows otherwise"
         assert doubts({"EnvVar", "CDI"}, host.access(), TWO, False).warning == ""
+
+    def test_a_runtimes_file_that_cannot_be_read_is_told_of_once(
+        self, host: Host, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The agent looks every two seconds."""
+        host.containerd(NVIDIAS)
+        for text in ("[", "[broken"):
+            host.nvidia(text)
+            for _ in range(3):
+                assert self.doubts(host) == Doubts()
+                assert best_way(host.access(), TWO) == "EnvVar"
+        told = [one["event"] for one in logged(caplog)]
+        assert told == ["the configuration of NVIDIA's runtime cannot be read"] * 2
 
     def test_another_way_besides_is_enough(self, host: Host) -> None:
         host.containerd(RUNC)
