@@ -43,9 +43,10 @@ def doubts(
         return _of_cdi(access, runtime, by_nri) if {*ways} == {"CDI"} else NONE
     if {*ways} != {"EnvVar"} or reads_variable:
         return NONE
-    if auto_strategy.refuses_variable(access):
+    found = _of_variable(access, runtime)
+    if not found.problem and auto_strategy.refuses_variable(access):
         return _of_refusal(access)
-    return _of_variable(access, runtime)
+    return found
 
 
 def cdi_dropped(runtime: str) -> str:

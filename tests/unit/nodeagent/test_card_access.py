@@ -488,6 +488,15 @@ class TestVariable:
         assert self.doubts(host, reads=True) == Doubts(), "the agent's container shows otherwise"
         assert doubts({"EnvVar", "CDI"}, host.access(), TWO, False).warning == ""
 
+    def test_the_runtimes_file_says_nothing_where_nothing_runs_it(self, host: Host) -> None:
+        """To let the runtime take volume mounts, as the warning says, would not help."""
+        host.containerd(RUNC)
+        host.cdi(PLUGINS)
+        host.nvidia(f"{VARIABLE} = false")
+        found = self.doubts(host)
+        assert "so nothing reads the variable" in found.problem
+        assert not found.warning
+
     def test_a_runtimes_file_that_cannot_be_read_is_told_of_once(
         self, host: Host, caplog: pytest.LogCaptureFixture
     ) -> None:
