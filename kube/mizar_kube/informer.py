@@ -138,12 +138,12 @@ class Informer(StoreReader[T]):
 
     def problem(self, stale_after: float = STALE_AFTER_S) -> str | None:
         """Why the copy cannot be relied on now, or None: never listed, or nothing heard for too
-        long."""
-        what = self._watched.kind.plural
+        long. It says which right is missing, since that is logged once."""
+        what, why = self._watched.kind.plural, f": {self.forbidden}" if self.forbidden else ""
         if not self.synced.is_set():
-            return f"{what}: not listed yet"
+            return f"{what}: not listed yet{why}"
         if (age := self.age()) > stale_after:
-            return f"{what}: nothing heard from the API server for {age:.0f} s"
+            return f"{what}: nothing heard from the API server for {age:.0f} s{why}"
         return None
 
     def stands_still(self) -> str | None:

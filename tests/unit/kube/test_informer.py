@@ -342,6 +342,7 @@ async def test_what_the_api_server_forbids_is_logged_once_and_asked_again(
         await one.informer.answered.wait()
         assert not one.informer.synced.is_set()
         assert isinstance(one.informer.forbidden, Forbidden)
+        assert one.informer.problem() == f"pods: not listed yet: {one.informer.forbidden}"
         await one.until("a:")
         await until(lambda: len(api.watches_asked()) == 2)
         await until(lambda: one.informer.forbidden is not None)
