@@ -308,7 +308,8 @@ def _others(uuid: str) -> list[Any]:
 
 def _processes(kind: str, uuid: str) -> list[Any]:
     """The processes in one of NVML's lists. Drivers before 510 have no third version of the
-    function, but a second one, which returns the same."""
+    function, but a second one, which returns the same. Of the list of MPS, that of 450 has only a
+    first one, which pynvml does not call: its processes are not seen."""
     handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
     name = f"nvmlDeviceGet{kind}RunningProcesses"
     try:
