@@ -430,6 +430,12 @@ def is_mig(physical: str) -> bool:
     return physical.startswith(MIG_RESOURCE)
 
 
+def may_be_of_dra_driver(physical: str) -> bool:
+    """Whether pods can get what this resource stands for from NVIDIA's DRA driver: whole cards, or
+    MIG devices of one size."""
+    return physical == PHYSICAL_RESOURCE or is_mig(physical)
+
+
 def card_model_label(physical: str) -> str:
     """The key of the node label with the model of the cards that are offered as this resource. GPU
     feature discovery labels each size of MIG devices separately; for all other resources, the label

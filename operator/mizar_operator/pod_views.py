@@ -19,12 +19,11 @@ from mizar_core.names import (
     LABEL_POOL,
     LABEL_SHADOW_POD,
     MIRROR,
-    PHYSICAL_RESOURCE,
     PREEMPTION_GATE,
     SPOT_RESOURCE,
     EventReason,
     gives_way,
-    is_mig,
+    may_be_of_dra_driver,
     parse_resource,
     who_starts_after,
 )
@@ -284,7 +283,7 @@ def pending_view(obj: Object) -> PendingView | None:
     cards.pop(SPOT_RESOURCE, None)
     reason_unknown = _has_other_scheduler(spec) and not gives_reasons(message)
     lacking = {one for one in cards if reason_unknown or lacks(message, one)}
-    of_nvidia = {one for one in cards if one == PHYSICAL_RESOURCE or is_mig(one)}
+    of_nvidia = set(filter(may_be_of_dra_driver, cards))
     if not lacking and of_nvidia and lacks_claimed_devices(message):
         # What the pod's own claims ask for may be lacking instead, or another resource of a DRA
         # driver.

@@ -3,7 +3,8 @@ it, finish its drain, clean up after it."""
 
 from __future__ import annotations
 
-from mizar_core.names import ReapReason
+from mizar_core.models import GPUPool
+from mizar_core.names import ReapReason, may_be_of_dra_driver
 from mizar_core.planning.actions import (
     CancelDrain,
     CreatePod,
@@ -14,14 +15,14 @@ from mizar_core.planning.actions import (
 from mizar_core.planning.device_users import may_be_used
 from mizar_core.planning.draft import Draft
 from mizar_core.planning.feasible_nodes import has_models_of
-from mizar_core.planning.pool_nodes import in_pool
+from mizar_core.planning.pool_nodes import in_pool, is_selected
 from mizar_core.planning.shadow_stage import (
     UNPLACED,
     ShadowStage,
     drain_unanswered_at,
     never_offered,
 )
-from mizar_core.planning.snapshot import ShadowView
+from mizar_core.planning.snapshot import NodeView, ShadowView
 
 
 def advance(draft: Draft) -> None:
@@ -77,11 +78,20 @@ def is_misplaced(draft: Draft, shadow: ShadowView) -> bool:
     are gone, while a shadow pod without them could be placed elsewhere."""
     pod, node = shadow.pod, draft.nodes.get(shadow.on_node or "")
     if node is not None:
-        return node.available and not in_pool(node, draft.pools[shadow.pool])
+        return node.available and _has_left(draft, node, draft.pools[shadow.pool])
     if pod is None or shadow.unschedulable is None:
         return False
     feasible = draft.feasible_nodes
     return not feasible.covers(shadow.pool, pod.own_needs, feasible.of_pool(shadow.pool))
+
+
+def _has_left(draft: Draft, node: NodeView, pool: GPUPool) -> bool:
+    """Whether the node, on which the pool has a shadow pod, is not the pool's any more. While the
+    operator may not see the cards of NVIDIA's DRA driver, the shadow pod may have one of these."""
+    resource = pool.spec.physical_resource
+    if draft.dra_refusal and may_be_of_dra_driver(resource) and resource not in node.cards:
+        return not is_selected(node, pool)
+    return not in_pool(node, pool)
 
 
 def waits_for_silent_agent(draft: Draft, shadow: ShadowView) -> bool:

@@ -18,11 +18,14 @@ from mizar_core.quantities import counted, parse_scaling
 
 
 def in_pool(node: NodeView, pool: GPUPool) -> bool:
-    """Whether the node belongs to the pool, by its node selector and, if it names any, its card
-    models."""
+    """Whether the node belongs to the pool, which selects it, and offers the pool's resource."""
+    return pool.spec.physical_resource in node.cards and is_selected(node, pool)
+
+
+def is_selected(node: NodeView, pool: GPUPool) -> bool:
+    """Whether the pool selects the node by its node selector and, if it names any, its card models,
+    whatever the node offers."""
     if not frozenset(pool.spec.node_selector.items()) <= node.labels:
-        return False
-    if pool.spec.physical_resource not in node.cards:
         return False
     if not pool.spec.card_models:
         return True

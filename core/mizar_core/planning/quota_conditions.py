@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from mizar_core.models import CardCounts, GPUPool, GPUQuota
-from mizar_core.names import DRA_DRIVER, PHYSICAL_RESOURCE, EventReason, is_mig
+from mizar_core.names import DRA_DRIVER, PHYSICAL_RESOURCE, EventReason, may_be_of_dra_driver
 from mizar_core.planning.creation_checks import (
     Denial,
     finds_no_node,
@@ -144,8 +144,7 @@ def _no_cards(draft: Draft, pool: GPUPool) -> str:
         f"no node that nodeSelector and cardModels allow offers {resource}: check them, and that "
         "the device plugin or the DRA driver of the cards runs"
     )
-    may_be_of_driver = resource == PHYSICAL_RESOURCE or is_mig(resource)
-    if not may_be_of_driver or not draft.dra_refusal:
+    if not may_be_of_dra_driver(resource) or not draft.dra_refusal:
         return checks
     return (
         f"{checks}; cards of {DRA_DRIVER}, NVIDIA's DRA driver, do not count, since the operator "

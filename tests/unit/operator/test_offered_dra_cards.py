@@ -14,7 +14,7 @@ from mizar_core.planning.snapshot import CardsOnNode, NodeView
 from mizar_kube.client import KubeClient, Listing
 from mizar_kube.errors import Forbidden, NotFound, Unavailable
 from mizar_kube.informer import STALE_AFTER_S, Timing
-from mizar_kube.kinds import RESOURCE_SLICE, SHADOW_POD, Kind
+from mizar_kube.kinds import GPU_POOL, RESOURCE_SLICE, SHADOW_POD, Kind
 from mizar_operator.caches import Caches, follow
 from mizar_operator.offered_dra_cards import ASKED_EVERY_S, KEPT_FOR_S, SLACK_S, OfferedDraCards
 from stateful.harness import Harness
@@ -228,28 +228,49 @@ def test_a_change_is_planned_for() -> None:
     assert keys == sorted(caches.keys())
 
 
-def test_an_idle_shadow_pod_of_the_minimum_stays_while_the_class_is_made_again() -> None:
-    """Only if the class stays away, the shadow pod's node has left the pool."""
-    model = Model()
-    model.add_node("n1", by_dra=True)
-    model.add_class()
-    model.add_pool(idleTimeoutSeconds=60)
-    model.add_quota("team-a", [{"devices": 2, "min": 1, "max": 1}])
-    operator = Harness(model)
+class Warm:
+    """A shadow pod that is kept warm on a card of the driver, and idle."""
 
-    def wait(seconds: float) -> str:
+    def __init__(self) -> None:
+        self.model = Model()
+        self.model.add_node("n1", by_dra=True)
+        self.model.add_class()
+        self.model.add_pool(idleTimeoutSeconds=60)
+        self.model.add_quota("team-a", [{"devices": 2, "min": 1, "max": 1}])
+        self.operator = Harness(self.model)
+        self.first = self.after(200)
+
+    def after(self, seconds: float) -> str:
+        """The UID of the one shadow pod that there is after so many seconds."""
         for _ in range(20):
-            operator.round(seconds / 20)
-        (shadow,) = model.api.all(SHADOW_POD)
+            self.operator.round(seconds / 20)
+        (shadow,) = self.model.api.all(SHADOW_POD)
         return str(shadow["metadata"]["uid"])
 
-    first = wait(200)
-    model.delete_class()
-    assert wait(KEPT_FOR_S - 1) == first
-    model.add_class()
-    assert wait(KEPT_FOR_S) == first
-    model.delete_class()
-    assert wait(2 * KEPT_FOR_S) != first
+
+def test_an_idle_shadow_pod_of_the_minimum_stays_while_the_class_is_made_again() -> None:
+    """Only if the class stays away, the shadow pod's node has left the pool."""
+    warm = Warm()
+    warm.model.delete_class()
+    assert warm.after(KEPT_FOR_S - 1) == warm.first
+    warm.model.add_class()
+    assert warm.after(KEPT_FOR_S) == warm.first
+    warm.model.delete_class()
+    assert warm.after(2 * KEPT_FOR_S) != warm.first
+
+
+def test_an_idle_shadow_pod_of_the_minimum_stays_while_the_cards_may_not_be_seen() -> None:
+    """The scheduler would give the next one such a card too, again and again."""
+    warm = Warm()
+    warm.operator.slices._note_forbidden(Forbidden("GET resourceslices: you cannot list them"))
+    assert warm.operator.caches.dra.refusal()
+    assert warm.after(KEPT_FOR_S) == warm.first
+    assert [dict(one.cards) for one in warm.operator.caches.node_views()] == [{}]
+    pool = warm.model.api.find(GPU_POOL, "pool")
+    assert pool is not None
+    pool["spec"]["nodeSelector"] = {"rack": "7"}
+    warm.model.api.touch(pool)
+    assert warm.after(KEPT_FOR_S) != warm.first, "the pool does not select the node any more"
 
 
 class Api:
