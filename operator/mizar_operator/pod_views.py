@@ -116,11 +116,11 @@ def holder_view(obj: Object) -> HolderPod | None:
 
 def _bound_at(obj: Object) -> datetime | None:
     """When the pod got its node. The status that a kubelet gives to a pod that it refuses has no
-    conditions, only the time at which the kubelet first saw the pod."""
-    status = obj.get("status") or {}
-    scheduled = condition_of(status, "PodScheduled").get("lastTransitionTime")
+    conditions; then it is when the pod was created, not startTime, since a node's clock may be
+    wrong."""
+    scheduled = condition_of(obj.get("status") or {}, "PodScheduled")
     created = obj["metadata"].get("creationTimestamp")
-    return time_or_none(scheduled or status.get("startTime") or created)
+    return time_or_none(scheduled.get("lastTransitionTime") or created)
 
 
 def _refusal(status: Json) -> str:
