@@ -61,6 +61,11 @@ def released(cluster: Cluster, *, operator: bool = False) -> Iterator[Kube]:
         kube.run("delete", "namespace", *names, "--ignore-not-found", "--timeout=280s")
 
 
+ENDPOINTS_WITHIN_S = 420.0
+"""After each failure, as while the API server is away, Kubernetes' controller of EndpointSlices
+waits twice as long before it tries again, up to 1,000 seconds."""
+
+
 def install(cluster: Cluster, *, operator: bool = False, **nodeagent: Any) -> None:
     """Install the chart, or upgrade it. `nodeagent`: values of that section."""
     values = VALUES | {"operator": {"replicas": int(operator)}}
@@ -78,11 +83,13 @@ def wait_until_asked(kube: Kube) -> None:
     node's service rules name it. After an installation, the operator's readiness includes this; it
     does not where no operator runs, or if all of the webhook's pods ended while one did."""
     pool = json.dumps(objects.pool(RELEASE))
-    ask = ("create", "--dry-run=server", "--filename=-")
-    wait_for(
-        "the webhook behind its service",
-        lambda: "failed calling webhook" not in kube.attempt(*ask, input=pool)[1],
-    )
+
+    def is_asked() -> bool:
+        _, said = kube.attempt("create", "--dry-run=server", "--filename=-", input=pool)
+        assert "failed calling webhook" not in said, said
+        return True
+
+    wait_for("the webhook behind its service", is_asked, ENDPOINTS_WITHIN_S)
 
 
 def dry_run(kube: Kube, obj: Object, *flags: str) -> Object:
