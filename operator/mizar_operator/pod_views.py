@@ -99,7 +99,7 @@ def holder_view(obj: Object) -> HolderPod | None:
             uid=meta.get("uid", ""),
             phase=status.get("phase", "Pending"),
             node=interned(spec.get("nodeName")),
-            bound_at=_bound_at(obj) if spec.get("nodeName") else None,
+            bound_at=_bound_at(meta, scheduled) if spec.get("nodeName") else None,
             refusal=_refusal(status),
             deleting="deletionTimestamp" in meta,
             drain_asked=time_or_none(notes.get(ANNOTATION_DRAIN)),
@@ -114,13 +114,11 @@ def holder_view(obj: Object) -> HolderPod | None:
     )
 
 
-def _bound_at(obj: Object) -> datetime | None:
+def _bound_at(meta: Json, scheduled: Json) -> datetime | None:
     """When the pod got its node. The status that a kubelet gives to a pod that it refuses has no
     conditions; then it is when the pod was created, not startTime, since a node's clock may be
-    wrong."""
-    scheduled = condition_of(obj.get("status") or {}, "PodScheduled")
-    created = obj["metadata"].get("creationTimestamp")
-    return time_or_none(scheduled.get("lastTransitionTime") or created)
+    wrong. `scheduled`: the condition PodScheduled, empty if it is missing."""
+    return time_or_none(scheduled.get("lastTransitionTime") or meta.get("creationTimestamp"))
 
 
 def _refusal(status: Json) -> str:

@@ -30,10 +30,6 @@ UNSTEADY = {"cuUserObjectRelease", "cuUserObjectRetain"}
 """Their results depend on what lies in the memory that they take for an object."""
 
 
-def functions(driver: nvidia_driver.Driver) -> list[str]:
-    return [name for name in exported(driver.libcuda) if name.startswith("cu")]
-
-
 def test_cuGetProcAddress_hands_out_the_same_functions(
     driver: nvidia_driver.Driver, bare: dict[str, str], shimmed: dict[str, str]
 ) -> None:
@@ -44,7 +40,7 @@ def test_every_function_with_a_wrapper_is_replaced(
     driver: nvidia_driver.Driver, bare: dict[str, str], shimmed: dict[str, str]
 ) -> None:
     hooked = {function.symbol for function in hook_table.read_driver() if function.hooked}
-    names = functions(driver)
+    names = exported(driver.libcuda)
     assert probe(driver, "wrapped", names, bare) == []
     assert set(probe(driver, "wrapped", names, shimmed)) == hooked & set(names)
 
@@ -52,7 +48,7 @@ def test_every_function_with_a_wrapper_is_replaced(
 def test_every_call_ends_as_without_the_shim(
     driver: nvidia_driver.Driver, bare: dict[str, str], shimmed: dict[str, str]
 ) -> None:
-    names = functions(driver)
+    names = exported(driver.libcuda)
     before, after = probe(driver, "call", names, bare), probe(driver, "call", names, shimmed)
     differ = []
     for without, with_shim in zip(before, after, strict=True):
